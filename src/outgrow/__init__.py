@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from outgrow.app.plan.table import PlanReport as PlanReport
     from outgrow.app.runs.result import Run as Run
     from outgrow.app.runs.workers import Workers as Workers
+    from outgrow.core.data_warnings import DataWarning as DataWarning
     from outgrow.core.errors import InputError as InputError
     from outgrow.core.errors import OutgrowError as OutgrowError
     from outgrow.core.errors import StoreError as StoreError
@@ -62,6 +63,7 @@ _HOME = {
     "Workers": "outgrow.app.runs.local_workers",
     "PlanReport": "outgrow.app.plan.table",
     "Run": "outgrow.app.runs.result",
+    "DataWarning": "outgrow.core.data_warnings",
     "InputError": "outgrow.core.errors",
     "OutgrowError": "outgrow.core.errors",
     "StoreError": "outgrow.core.errors",
@@ -81,6 +83,7 @@ _HOME = {
     "TrainConfig": "outgrow.training.config",
 }
 __all__ = [
+    "DataWarning",
     "Full",
     "Graph",
     "InputError",

@@ -28,7 +28,8 @@ PROGRAM = """
 import torch
 import outgrow as og
 from outgrow.nn import Conv, Layer, Model
-from outgrow.nn.layer import Projection, NodeMessages, ConvSpec
+from outgrow.nn.layer import NodeMessages, ConvSpec
+from outgrow.nn.projection import Projection
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 
 class Mean(Conv):

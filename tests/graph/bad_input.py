@@ -42,7 +42,7 @@ BAD_TABLES = [
     ({"labels": labels(5, 4)}, "label is out of range", "1 others, the first is 4 at node 5"),
     ({"labels": labels(5, -2), "class_names": ()}, "label is out of range", "the first is -2 at node 5"),
     ({"labels": np.zeros(41, int)}, "labels have the wrong form", "[41]"),
-    ({"labels": np.zeros(40)}, "labels have the wrong form", "float64"),
+    ({"labels": np.full(40, 0.5)}, "labels cannot be used", "40 others, the first is 0.5 at node 0"),
     ({"labels": np.full((40, 4), 2)}, "multi-label labels are wrong", "160 other values, the first is 2 at node 0"),
     ({"labels": np.ones((40, 3), int)}, "multi-label labels are wrong", "3 columns"),
     ({"labels": labels([3, 7], -1)}, "train has nodes without a label", "2 of 20 nodes without, the first is node 3"),
@@ -53,6 +53,9 @@ BAD_TABLES = [
     ({"val": np.array([-1])}, "val names nodes outside", "the first is -1"),
     ({"train": np.array([5, 5, 5])}, "train names a node twice", "2 repetitions, the first is node 5"),
     ({"train": np.array([0.5])}, "train has the wrong form", "float64"),
+    ({"train": np.ones(39, bool)}, "mask of the split train has the wrong length", "[39]"),
+    ({"train": np.ones((40, 2), np.uint8)}, "train has the wrong form", "[40, 2]"),
+    ({"train": np.ones(40, np.int64)}, "mask of another type", "int64"),
     ({"node_types": (NodeType(name="x", first=0, last=39),)}, "node types do not fit", "x 0 to 39"),
 ]
 

@@ -12,7 +12,12 @@ from torch import Tensor
 
 from outgrow._version import __version__
 from outgrow.app.auto_strategy import ClusterSpec, select_strategy
-from outgrow.app.compatibility import validate_fanout, validate_problem, validate_strategy
+from outgrow.app.compatibility import (
+    validate_fanout,
+    validate_problem,
+    validate_strategy,
+    warn_of_unread_weights,
+)
 from outgrow.app.console import log_message
 from outgrow.app.graph_sources import reader_for_object, reader_for_path
 from outgrow.app.plan.machine_profiles import select_machine
@@ -113,6 +118,7 @@ def train(
     validate_fanout(graph, model, settings)
     # Worker 0 chooses and broadcasts its choice; the others only need a strategy to start with.
     if is_torchrun_leader():
+        warn_of_unread_weights(graph, model)
         chosen, _ = select_strategy(strategy, {}, graph, model, settings, ClusterSpec.from_workers(worker_settings))
     else:
         chosen, _ = resolve_strategy(strategy, batches=not settings.batch_config.is_full_graph)

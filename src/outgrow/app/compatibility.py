@@ -5,12 +5,16 @@ from __future__ import annotations
 import torch
 
 from outgrow.app.link_task import validate_link_problem
+from outgrow.core.data_warnings import warn_about_data
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.validate import require_trainable
 from outgrow.graph.graph import Graph
+from outgrow.nn.attention import GATConv
 from outgrow.nn.encoder import Encoder
-from outgrow.nn.layer import Layer
+from outgrow.nn.layer import Conv, Layer
 from outgrow.nn.model import Model
+from outgrow.nn.pyg import PyGAggregation
+from outgrow.ops.edge_weight import require_divisible_weights
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
@@ -51,7 +55,7 @@ def validate_argument_types(graph: Graph, model: Model) -> None:
 
 
 def validate_model_fits_graph(graph: Graph, model: Model) -> None:
-    """Check that a model fits the features and relations of a graph.
+    """Check that a model fits the features, relations and weights of a graph.
 
     Raises:
         InputError: It does not.
@@ -73,6 +77,7 @@ def validate_model_fits_graph(graph: Graph, model: Model) -> None:
             repair="build the model with graph.num_features",
         )
     _validate_relations(graph, model)
+    _validate_weights(graph, model)
 
 
 def _reader_name(reads: Encoder | Layer) -> str:
@@ -101,6 +106,25 @@ def _validate_relations(graph: Graph, model: Model) -> None:
                 repair="build the model with graph.num_relations, for a graph whose edges have relations: "
                 "`outgrow info` tells, `outgrow convert` keeps a relation column",
             )
+
+
+def _validate_weights(graph: Graph, model: Model) -> None:
+    topology = graph.topology
+    if topology.weight is not None and any(layer.conv.normalizes_weights for layer in model.layers_list()):
+        require_divisible_weights(topology.indptr, topology.weight, topology.degree)
+
+
+def warn_of_unread_weights(graph: Graph, model: Model) -> None:
+    """Warn if edges have weights that a layer of the model does not read."""
+    convs = [layer.conv for layer in model.layers_list() if not layer.conv.reads_weights]
+    if graph.topology.weight is not None and convs:
+        names = dict.fromkeys(_wrapped_name(conv) for conv in convs)
+        how = "; edge_weights=True lets it read them" if any(isinstance(conv, GATConv) for conv in convs) else ""
+        warn_about_data(f"the weights of the edges of {graph.name!r} are not read by {', '.join(names)}{how}")
+
+
+def _wrapped_name(conv: Conv) -> str:
+    return type(conv.aggregation.conv if isinstance(conv.aggregation, PyGAggregation) else conv).__name__
 
 
 def _validate_classes(graph: Graph, model: Model) -> None:

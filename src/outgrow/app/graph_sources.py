@@ -51,11 +51,13 @@ def from_arrays(
         edge_index: ``[2, E]`` integer, sources then destinations.
         features: ``[V, D]`` floating, or a SciPy sparse matrix of that shape. Half precision is kept, and
             widened for computation.
-        labels: ``[V]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones.
-        split: ``{"train": ids, "val": ids, "test": ids}``; each ``[n]`` ids or a ``[V]`` boolean mask.
+        labels: ``[V]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones. Floats that hold whole
+            numbers are read as classes, NaN as unknown, with a warning.
+        split: ``{"train": ids, "val": ids, "test": ids}``; each ``[n]`` ids or a ``[V]`` mask, of booleans or
+            of bytes that hold only 0 and 1.
         num_nodes: ``V``; None to take it from features, labels or the largest id.
         relation: ``[E]`` integer type of each edge.
-        weight: ``[E]`` floating weight of each edge.
+        weight: ``[E]`` weight of each edge; kept as float32.
         undirected: Add the missing reverse of every edge.
         **synonyms: ``edge_type`` is also ``relation``, ``edge_weight`` also ``weight``, as PyG calls them.
 
@@ -68,26 +70,16 @@ def from_arrays(
     # NumPy has no bfloat16: such features pass through float32, which holds them exactly.
     is_bfloat16 = isinstance(features, torch.Tensor) and features.dtype == torch.bfloat16
     given = {} if split is None else _split_arrays(split)
-    parts = {name: np.flatnonzero(nodes) if _is_mask(nodes) else nodes for name, nodes in given.items()}
     tables = NodeTableSource(
         num_nodes=num_nodes,
         features=_to_feature_rows(features.float() if is_bfloat16 else features),
         labels=_to_array(labels),
-        train=parts.get("train"),
-        val=parts.get("val"),
-        test=parts.get("test"),
+        train=given.get("train"),
+        val=given.get("val"),
+        test=given.get("test"),
     )
     source = ArraySource(_to_array(edge_index), tables, relation=_to_array(relation), weight=_to_array(weight))
     graph = assemble_graph(source, undirected=undirected)
-    # Checked afterwards: only now is the number of nodes known, which may follow from the largest id.
-    for name, nodes in given.items():
-        if _is_mask(nodes) and len(nodes) != graph.num_nodes:
-            raise InputError(
-                f"the mask of the split {name} has the wrong length",
-                needed=f"{graph.num_nodes} booleans, one for each node",
-                got=f"{len(nodes)} booleans",
-                repair="give a mask over all nodes, or a list of node ids",
-            )
     if is_bfloat16 and graph.features is not None:
         return replace(graph, features=graph.features.to(torch.bfloat16))
     return graph
@@ -180,10 +172,4 @@ def _split_arrays(split: Mapping[str, Any]) -> dict[str, Any]:
         )
     for name in split:
         validate_choice("part of the split", name, dict.fromkeys(_SPLITS))
-    arrays = {name: _to_array(nodes) for name, nodes in split.items()}
-    # NumPy makes an empty list an array of floats, which are no ids.
-    return {name: nodes.astype(np.int64) if nodes.size == 0 else nodes for name, nodes in arrays.items()}
-
-
-def _is_mask(nodes: Any) -> bool:
-    return bool(nodes.dtype == bool and nodes.ndim == 1)
+    return {name: _to_array(nodes) for name, nodes in split.items()}

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from outgrow.app.compatibility import validate_argument_types, validate_model_fits_graph
+from outgrow.app.compatibility import (
+    validate_argument_types,
+    validate_model_fits_graph,
+    warn_of_unread_weights,
+)
 from outgrow.app.runs.directory import convert_write_errors
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write
@@ -222,3 +226,4 @@ def _validate_inputs(graph: Graph, model: Model) -> None:
             f"graph {graph.name!r} has no features", needed="features", got="none", repair="add features to the graph"
         )
     validate_model_fits_graph(graph, model)
+    warn_of_unread_weights(graph, model)

@@ -57,14 +57,15 @@ class Topology:
 
     @cached_property
     def with_self_loops(self) -> Topology:
-        """The graph with exactly one self-loop of weight 1 per node, at the end of its row.
+        """The graph with exactly one self-loop per node, at the end of its row.
 
-        Existing self-loops are replaced. If edges have relations, that of an added loop is -1.
+        An existing self-loop keeps its weight, of several the last; an added one has weight 1, as published for GCN
+        and as in PyG's ``add_remaining_self_loops``. If edges have relations, that of every such loop is -1.
         """
         indptr, indices, weight = replace_self_loops(self.indptr, self.indices, self.weight)
         relation = None
         if self.relation is not None:
-            # The same pass moves relations as if they were weights; the loops then get -1 instead of 1.
+            # The same pass moves relations as if they were weights; the loops then get -1.
             *_, relation = replace_self_loops(self.indptr, self.indices, self.relation)
             assert relation is not None
             relation[indptr[1:] - 1] = -1

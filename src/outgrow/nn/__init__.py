@@ -27,8 +27,8 @@ from outgrow.nn.layer import ConvSpec as ConvSpec
 from outgrow.nn.layer import Epilogue as Epilogue
 from outgrow.nn.layer import Layer as Layer
 from outgrow.nn.layer import NodeMessages as NodeMessages
-from outgrow.nn.layer import Projection as Projection
 from outgrow.nn.model import Model as Model
+from outgrow.nn.projection import Projection as Projection
 from outgrow.nn.propagation import AttentionPropagateConv as AttentionPropagateConv
 from outgrow.nn.propagation import PropagateConv as PropagateConv
 from outgrow.nn.propagation import RelationPropagateConv as RelationPropagateConv

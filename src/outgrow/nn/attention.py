@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.block import Block, Edges
-from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages, Projection, project_rows
+from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
+from outgrow.nn.projection import Projection, project_rows
 from outgrow.ops.aggregation.attention import attention_weight
 from outgrow.ops.aggregation.relation_edges import self_loop_relation
 from outgrow.ops.aggregation.relational import basis_weight
@@ -71,6 +72,7 @@ class GATConv(Conv):
         self.num_relations = num_relations
         self.relation_score = nn.Parameter(torch.empty(num_relations + 1, heads)) if num_relations else None
         self.weight_score = nn.Parameter(torch.zeros(heads)) if edge_weights else None
+        self.reads_weights = edge_weights
         nn.init.xavier_uniform_(self.source_score)
         nn.init.xavier_uniform_(self.target_score)
         if self.relation_score is not None:

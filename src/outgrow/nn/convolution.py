@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.block import Block
-from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages, Projection
+from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
+from outgrow.nn.projection import Projection
 from outgrow.ops.aggregation.max import Max
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.edge_weight import graph_edge_weight, mean_weight, symmetric_weight
@@ -34,6 +35,7 @@ class GCNConv(Conv):
     """
 
     accepts_half = True
+    normalizes_weights = True
 
     def __init__(self, in_features: int, out_features: int, *, project_first: bool | None = None) -> None:
         super().__init__()
@@ -94,6 +96,7 @@ class _MeanConv(Conv, ABC):
     """
 
     accepts_half = True
+    normalizes_weights = True
 
     def __init__(self, in_features: int, out_features: int, project_first: bool | None, *, bias: bool) -> None:
         super().__init__()
@@ -179,6 +182,7 @@ class SAGEMaxConv(Conv):
     """
 
     accepts_half = True
+    reads_weights = False
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()

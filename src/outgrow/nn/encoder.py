@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.deprecation import renamed_members, renamed_options
-from outgrow.nn.layer import Epilogue, Features, Projection, apply_epilogue, make_norm, require_counts
+from outgrow.nn.layer import Epilogue, Features, apply_epilogue, make_norm, require_counts
+from outgrow.nn.projection import Projection
 from outgrow.ops.rng import fold_in
 
 

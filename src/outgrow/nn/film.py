@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.block import Block
-from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages, Projection, project_channels
+from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
+from outgrow.nn.projection import Projection, project_channels
 from outgrow.ops.aggregation.film import Film
 from outgrow.ops.edge_weight import mean_weight
 
@@ -31,6 +32,7 @@ class FiLMConv(Conv):
     """
 
     accepts_half = True
+    normalizes_weights = True
 
     def __init__(self, in_features: int, out_features: int, *, slope: float = 0.0, num_relations: int = 0) -> None:
         super().__init__()

@@ -8,7 +8,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from outgrow.core.block import Block
-from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages, Projection, project_channels
+from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
+from outgrow.nn.projection import Projection, project_channels
 from outgrow.ops.aggregation.gated import Gated
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.edge_weight import graph_edge_weight

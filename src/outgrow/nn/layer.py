@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from outgrow.core import old_names
@@ -19,7 +18,6 @@ from outgrow.core.block import Block
 from outgrow.core.deprecation import renamed_members, renamed_options
 from outgrow.ops.aggregation.base import Aggregation
 from outgrow.ops.epilogue import DropoutSpec, LayerNormSpec, epilogue
-from outgrow.ops.linear import affine
 from outgrow.ops.rng import validate_probability
 from outgrow.ops.sparse import SparseRows
 
@@ -85,6 +83,8 @@ class Conv(nn.Module, ABC):
         accepts_sparse: Whether the input may be `SparseRows`: it is projected before anything else.
         accepts_half: Whether constant input may be in half precision: it is projected or summed first.
         num_relations: Relations that the edges of the graph must have; 0 if it reads none.
+        reads_weights: Whether weights of edges change the results.
+        normalizes_weights: Whether weights are divided by their sums, which must then be positive.
         exact: Whether results do not depend on how the work is split; false for draws that are not keyed.
     """
 
@@ -93,6 +93,8 @@ class Conv(nn.Module, ABC):
     accepts_sparse: bool = True
     accepts_half: bool = False
     num_relations: int = 0
+    reads_weights: bool = True
+    normalizes_weights: bool = False
     exact: bool = True
 
     @abstractmethod
@@ -296,51 +298,6 @@ class Layer(nn.Module):
         """Return ``[Vd, O]``: all phases, on one worker."""
         source, target = self.source_and_target(x_src, x_dst)
         return self.update(x_dst, self.aggregate(block, source, target), block)
-
-
-@renamed_members(plus="add_products")
-class Projection(nn.Module):
-    """Linear projection ``x @ weight (+ bias)`` of dense or sparse rows; Glorot-uniform weight, zero bias.
-
-    Attributes:
-        weight: ``[D, O]``.
-        bias: ``[O]``, or None.
-    """
-
-    def __init__(self, in_features: int, out_features: int, *, bias: bool = False) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(in_features, out_features))
-        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
-        nn.init.xavier_uniform_(self.weight)
-
-    def forward(self, x_VD: Features) -> Tensor:
-        """Return ``[V, O]``."""
-        return project_rows(x_VD, self.weight, self.bias)
-
-    def add_products(self, x_VD: Features, *terms: tuple[Tensor, Tensor]) -> Tensor:
-        """Return ``[V, O]``: the projection plus products of rows ``[V, I]`` and weights ``[I, O]``."""
-        # Dense products accumulate into one output; a sparse one has its own kernel and is added afterwards.
-        if isinstance(x_VD, Tensor):
-            return affine((x_VD, self.weight), *terms, bias_O=self.bias)
-        return project_rows(x_VD, self.weight, self.bias) + affine(*terms)
-
-
-def project_rows(x_VD: Features, weight_DO: Tensor, bias_O: Tensor | None = None) -> Tensor:
-    """Return ``[V, O]``: ``x @ weight (+ bias)`` for dense or sparse rows."""
-    if isinstance(x_VD, Tensor):
-        return affine((x_VD, weight_DO), bias_O=bias_O)
-    y_VO: Tensor = x_VD @ weight_DO
-    return y_VO if bias_O is None else y_VO + bias_O
-
-
-def project_channels(x_VD: Features, *projections: Projection) -> Tensor:
-    """Return ``[V, C, O]``: a channel for each of several projections of the same width, by one product."""
-    width = projections[0].weight.shape[1]
-    # A zero bias stands in for a missing one, so that one fused product serves all.
-    biases = [torch.zeros_like(p.weight[0]) if p.bias is None else p.bias for p in projections]
-    bias = torch.cat(biases) if any(p.bias is not None for p in projections) else None
-    y_VJ = project_rows(x_VD, torch.cat([p.weight for p in projections], 1), bias)
-    return torch.unflatten(y_VJ, 1, (len(projections), width))
 
 
 def require_counts(**counts: int) -> None:

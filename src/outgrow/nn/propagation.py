@@ -68,6 +68,7 @@ class PropagateConv(PropagationBase):
     """
 
     accepts_half = True
+    normalizes_weights = True
 
     def __init__(self, features: int, *, gamma: float = 1.0) -> None:
         super().__init__()
@@ -108,6 +109,8 @@ class AttentionPropagateConv(PropagationBase):
         gamma: In (0, 1].
         last: Whether this is the last round, whose output has no scores.
     """
+
+    reads_weights = False
 
     def __init__(self, features: int, heads: int, *, gamma: float = 1.0, last: bool = False) -> None:
         super().__init__()
@@ -177,6 +180,8 @@ class RelationPropagateConv(PropagationBase):
         num_relations: ``R``.
         gamma: In (0, 1].
     """
+
+    normalizes_weights = True
 
     def __init__(self, features: int, num_relations: int, *, gamma: float = 1.0) -> None:
         super().__init__()

@@ -73,7 +73,7 @@ class PyGConv(Conv):
 
     Raises:
         InputError: The convolution cannot be used on parts of a graph: it accepts no pair, adds self-loops,
-            mixes rows in a batch norm, updates buffers, or returns another width.
+            mixes rows in a batch norm, updates buffers, or returns another width; or it reads features of edges.
     """
 
     accepts_sparse = False
@@ -91,6 +91,7 @@ class PyGConv(Conv):
             )
         self.exact = not _has_random_dropout(conv)
         self.aggregation = PyGAggregation(conv, self.num_relations)
+        self.reads_weights = self.aggregation.accepts_weight
         self.spec = ConvSpec(
             in_features=in_features,
             out_features=out_features,
@@ -138,6 +139,13 @@ def _has_random_dropout(conv: nn.Module) -> bool:
 def _require_usable(conv: nn.Module) -> None:
     # Each of these would train without an error, and give results that depend on how the graph is split.
     parts = list(conv.modules())
+    if any(getattr(part, "edge_dim", None) is not None for part in parts):
+        _raise_unsupported(
+            conv,
+            "a convolution without features of edges, which are not passed on",
+            "edge_dim",
+            "build it without edge_dim; one that takes edge_weight gets the weights of the graph",
+        )
     if any(isinstance(part, nn.modules.batchnorm._NormBase) for part in parts):
         _raise_unsupported(
             conv, "no norm over nodes: parts of a graph would each have their own", "one", "use a layer norm"

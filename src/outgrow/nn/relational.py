@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.block import Block
-from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages, Projection, require_counts
+from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages, require_counts
+from outgrow.nn.projection import Projection
 from outgrow.ops.aggregation.relational import RelationScale, basis_weight, relation_mean_weight
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 
@@ -33,6 +34,7 @@ class RGCNConv(Conv):
     """
 
     accepts_half = True
+    normalizes_weights = True
 
     def __init__(
         self,
@@ -108,6 +110,7 @@ class RGCNDiagonalConv(Conv):
     """
 
     accepts_half = True
+    normalizes_weights = True
 
     def __init__(self, in_features: int, out_features: int, num_relations: int) -> None:
         super().__init__()

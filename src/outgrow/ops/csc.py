@@ -48,7 +48,9 @@ def weighted_in_degree(indptr: Tensor, weight: Tensor, out_V: Tensor) -> None:
 
 @gpu_dispatch
 def replace_self_loops(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the in-edges without self-loops and with one of weight 1 at the end of every row.
+    """Return the in-edges with exactly one self-loop of every node, at the end of its row.
+
+    A node that has a self-loop keeps its weight, the last one that of several; an added loop has weight 1.
 
     Returns:
         ``indptr [V + 1]``, ``indices [E']`` and ``weight [E']`` (None if it was).
@@ -63,8 +65,26 @@ def replace_self_loops(indptr: Tensor, indices: Tensor, weight: Tensor | None) -
     new = np.empty(new_ptr[-1], dtype=old.dtype)
     weights = None if given is None else np.ones(len(new), dtype=given.dtype)
     _copy_others(parts, old_ptr, old, given, np.cumsum(loops) - loops, new_ptr, new, weights)
-    new[new_ptr[1:] - 1] = np.arange(num_nodes)
-    return as_tensor(new_ptr), as_tensor(new), None if weights is None else as_tensor(weights)
+    nodes = np.arange(num_nodes)
+    new[new_ptr[1:] - 1] = nodes
+    if weights is None or given is None:
+        return as_tensor(new_ptr), as_tensor(new), None
+    weights[new_ptr[1:] - 1] = self_loop_weights(old_ptr, old, given, nodes)
+    return as_tensor(new_ptr), as_tensor(new), as_tensor(weights)
+
+
+def self_loop_weights(indptr: Array, indices: Array, weight: Array, nodes: Array) -> Array:
+    """Return ``[n]``: the weight of the last self-loop of each of some nodes; 1 where a node has none.
+
+    Args:
+        indptr: ``[V + 1]`` int64.
+        indices: ``[E]`` integer, ascending within each row.
+        weight: ``[E]``.
+        nodes: ``[n]`` int64.
+    """
+    out = np.ones(len(nodes), dtype=weight.dtype)
+    _find_loop_weights(indptr, indices, weight, nodes, out)
+    return out
 
 
 def cached_transpose(edges: Edges) -> TransposedEdges:
@@ -121,6 +141,23 @@ def _sum_row_weights(parts: Array, indptr: Array, weight: Array, out: Array, cut
     for part in range(1, len(parts)):
         if continues_row(parts, part, indptr, parts[part, ROW]):
             out[parts[part, ROW]] += cut[part]
+
+
+@parallel_kernel
+def _find_loop_weights(indptr: Array, indices: Array, weight: Array, nodes: Array, out: Array) -> None:
+    for i in prange(len(nodes)):
+        v = nodes[i]
+        first = indptr[v]
+        last = indptr[v + 1]
+        # By bisection, for the first source after v: the edge before it is a loop, or there is none.
+        while first < last:
+            middle = (first + last) // 2
+            if indices[middle] > v:
+                last = middle
+            else:
+                first = middle + 1
+        if first > indptr[v] and indices[first - 1] == v:
+            out[i] = weight[first - 1]
 
 
 @parallel_kernel

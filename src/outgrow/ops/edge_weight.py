@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Block
+from outgrow.core.errors import InputError
 from outgrow.ops.backend import as_numpy, gpu_dispatch, parallel_kernel, prange, serial_kernel
 from outgrow.ops.kernels.numerics import accumulate_dtype
 from outgrow.ops.kernels.work_split import END_ROW, ROW, balanced_work, continues_row, covers_row, first_owner, row_span
@@ -41,11 +42,40 @@ def _cached_weight(
     edges = block.edges
     slot = f"{name} {dtype}"
     if slot not in edges.cache:
+        if edges.weight is not None:
+            require_divisible_weights(edges.indptr, edges.weight, block.dst_degree)
         dst_factor, src_factor = factors()
         out = dst_factor.new_empty(edges.num_edges, 1, dtype=dtype)
         scale_edge_weight(edges.indptr, edges.indices, edges.weight, dst_factor, src_factor, out.view(-1))
         edges.cache[slot] = apply_sample_weight(block, out)
     return cast(Tensor, edges.cache[slot])
+
+
+def require_divisible_weights(indptr: Tensor, weight_E: Tensor, degree_V: Tensor) -> None:
+    """Refuse weights that cannot be divided by their sums: a sum of 0 or less would lose the node's messages.
+
+    Args:
+        indptr: ``[V + 1]`` int64.
+        weight_E: ``[E]``.
+        degree_V: ``[V]``: the sum of the in-edge weights of each node in the graph.
+
+    Raises:
+        InputError: A weight below 0, or a node whose in-edges all have weight 0.
+    """
+    if weight_E.numel() and weight_E.min() < 0:
+        got = f"{int((weight_E < 0).sum()):,} of {len(weight_E):,} weights below 0, the least is {weight_E.min():g}"
+    else:
+        empty = (degree_V <= 0) & (indptr[1:] > indptr[:-1])
+        if not empty.any():
+            return
+        got = f"{int(empty.sum()):,} nodes whose in-edges have weights that add up to 0"
+    raise InputError(
+        "a layer divides the weights of edges by their sums, which these do not allow",
+        needed="weights of at least 0, and a sum above 0 at every node with in-edges, in a layer that normalises",
+        got=got,
+        repair="choose a layer that sums, such as GIN; or give positive weights, and edges of either sign a relation "
+        "of their own",
+    )
 
 
 def apply_sample_weight(block: Block, weight_E1: Tensor) -> Tensor:

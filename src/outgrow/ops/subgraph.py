@@ -1,7 +1,7 @@
 """Subgraphs of some rows of a graph's in-edges, with or without self-loops.
 
 No result is as large as all edges of the graph. With self-loops, a graph is a *view* of itself: every row has
-lost its self-loops and ends with one of weight 1. The view is never built: it needs only the number of loops
+lost its self-loops and ends with one. The view is never built: it needs only the number of loops
 in the rows before each row.
 
 Letters: ``V`` nodes of the graph, ``n`` selected rows, ``E`` edges in them. All tensors are on the CPU.
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from outgrow.core.block import Edges
 from outgrow.ops.backend import as_numpy, as_tensor
+from outgrow.ops.csc import self_loop_weights
 from outgrow.ops.kernels.work_split import EDGE, balanced_work
 from outgrow.ops.subgraph_kernels import (
     copy_edge_values,
@@ -122,7 +123,8 @@ def in_subgraph(edges: Edges, rows: RowSlices, looped: RowSlices | None, place_V
 
     Returns:
         The edges. Where no loop is added and the rows are a range, they share memory with those given, except
-        for sources that change their number. An added loop has weight 1 and relation -1.
+        for sources that change their number. A loop of the view has the weight that it has in the graph, 1 if it
+        is added, and relation -1.
     """
     plan = _CopyPlan.from_rows(rows, looped, edges.indices)
     narrow = _index_dtype(num_src)
@@ -139,9 +141,10 @@ def in_subgraph(edges: Edges, rows: RowSlices, looped: RowSlices | None, place_V
         # The kernel has left the last entry of each row open. Selected nodes have the first source rows.
         last = looped.indptr[1:] - 1
         out.indices[last] = torch.arange(len(last), dtype=out.indices.dtype)
-        for values, of_loop in ((out.relation, -1), (out.weight, 1)):
-            if values is not None:
-                values[last] = of_loop
+        if out.relation is not None:
+            out.relation[last] = -1
+        if out.weight is not None:
+            out.weight[last] = _loop_weights(edges, rows.nodes)
     return out
 
 
@@ -199,10 +202,16 @@ def subgraph_degrees(edges: Edges, nodes: Tensor, before: Tensor | None) -> Tens
     ends = as_numpy(rows.indptr)
     out = np.empty(len(nodes))
     given = as_numpy(edges.indptr), as_numpy(edges.indices), as_numpy(edges.weight)
-    sum_row_weights(
-        balanced_work(ends), ends, as_numpy(nodes), as_numpy(seen.start), *given, cuts, before is not None, out
-    )
+    loops = None if before is None else as_numpy(_loop_weights(edges, nodes))
+    sum_row_weights(balanced_work(ends), ends, as_numpy(nodes), as_numpy(seen.start), *given, cuts, loops, out)
     return as_tensor(out)
+
+
+def _loop_weights(edges: Edges, nodes: Tensor) -> Tensor:
+    """Return ``[n]``: the weight of the self-loop of each node in the view with self-loops."""
+    assert edges.weight is not None
+    given = as_numpy(edges.indptr), as_numpy(edges.indices), as_numpy(edges.weight)
+    return as_tensor(self_loop_weights(*given, as_numpy(nodes)))
 
 
 class _CopyPlan(NamedTuple):

@@ -163,10 +163,10 @@ def sum_row_weights(
     indices: Array,
     weight: Array,
     cuts: Array,
-    looped: bool,
+    loop_weight: Array | None,
     out: Array,
 ) -> None:
-    """Write the sum of the weights of each row, with that of an added loop if ``looped``.
+    """Write the sum of the weights of each row; in the view with self-loops if ``loop_weight [n]`` is given.
 
     ``start`` is where rows begin in the graph or view that is summed. ``cuts`` are the edges at which its
     even parts begin; pieces of rows are summed separately there, to round as `outgrow.ops.csc.in_degree`
@@ -183,13 +183,18 @@ def sum_row_weights(
             last = all_ends[v + 1]
             cut = np.searchsorted(cuts, at, side="right")
             earlier = total = 0.0
-            for e in range(all_ends[v], last + looped):
+            for e in range(all_ends[v], last):
                 # In the view, loops are gone and do not advance ``at``.
-                if looped and e < last and indices[e] == v:
+                if loop_weight is not None and indices[e] == v:
                     continue
                 # Close a piece where the full graph would be cut: float sums depend on where they are split.
                 if cut < len(cuts) and cuts[cut] == at:
                     earlier, total, cut = earlier + total, 0.0, cut + 1
-                total += weight[e] if e < last else 1.0
+                total += weight[e]
                 at += 1
+            if loop_weight is not None:
+                # The loop is the last edge of its row, and may itself begin a piece.
+                if cut < len(cuts) and cuts[cut] == at:
+                    earlier, total = earlier + total, 0.0
+                total += loop_weight[m]
             out[m] = earlier + total

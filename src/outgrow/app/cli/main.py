@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import sys
 import warnings
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from outgrow.app.cli import calibrate, convert, datasets, doctor, info, partition, plan, predict, report, train
+from outgrow.app.console import log_message
+from outgrow.core.data_warnings import DataWarning
 from outgrow.core.errors import InputError, OutgrowError, WorkerError
 from outgrow.core.memory_limits import available_bytes
 
@@ -53,6 +56,7 @@ def run_cli() -> None:
     """Run the command line; exit with 2 if the input cannot be used, with 1 if training failed."""
     # Python hides these warnings by default, but users who type an old name should learn the new one.
     warnings.filterwarnings("once", message=r".* is now called ", category=DeprecationWarning)
+    _show_data_warnings_as_lines()
     try:
         app()
     except OutgrowError as error:
@@ -64,6 +68,19 @@ def run_cli() -> None:
             raise
         print_error(_out_of_memory_error(error))
         sys.exit(1)
+
+
+def _show_data_warnings_as_lines() -> None:
+    """Write warnings on the user's data without the line of code, which says nothing to users of the command."""
+    show_in_python = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
+        if issubclass(category, DataWarning):
+            log_message(f"warning: {message}")
+        else:
+            show_in_python(message, category, *place, **options)
+
+    warnings.showwarning = show
 
 
 def _out_of_memory_error(error: Exception) -> OutgrowError:

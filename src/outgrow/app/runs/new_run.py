@@ -10,7 +10,12 @@ from pathlib import Path
 
 from outgrow._version import __version__
 from outgrow.app.auto_strategy import select_from_cli
-from outgrow.app.compatibility import validate_fanout, validate_problem, validate_strategy
+from outgrow.app.compatibility import (
+    validate_fanout,
+    validate_problem,
+    validate_strategy,
+    warn_of_unread_weights,
+)
 from outgrow.app.link_task import validate_link_graph
 from outgrow.app.model_registry import AUTO, MODELS, choose_decoder
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
@@ -130,6 +135,7 @@ def plan_new_run(
             model_settings["decoder"] = choose_decoder(loaded)
     built = build_seeded_model(name, loaded, model_settings, config.seed)
     validate_problem(loaded, built)
+    warn_of_unread_weights(loaded, built)
     validate_workers(loaded, workers)
     validate_fanout(loaded, built, config)
     chosen, reason = select_from_cli(strategy, strategy_part, loaded, built, config, workers)

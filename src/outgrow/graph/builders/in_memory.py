@@ -58,6 +58,7 @@ def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
         for piece in split_chunk(chunk)
     ]
     nodes = nodes or validate_node_tables(tables, intake.num_nodes)
+    source.warn_of_unread()
     topology = _build_topology(columns, intake, rule)
     return Graph(
         name=source.name,

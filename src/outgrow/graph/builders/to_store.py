@@ -108,6 +108,7 @@ def build_store(
                     sorter.add_edges(policy.make_columns(piece))
                 report("read", validator.num_edges, None)
             nodes = nodes or validate_node_tables(tables, validator.num_nodes)
+            source.warn_of_unread()
             builder = CscBuilder(validator.num_nodes, len(validator.relation_names), policy)
             min_edges = sorter.num_edges if policy.keeps_parallel_edges else sorter.num_edges // 2
             # Before the long sort: a disk that is too small is reported now, not after hours.

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from outgrow.core.data_warnings import warn_about_data
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import NodeType
+from outgrow.graph.readers.conversions import to_integer_labels, to_node_ids
 from outgrow.graph.readers.source import Ids
 
 if TYPE_CHECKING:
@@ -95,7 +97,8 @@ def validate_labels(labels: NDArray[Any], class_names: tuple[str, ...], num_node
     """Labels in the narrowest type that a graph has them in, and the number of classes.
 
     Args:
-        labels: ``[V]`` or ``[V, 1]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones.
+        labels: ``[V]`` or ``[V, 1]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones; also as
+            floats, with NaN for unknown.
         class_names: Name of each class; empty if the largest label tells.
         num_nodes: ``V``.
 
@@ -105,15 +108,19 @@ def validate_labels(labels: NDArray[Any], class_names: tuple[str, ...], num_node
     Raises:
         InputError: A label out of range, of the wrong type, or not one for each node.
     """
-    if labels.ndim not in (1, 2) or len(labels) != num_nodes or 0 in labels.shape or labels.dtype.kind not in "iub":
+    if labels.ndim not in (1, 2) or len(labels) != num_nodes or 0 in labels.shape or labels.dtype.kind not in "iubf":
         raise InputError(
             "labels have the wrong form",
             needed=f"integers of shape [{num_nodes}], or zeros and ones of shape [{num_nodes}, classes]",
             got=f"{labels.dtype} of shape {list(labels.shape)}",
             repair="give one label for each node, -1 where it is unknown",
         )
+    given = labels.dtype
+    labels = to_integer_labels(labels, named=bool(class_names))
     if labels.ndim == 2 and labels.shape[1] > 1:
         return _validate_multi_labels(labels, class_names)
+    if given.kind == "f":
+        warn_about_data(f"labels are {given} without fractions: whole numbers are read as classes, NaN as unknown")
     labels = labels.reshape(-1)
     largest = int(labels.max())
     num_classes = len(class_names) or largest + 1
@@ -152,11 +159,11 @@ def validate_split(parts: Iterable[NDArray[Any] | None], num_nodes: int) -> tupl
     """The parts of a split (training, validation, test), sorted; ``[n]`` int64 each.
 
     Args:
-        parts: ``[n]`` integer node ids each; None for nothing.
+        parts: ``[n]`` integer node ids or a ``[V]`` mask each (see `to_node_ids`); None for nothing.
         num_nodes: ``V``.
 
     Raises:
-        InputError: An id outside the graph, twice in a part, or in two parts.
+        InputError: An id outside the graph, twice in a part, or in two parts; or a mask of another length.
     """
     train, val, test = (_validate_split_part(*named, num_nodes) for named in zip(SPLITS, parts, strict=True))
     for (one, a), (other, b) in (
@@ -178,14 +185,7 @@ def validate_split(parts: Iterable[NDArray[Any] | None], num_nodes: int) -> tupl
 def _validate_split_part(name: str, ids: NDArray[Any] | None, num_nodes: int) -> Ids:
     if ids is None:
         return np.empty(0, dtype=np.int64)
-    if ids.ndim != 1 or (ids.dtype.kind not in "iu" and len(ids)):
-        raise InputError(
-            f"the split {name} has the wrong form",
-            needed="a list of integer node ids",
-            got=f"{ids.dtype} of shape {list(ids.shape)}",
-            repair="give node ids; numpy.flatnonzero makes them of a mask",
-        )
-    nodes = np.sort(ids.astype(np.int64))
+    nodes = np.sort(to_node_ids(ids, num_nodes, f"the split {name}"))
     outside = nodes[(nodes < 0) | (nodes >= num_nodes)]
     if len(outside):
         raise InputError(
@@ -202,7 +202,7 @@ def _validate_split_part(name: str, ids: NDArray[Any] | None, num_nodes: int) ->
             got=f"{len(again)} repetitions, the first is node {again[0]}",
             repair=f"drop the duplicates in the split {name}",
         )
-    return nodes
+    return nodes.astype(np.int64)
 
 
 def check_split_labels(labels: NDArray[Any] | None, parts: tuple[Ids, Ids, Ids]) -> None:

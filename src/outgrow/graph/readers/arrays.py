@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.graph.readers.conversions import to_weights
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 
 
@@ -20,7 +21,7 @@ class ArraySource(GraphSource):
         tables: Tables of the nodes.
         name: Name of the graph.
         relation: ``[E]`` integer; None if edges have no type.
-        weight: ``[E]`` floating; None if edges have no weight.
+        weight: ``[E]`` real; None if edges have no weight.
 
     Raises:
         InputError: Arrays of the wrong shape or type.
@@ -79,5 +80,5 @@ class ArraySource(GraphSource):
             src=np.ascontiguousarray(self._edge_index[0], dtype=np.int64),
             dst=np.ascontiguousarray(self._edge_index[1], dtype=np.int64),
             relation=None if self._relation is None else np.asarray(self._relation),
-            weight=None if self._weight is None else np.asarray(self._weight, dtype=np.float32),
+            weight=None if self._weight is None else to_weights(np.asarray(self._weight), "weight of the edges"),
         )

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.graph.readers.conversions import to_weights
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 
 SRC = ("src", "source", "from", "from_node", "fromnodeid", "u")
@@ -23,7 +24,7 @@ ROLES |= {**dict.fromkeys(RELATION, "relation"), **dict.fromkeys(WEIGHT, "weight
 def assign_column_roles(names: Sequence[str], where: str) -> dict[str, int]:
     """Return the column number of each of ``src``, ``dst``, ``relation`` and ``weight``.
 
-    Case does not matter; other columns are ignored.
+    Case does not matter; other columns have no role (see `unread_columns`).
 
     Args:
         names: Name of each column.
@@ -42,6 +43,11 @@ def assign_column_roles(names: Sequence[str], where: str) -> dict[str, int]:
     if "src" not in found or "dst" not in found:
         raise _unclear_columns_error(where, names, "no column for " + " or ".join({"src", "dst"} - found.keys()))
     return found
+
+
+def unread_columns(names: Sequence[str], roles: dict[str, int]) -> tuple[str, ...]:
+    """Return the names of the columns without a role; an underscore is one that the caller skips on purpose."""
+    return tuple(shorten_name(name) for at, name in enumerate(names) if at not in roles.values() and name != "_")
 
 
 @final
@@ -83,6 +89,10 @@ class RelabelledSource(GraphSource):
             dst = np.searchsorted(self.original_ids, chunk.dst)
             yield chunk._replace(src=src, dst=dst)
 
+    def list_unread(self) -> tuple[str, ...]:
+        """Return what the source that is renumbered does not read."""
+        return self._source.list_unread()
+
 
 def _unique_ids(chunks: Iterator[EdgeChunk]) -> Ids:
     known = np.empty(0, dtype=np.int64)
@@ -101,12 +111,16 @@ def _unique_ids(chunks: Iterator[EdgeChunk]) -> Ids:
 
 
 def make_edge_chunk(column: Callable[[int], NDArray[Any]], roles: dict[str, int]) -> EdgeChunk:
-    """Make a chunk from columns by number; ids are int64, weights become float32."""
+    """Make a chunk from columns by number; ids are int64, weights become float32.
+
+    Raises:
+        InputError: A weight that float32 cannot hold.
+    """
     return EdgeChunk(
         src=column(roles["src"]),
         dst=column(roles["dst"]),
         relation=column(roles["relation"]) if "relation" in roles else None,
-        weight=column(roles["weight"]).astype(np.float32, copy=False) if "weight" in roles else None,
+        weight=to_weights(column(roles["weight"]), "weight of the edges") if "weight" in roles else None,
     )
 
 

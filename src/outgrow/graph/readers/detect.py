@@ -9,7 +9,7 @@ from typing import final
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.edge_checks import check_node_count
 from outgrow.graph.readers.edge_list import EdgeListSource
-from outgrow.graph.readers.npz import NpzSource, parse_node_tables
+from outgrow.graph.readers.npz import NpzSource, parse_node_tables, unread_keys
 from outgrow.graph.readers.npz_archive import NpzArchive
 from outgrow.graph.readers.ogb import OgbSource
 from outgrow.graph.readers.parquet import ParquetSource
@@ -55,6 +55,10 @@ class FolderSource(GraphSource):
     def read_edges(self) -> Iterator[EdgeChunk]:
         """Yield all edges of the edge table."""
         return self._edges.read_edges()
+
+    def list_unread(self) -> tuple[str, ...]:
+        """Return the keys of ``nodes.npz`` and the columns of the edge table that are not read."""
+        return (*unread_keys(NpzArchive(self._folder / NODES), with_edges=False), *self._edges.list_unread())
 
 
 TEXT = (".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el")

@@ -2,8 +2,8 @@
 
 Columns are separated by commas, semicolons, tabs or spaces. Lines that begin with ``#`` or ``%`` are
 comments, as in files of SNAP and KONECT. A first line of names is a header: ``src``, ``dst``, ``relation``,
-``weight`` and their synonyms (``columns.py``) are read, other columns are ignored. A file without a header
-must have two columns, source and destination, or its columns must be named by the caller.
+``weight`` and their synonyms (``columns.py``) are read, other columns are not, with a warning. A file without a
+header must have two columns, source and destination, or its columns must be named by the caller.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple, final
 import numpy as np
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.columns import RelabelledSource, assign_column_roles, make_edge_chunk
+from outgrow.graph.readers.columns import RelabelledSource, assign_column_roles, make_edge_chunk, unread_columns
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.graph.readers.text import BLOCK_BYTES, TextBlock, find_first_bad, read_text_blocks
 
@@ -26,7 +26,7 @@ _BLANKS = re.compile(rb"[ \t]+")
 _EDGES = re.compile(rb"^ +| +$", re.MULTILINE)
 _INTEGER = re.compile(rb"[+-]?\d+")
 _MOST_COLUMNS = 4096
-_DTYPES = {"src": "int64", "dst": "int64", "relation": "int32", "weight": "float32"}
+_DTYPES = {"src": "int64", "dst": "int64", "relation": "int32", "weight": "float64"}
 
 
 class ColumnLayout(NamedTuple):
@@ -35,12 +35,14 @@ class ColumnLayout(NamedTuple):
     Attributes:
         delimiter: The byte between columns.
         width: Number of columns.
+        names: Name of each column.
         roles: Column number of each role.
         header: Number of the header line; 0 if there is none.
     """
 
     delimiter: bytes
     width: int
+    names: tuple[str, ...]
     roles: dict[str, int]
     header: int
 
@@ -95,6 +97,10 @@ class EdgeListSource(GraphSource):
         """
         return self._read.read_edges()
 
+    def list_unread(self) -> tuple[str, ...]:
+        """Return the names of the columns that are not read."""
+        return self._read.list_unread()
+
 
 @final
 class _LineSource(GraphSource):
@@ -120,6 +126,12 @@ class _LineSource(GraphSource):
                 text = _without_header(text) if layout.header else text
             if text:
                 yield _parse_block(block, text, layout, self._path)
+
+    def list_unread(self) -> tuple[str, ...]:
+        for block in read_text_blocks(self._path):
+            if layout := _detect_layout(block, self._columns, self._path):
+                return unread_columns(layout.names, layout.roles)
+        return ()
 
 
 def _parse_block(block: TextBlock, text: bytes, layout: ColumnLayout, path: Path) -> EdgeChunk:
@@ -182,7 +194,8 @@ def _detect_layout(block: TextBlock, columns: Sequence[str] | None, path: Path) 
             names = ("src", "dst")
         if len(names) != len(fields):
             raise _column_count_error(path, number, len(names), line)
-        return ColumnLayout(delimiter, len(fields), assign_column_roles(names, str(path)), number if header else 0)
+        roles = assign_column_roles(names, str(path))
+        return ColumnLayout(delimiter, len(fields), tuple(names), roles, number if header else 0)
     return None
 
 

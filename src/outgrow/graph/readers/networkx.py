@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.graph.readers.conversions import to_weights
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 
 _SPLITS = ("train", "val", "test")
@@ -21,7 +22,7 @@ class NetworkxSource(GraphSource):
     Nodes are numbered in the order of ``graph.nodes``. Attributes of nodes that are read: ``x`` (numbers),
     ``y`` (whole number), ``split`` (``"train"``, ``"val"`` or ``"test"``); of edges: ``weight`` and
     ``relation`` (whole number). A node may lack ``y`` or ``split``; everything else is given for all or for
-    none.
+    none. Other attributes are not read, with a warning.
 
     Args:
         graph: The graph.
@@ -45,7 +46,7 @@ class NetworkxSource(GraphSource):
         train, val, test = self._read_split(nodes)
         labels = None
         if any("y" in data for data in nodes):
-            labels = _as_numbers("y", [data.get("y", -1) for data in nodes]).astype(np.int64)
+            labels = _as_numbers("y", [data.get("y", -1) for data in nodes])
         return NodeTableSource(
             num_nodes=len(nodes),
             features=_stack_attribute("x", "nodes", nodes),
@@ -79,7 +80,17 @@ class NetworkxSource(GraphSource):
             src=np.ascontiguousarray(src),
             dst=np.ascontiguousarray(dst),
             relation=relation,
-            weight=None if weight is None else weight.astype(np.float32),
+            weight=None if weight is None else to_weights(weight, "weight of the edges"),
+        )
+
+    def list_unread(self) -> tuple[str, ...]:
+        """Return the names of the attributes of nodes, edges and the graph that are not read."""
+        nodes = dict.fromkeys(name for _, data in self._graph.nodes(data=True) for name in data)
+        edges = dict.fromkeys(name for _, _, data in self._graph.edges(data=True) for name in data)
+        return (
+            *(f"nodes.{name}" for name in nodes if name not in ("x", "y", "split")),
+            *(f"edges.{name}" for name in edges if name not in ("weight", "relation")),
+            *(f"graph.{name}" for name in self._graph.graph if name != "name"),
         )
 
     def _read_split(self, nodes: Sequence[dict[str, Any]]) -> tuple[Ids | None, Ids | None, Ids | None]:

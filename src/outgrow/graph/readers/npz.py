@@ -3,8 +3,8 @@
 Keys: ``edge_index`` (``[2, E]``, sources then destinations), ``edge_type``, ``edge_weight``; ``num_nodes``;
 ``label``; ``features`` (dense) or ``feat_data``, ``feat_indices``, ``feat_indptr``, ``feat_shape`` (CSR; a
 ``feat_data`` of length 1 stands for that value everywhere); ``train_idx``, ``val_idx``, ``test_idx``;
-``class_names``, ``rel_names``. All but ``edge_index`` are optional, others are ignored. Nothing is ever
-unpickled.
+``class_names``, ``rel_names``. All but ``edge_index`` are optional; others are not read, with a warning. Nothing
+is ever unpickled.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.edge_checks import check_node_count
+from outgrow.graph.readers.columns import shorten_name
+from outgrow.graph.readers.conversions import to_weights
 from outgrow.graph.readers.matrices import csr_from_arrays
 from outgrow.graph.readers.npz_archive import NpzArchive
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 
 CHUNK_EDGES = 1 << 18
 _SPARSE = ("feat_data", "feat_indices", "feat_indptr", "feat_shape")
+_TABLES = {"num_nodes", "features", "label", "train_idx", "val_idx", "test_idx", "class_names", "rel_names", *_SPARSE}
+_EDGES = {"edge_index", "edge_type", "edge_weight"}
 
 
 class NpzSource(GraphSource):
@@ -72,6 +76,24 @@ class NpzSource(GraphSource):
             str(self._archive.path),
         )
 
+    def list_unread(self) -> tuple[str, ...]:
+        """Return the keys that are not read."""
+        return unread_keys(self._archive, with_edges=True)
+
+
+def unread_keys(archive: NpzArchive, *, with_edges: bool) -> tuple[str, ...]:
+    """Return the keys of a file that are not read.
+
+    Args:
+        archive: The file.
+        with_edges: Whether its edges are read.
+    """
+    keys = archive.keys()
+    read = _TABLES | _EDGES if with_edges else _TABLES
+    # Dense features are passed over where there are sparse ones.
+    read = read - {"features"} if "feat_indptr" in keys else read - {*_SPARSE}
+    return tuple(shorten_name(key) for key in keys if key not in read)
+
 
 def iter_array_edges(
     edge_index: NDArray[Any], relation: NDArray[Any] | None, weight: NDArray[Any] | None, where: str
@@ -92,7 +114,7 @@ def iter_array_edges(
     num_edges = edge_index.shape[1]
     if relation is not None and (relation.shape != (num_edges,) or relation.dtype.kind not in "iu"):
         raise _edge_arrays_error(where, f"edge types that are integers of shape [{num_edges}]", relation)
-    if weight is not None and (weight.shape != (num_edges,) or weight.dtype.kind not in "fiu"):
+    if weight is not None and (weight.shape != (num_edges,) or weight.dtype.kind not in "fiub"):
         raise _edge_arrays_error(where, f"edge weights that are numbers of shape [{num_edges}]", weight)
     for first in range(0, num_edges, CHUNK_EDGES):
         part = slice(first, first + CHUNK_EDGES)
@@ -101,7 +123,7 @@ def iter_array_edges(
             src=np.array(edge_index[0, part], dtype=np.int64),
             dst=np.array(edge_index[1, part], dtype=np.int64),
             relation=None if relation is None else np.array(relation[part]),
-            weight=None if weight is None else np.array(weight[part], dtype=np.float32),
+            weight=None if weight is None else np.array(to_weights(weight[part], f"edge_weight of {where}")),
         )
 
 

@@ -11,11 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.graph.readers.conversions import to_integer_labels
 from outgrow.graph.readers.edge_list import EdgeListSource
 from outgrow.graph.readers.npz import iter_array_edges
 from outgrow.graph.readers.npz_archive import NpzArchive
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 from outgrow.graph.readers.text import read_numbers
+
+_TABLES = ("num-node-list", "num-edge-list", "edge", "node-feat", "node-label")
+# The number of edges is known from the edges themselves.
+_READ = {"data.npz", "node-label.npz", *(f"{name}.csv.gz" for name in _TABLES)}
 
 
 @final
@@ -24,8 +29,8 @@ class OgbSource(GraphSource):
 
     Edges, features and labels are in ``raw/`` (``edge.csv.gz``, ``num-node-list.csv.gz``,
     ``node-feat.csv.gz``, ``node-label.csv.gz``; of the largest data set ``data.npz`` and ``node-label.npz``),
-    the split in ``split/NAME/{train,valid,test}.csv.gz``. Edges are taken as they are; features of edges are
-    not read. Labels that are missing become -1.
+    the split in ``split/NAME/{train,valid,test}.csv.gz``. Edges are taken as they are; other files of
+    ``raw/``, such as features of edges, are not read, with a warning. Labels that are missing become -1.
 
     Args:
         folder: The unpacked data set, such as ``ogbn_arxiv``.
@@ -73,6 +78,10 @@ class OgbSource(GraphSource):
             return iter_array_edges(self._npz_archive["edge_index"], None, None, str(self._npz_archive.path))
         return EdgeListSource(self._raw / "edge.csv.gz").read_edges()
 
+    def list_unread(self) -> tuple[str, ...]:
+        """Return the names of the files in ``raw/`` that are not read."""
+        return tuple(sorted(path.name for path in self._raw.iterdir() if path.name not in _READ))
+
     @cached_property
     def _npz_archive(self) -> NpzArchive | None:
         path = self._raw / "data.npz"
@@ -98,7 +107,7 @@ class OgbSource(GraphSource):
         path = self._raw / "node-feat.csv.gz"
         return read_numbers(path, np.float32) if path.exists() else None
 
-    def _read_labels(self) -> NDArray[np.int64] | None:
+    def _read_labels(self) -> NDArray[Any] | None:
         archive = self._raw / "node-label.npz"
         table = self._raw / "node-label.csv.gz"
         if archive.exists():
@@ -107,16 +116,8 @@ class OgbSource(GraphSource):
             labels = read_numbers(table, np.float32)
         else:
             return None
-        # Unknown labels are NaN, which only floats can hold.
-        known = np.nan_to_num(labels, nan=-1.0)
-        if not np.array_equal(known, np.rint(known)):
-            raise InputError(
-                f"the labels of {self._folder} are not classes",
-                needed="whole numbers, or nothing where a label is unknown",
-                got="fractions",
-                repair="choose a data set for classifying nodes",
-            )
-        return np.asarray(known, dtype=np.int64)
+        # The format writes classes as floats, whose NaN are unknown: nothing to warn about.
+        return to_integer_labels(labels, named=False, where=f"the labels of {self._folder}")
 
     def _read_split(self) -> tuple[Ids | None, Ids | None, Ids | None]:
         folders = sorted(path for path in (self._folder / "split").glob("*") if path.is_dir())

@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.columns import RelabelledSource, assign_column_roles, make_edge_chunk, shorten_name
+from outgrow.graph.readers.columns import (
+    RelabelledSource,
+    assign_column_roles,
+    make_edge_chunk,
+    shorten_name,
+    unread_columns,
+)
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 
 _BATCH_ROWS = 1 << 17
@@ -56,6 +62,10 @@ class ParquetSource(GraphSource):
         """
         return self._read.read_edges()
 
+    def list_unread(self) -> tuple[str, ...]:
+        """Return the names of the columns that are not read."""
+        return self._read.list_unread()
+
 
 @final
 class _ParquetRows(GraphSource):
@@ -88,6 +98,12 @@ class _ParquetRows(GraphSource):
                 got=f"{type(error).__name__}: {str(error)[:200]}",
                 repair="check that the file is there and complete",
             ) from error
+
+    def list_unread(self) -> tuple[str, ...]:
+        from pyarrow import parquet
+
+        names = self._columns or parquet.read_schema(self._path).names
+        return unread_columns(names, assign_column_roles(names, str(self._path)))
 
     def _column_names(self, schema: Any) -> dict[str, str]:
         """Return the name of each role's column, and check its type."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, final
@@ -12,11 +13,14 @@ from scipy.sparse import csr_array, vstack
 
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import NodeType
+from outgrow.graph.readers.conversions import to_integer_labels, to_node_ids
 from outgrow.graph.readers.matrices import block_diagonal_features, csr_from_arrays
 from outgrow.graph.readers.npz import iter_array_edges
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
+_NODE_ATTRIBUTES = {"x", "y", "num_nodes", *_MASKS}
+_EDGE_ATTRIBUTES = {"edge_index", "edge_weight"}
 
 
 @final
@@ -31,6 +35,9 @@ class PygSource(GraphSource):
 
     Args:
         data: The data object.
+
+    Raises:
+        InputError: A type whose number of nodes nothing tells.
     """
 
     def __init__(self, data: Any) -> None:
@@ -41,7 +48,7 @@ class PygSource(GraphSource):
         self._links: list[tuple[str, str, str]] = list(data.edge_types) if self._hetero else []
         self._names = list(data.node_types) if self._hetero else []
         self._data = data
-        self._borders = np.cumsum([0, *(int(store.num_nodes) for store in self._stores)]).tolist()
+        self._borders = np.cumsum([0, *self._count_nodes()]).tolist()
 
     @property
     def name(self) -> str:
@@ -75,7 +82,7 @@ class PygSource(GraphSource):
         """
         # Types are offset into one range of ids, and the number of the edge type is the relation.
         if not self._hetero:
-            relation = _to_numpy(self._data.get("edge_type"))
+            relation = _to_numpy(self._data.get("edge_type"), "edge_type")
             yield from iter_array_edges(_edge_index(self._data), relation, _edge_weight(self._data), "the data object")
             return
         weights = [_edge_weight(self._data[link]) for link in self._links]
@@ -88,11 +95,30 @@ class PygSource(GraphSource):
             index = np.stack([src + first[link[0]], dst + first[link[2]]])
             yield from iter_array_edges(index, np.full(len(src), number, np.int32), weight, f"edges {' '.join(link)}")
 
+    def list_unread(self) -> tuple[str, ...]:
+        """Return the names of the attributes that are not read."""
+        if not self._hetero:
+            return tuple(_unread_names(self._data, _NODE_ATTRIBUTES | _EDGE_ATTRIBUTES | {"edge_type"}))
+        parts = [(name, self._data[name], _NODE_ATTRIBUTES) for name in self._names]
+        parts += [("__".join(link), self._data[link], _EDGE_ATTRIBUTES) for link in self._links]
+        names = [f"{part}.{name}" for part, store, read in parts for name in _unread_names(store, read)]
+        return (*names, *self._data._global_store.keys())
+
+    def _count_nodes(self) -> list[int]:
+        if not self._hetero:
+            return [_node_count(self._data, "the data object")]
+        # PyG lists types that only edges name among neither its stores nor its counts.
+        named = dict.fromkeys(end for link in self._links for end in (link[0], link[2]))
+        if missing := [name for name in named if name not in self._names]:
+            raise _unknown_count_error(missing[0], f'data["{missing[0]}"].num_nodes')
+        return [_node_count(self._data[name], name) for name in self._names]
+
     def _check_endpoints(self, link: tuple[str, str, str], src: NDArray[Any], dst: NDArray[Any]) -> None:
         """Check that ids are in the range of their type."""
         # An id too large for its type would silently be a node of the next type.
         for ids, name in ((src, link[0]), (dst, link[2])):
-            count = int(self._stores[self._names.index(name)].num_nodes)
+            at = self._names.index(name)
+            count = self._borders[at + 1] - self._borders[at]
             bad = ids[(ids < 0) | (ids >= count)]
             if len(bad):
                 got = f"{len(bad)} others, the first is {bad[0]}"
@@ -113,49 +139,48 @@ class PygSource(GraphSource):
         return np.concatenate([np.asarray(part) for part in given])
 
     def _collect_labels(self) -> NDArray[Any] | None:
-        given = [(first, _to_numpy(store.get("y"))) for first, store in zip(self._borders, self._stores, strict=False)]
-        known = [(first, y) for first, y in given if y is not None]
+        given = [_to_numpy(store.get("y"), "y") for store in self._stores]
+        known = [(first, y) for first, y in zip(self._borders, given, strict=False) if y is not None]
         if not known:
             return None
         if len(known) > 1:
             raise _attribute_error("y", "labels of one type of nodes", f"labels of {len(known)} types")
         first, labels = known[0]
-        if labels.dtype.kind == "f":
-            labels = _to_integer_labels(labels)
-        if len(self._stores) == 1 or labels.ndim > 2 or (labels.ndim == 2 and labels.shape[1] > 1):
+        if len(self._stores) == 1:
             return labels
+        at = self._borders.index(first)
+        if labels.shape not in {(count := self._borders[at + 1] - first,), (count, 1)}:
+            raise _attribute_error("y", f"one label for each of {count} nodes", f"shape {list(labels.shape)}")
         # Nodes of all other types are unlabelled.
         all_labels = np.full(self._borders[-1], -1, dtype=np.int64)
-        all_labels[first : first + len(labels)] = labels.reshape(-1)
+        all_labels[first : first + count] = to_integer_labels(labels, named=False, where="y").reshape(-1)
         return all_labels
 
     def _ids_from_masks(self, mask: str) -> Ids | None:
         parts = []
         for first, last, store in zip(self._borders, self._borders[1:], self._stores, strict=False):
-            values = _to_numpy(store.get(mask))
+            values = _to_numpy(store.get(mask), mask)
             if values is None:
                 continue
-            if values.shape != (last - first,) or values.dtype != np.bool_:
-                got = f"{values.dtype} of shape {list(values.shape)}"
-                raise _attribute_error(
-                    mask, f"booleans of shape [{last - first}]; choose one column of several splits", got
-                )
-            parts.append(np.flatnonzero(values) + first)
+            if values.shape != (last - first,):
+                needed = f"booleans of shape [{last - first}]; choose one column of several splits"
+                raise _attribute_error(mask, needed, f"{values.dtype} of shape {list(values.shape)}")
+            parts.append(to_node_ids(values, last - first, mask) + first)
         return np.concatenate(parts) if parts else None
 
 
 def _edge_index(store: Any) -> NDArray[Any]:
-    index = _to_numpy(store.get("edge_index"))
+    index = _to_numpy(store.get("edge_index"), "edge_index")
     if index is None:
         raise _attribute_error("edge_index", "edges in edge_index", "none (adj_t is not read)")
     return index
 
 
 def _edge_weight(store: Any) -> NDArray[Any] | None:
-    weight = _to_numpy(store.get("edge_weight"))
+    weight = _to_numpy(store.get("edge_weight"), "edge_weight")
     if weight is not None:
         return weight
-    attributes = _to_numpy(store.get("edge_attr"))
+    attributes = _to_numpy(store.get("edge_attr"), "edge_attr")
     if attributes is None or attributes.ndim == 1:
         return attributes
     if attributes.shape[1] != 1:
@@ -164,8 +189,14 @@ def _edge_weight(store: Any) -> NDArray[Any] | None:
 
 
 def _to_matrix(x: Any) -> NDArray[Any] | csr_array | None:
-    if x is None or x.layout is not _sparse_layout():
-        return _to_numpy(x)
+    import torch
+
+    if x is None or x.layout not in (torch.sparse_csr, torch.sparse_coo):
+        return _to_numpy(x, "x")
+    if x.layout is torch.sparse_coo and (x.ndim != 2 or x.dense_dim()):
+        raise _attribute_error("x", "a matrix", f"{x.ndim} dimensions, {x.dense_dim()} of them dense")
+    # Entries of one place add up, as in `x.to_dense()`.
+    x = x if x.layout is torch.sparse_csr else x.coalesce().to_sparse_csr()
     values, columns, ends = (
         np.asarray(part.detach().cpu()) for part in (x.values(), x.col_indices(), x.crow_indices())
     )
@@ -175,28 +206,44 @@ def _to_matrix(x: Any) -> NDArray[Any] | csr_array | None:
         raise _attribute_error("x", "a well-formed CSR matrix", str(error)) from error
 
 
-def _sparse_layout() -> Any:
-    import torch
-
-    return torch.sparse_csr
-
-
-def _to_numpy(values: Any) -> NDArray[Any] | None:
+def _to_numpy(values: Any, name: str) -> NDArray[Any] | None:
     if values is None:
         return None
     import torch
 
+    if isinstance(values, np.ndarray):
+        return values
+    if not isinstance(values, torch.Tensor) or values.layout is not torch.strided:
+        got = f"a tensor of layout {values.layout}" if isinstance(values, torch.Tensor) else type(values).__name__
+        raise _attribute_error(name, "a dense tensor", got)
     # NumPy has no bfloat16.
     here = values.detach().cpu()
     return np.asarray(here.float() if here.dtype == torch.bfloat16 else here)
 
 
-def _to_integer_labels(labels: NDArray[Any]) -> NDArray[np.int64]:
-    # Classes stored as floats mark unknown ones by NaN.
-    known = np.nan_to_num(labels, nan=-1.0)
-    if not np.array_equal(known, np.rint(known)):
-        raise _attribute_error("y", "classes, as whole numbers", "fractions")
-    return np.asarray(known, dtype=np.int64)
+def _node_count(store: Any, name: str) -> int:
+    with warnings.catch_warnings():
+        # PyG warns where it takes the largest id of an edge for the number of nodes.
+        warnings.simplefilter("ignore")
+        count = store.num_nodes
+    if count is None:
+        raise _unknown_count_error(name, f'data["{name}"].num_nodes')
+    return int(count)
+
+
+def _unknown_count_error(name: str, attribute: str) -> InputError:
+    return InputError(
+        f"the number of nodes of {name} is unknown",
+        needed="features or num_nodes for each type of nodes",
+        got="neither",
+        repair=f"set {attribute}",
+    )
+
+
+def _unread_names(store: Any, read: set[str]) -> list[str]:
+    names = [name for name in map(str, store.keys()) if name not in read]
+    # `edge_attr` stands for the weights where there is no `edge_weight`.
+    return names if "edge_weight" in store else [name for name in names if name != "edge_attr"]
 
 
 def _attribute_error(name: str, needed: str, got: str) -> InputError:

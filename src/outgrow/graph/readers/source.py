@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from outgrow.core.data_warnings import warn_about_data
 from outgrow.graph.graph import NodeType
 
 Ids = NDArray[np.int64]
+_SHOWN_NAMES = 20
 
 
 class EdgeChunk(NamedTuple):
@@ -68,10 +70,10 @@ class NodeTableSource:
         num_nodes: ``V``; None if it follows from the largest id in the edges.
         features: ``[V, D]`` floating, or CSR of that shape, or rows made on demand (large ones are read in
             slices).
-        labels: ``[V]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones.
-        train: ``[n]`` node ids; None if there is no split.
-        val: ``[n]`` node ids.
-        test: ``[n]`` node ids.
+        labels: ``[V]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones; also as floats.
+        train: ``[n]`` node ids, or a ``[V]`` mask; None if there is no split.
+        val: ``[n]`` node ids, or a mask.
+        test: ``[n]`` node ids, or a mask.
         class_names: Name of each class, or empty.
         relation_names: Name of each relation, or empty (then relations are numbered).
         node_types: Ranges of node ids, or empty.
@@ -80,9 +82,9 @@ class NodeTableSource:
     num_nodes: int | None = None
     features: NDArray[Any] | csr_array | LazyMatrix | None = None
     labels: NDArray[Any] | None = None
-    train: Ids | None = None
-    val: Ids | None = None
-    test: Ids | None = None
+    train: NDArray[Any] | None = None
+    val: NDArray[Any] | None = None
+    test: NDArray[Any] | None = None
     class_names: tuple[str, ...] = ()
     relation_names: tuple[str, ...] = ()
     node_types: tuple[NodeType, ...] = ()
@@ -103,3 +105,13 @@ class GraphSource(ABC):
     @abstractmethod
     def read_edges(self) -> Iterator[EdgeChunk]:
         """Yield all edges, in chunks of bounded size."""
+
+    def list_unread(self) -> tuple[str, ...]:
+        """Return the names of what the source holds and `read_tables` and `read_edges` pass over."""
+        return ()
+
+    def warn_of_unread(self) -> None:
+        """Warn, in one line, of what the source holds and is not read; say nothing if there is nothing."""
+        if names := self.list_unread():
+            more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+            warn_about_data(f"not read: {', '.join(names[:_SHOWN_NAMES])}{more}, of {self.name}")

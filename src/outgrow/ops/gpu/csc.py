@@ -43,8 +43,9 @@ def transpose_csc(indptr: Tensor, indices: Tensor, num_src: int, num_dst: int) -
 
 
 def replace_self_loops(indptr: Tensor, indices: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the in-edges without self-loops and with one of weight 1 at the end of every row.
+    """Return the in-edges with exactly one self-loop of every node, at the end of its row.
 
+    A node that has a self-loop keeps its weight, the last one that of several; an added loop has weight 1.
     Waits for the device, which alone knows how many edges there are.
 
     Args:
@@ -69,6 +70,11 @@ def replace_self_loops(indptr: Tensor, indices: Tensor, weight: Tensor | None) -
         return new_ptr, new, None
     new_weight = weight.new_ones(len(new))
     new_weight[at] = weight[kept]
+    loops = torch.nonzero(indices == dst).view(-1)
+    # The largest position is that of the last loop of a node, in whichever order the device writes.
+    last = nodes.new_full((len(indptr) - 1,), -1).scatter_reduce_(0, dst[loops], loops, "amax")
+    found = last >= 0
+    new_weight[new_ptr[1:][found] - 1] = weight[last[found]]
     return new_ptr, new, new_weight
 
 

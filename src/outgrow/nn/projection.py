@@ -1,0 +1,55 @@
+"""Linear projections of dense or sparse rows. Letters as in `outgrow.nn.layer`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from outgrow.core.deprecation import renamed_members
+from outgrow.nn.layer import Features
+from outgrow.ops.linear import affine
+
+
+@renamed_members(plus="add_products")
+class Projection(nn.Module):
+    """Linear projection ``x @ weight (+ bias)`` of dense or sparse rows; Glorot-uniform weight, zero bias.
+
+    Attributes:
+        weight: ``[D, O]``.
+        bias: ``[O]``, or None.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(in_features, out_features))
+        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, x_VD: Features) -> Tensor:
+        """Return ``[V, O]``."""
+        return project_rows(x_VD, self.weight, self.bias)
+
+    def add_products(self, x_VD: Features, *terms: tuple[Tensor, Tensor]) -> Tensor:
+        """Return ``[V, O]``: the projection plus products of rows ``[V, I]`` and weights ``[I, O]``."""
+        # Dense products accumulate into one output; a sparse one has its own kernel and is added afterwards.
+        if isinstance(x_VD, Tensor):
+            return affine((x_VD, self.weight), *terms, bias_O=self.bias)
+        return project_rows(x_VD, self.weight, self.bias) + affine(*terms)
+
+
+def project_rows(x_VD: Features, weight_DO: Tensor, bias_O: Tensor | None = None) -> Tensor:
+    """Return ``[V, O]``: ``x @ weight (+ bias)`` for dense or sparse rows."""
+    if isinstance(x_VD, Tensor):
+        return affine((x_VD, weight_DO), bias_O=bias_O)
+    y_VO: Tensor = x_VD @ weight_DO
+    return y_VO if bias_O is None else y_VO + bias_O
+
+
+def project_channels(x_VD: Features, *projections: Projection) -> Tensor:
+    """Return ``[V, C, O]``: a channel for each of several projections of the same width, by one product."""
+    width = projections[0].weight.shape[1]
+    # A zero bias stands in for a missing one, so that one fused product serves all.
+    biases = [torch.zeros_like(p.weight[0]) if p.bias is None else p.bias for p in projections]
+    bias = torch.cat(biases) if any(p.bias is not None for p in projections) else None
+    y_VJ = project_rows(x_VD, torch.cat([p.weight for p in projections], 1), bias)
+    return torch.unflatten(y_VJ, 1, (len(projections), width))
