@@ -1,8 +1,7 @@
 """Our layers against PyTorch Geometric's, with copied weights, in float64: outputs and gradients of all parameters.
 
-Semantics of self-loops that a graph already has: we replace them all by one of weight 1. PyG's GATConv does the same;
-its GCNConv keeps the weight of an existing loop, which is the same wherever edges have no weights. So weighted graphs
-are compared without loops of their own. PyG's SAGEConv reads no edge weights. Our weights are ``[in, out]``, PyG's
+Semantics of self-loops that a graph already has: one is left of each node, with its own weight, as in PyG's GCNConv.
+PyG's SAGEConv reads no edge weights. Our weights are ``[in, out]``, PyG's
 ``[out, in]``. Where one side has a parameter that the other has not, it is held at the value that takes it away.
 """
 
@@ -252,9 +251,13 @@ def test_same_outputs_and_gradients(name: str, graph: str) -> None:
     assert_same(CASES[name](), GRAPHS[graph])
 
 
-def test_gcn_with_weighted_edges_and_no_loops() -> None:
-    loops = random_topology(30, 160)
-    pairs = zip(loops.indices.tolist(), destinations_of(loops.block.edges).tolist(), strict=True)
-    topology = topology_of(30, [pair for pair in pairs if pair[0] != pair[1]], weighted=True)
+@pytest.mark.parametrize("loops", [True, False])
+def test_gcn_with_weighted_edges(loops: bool) -> None:
+    drawn = random_topology(30, 160)
+    pairs = zip(drawn.indices.tolist(), destinations_of(drawn.block.edges).tolist(), strict=True)
+    others = [pair for pair in pairs if pair[0] != pair[1]]
+    # Node 5 has two loops: the last one counts.
+    own = [(v, v) for v in (0, 3, 5, 5, 29)] if loops else []
+    topology = topology_of(30, [*others, *own], weighted=True)
     assert topology.weight is not None
     assert_same(gcn(), topology, topology.weight.double())

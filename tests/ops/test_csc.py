@@ -78,12 +78,13 @@ def test_every_node_gets_exactly_one_self_loop_at_the_end_of_its_row(topology: T
 
 
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
-def test_a_self_loop_weighs_one_and_the_others_keep_their_weight(index: torch.dtype) -> None:
-    topology = topology_of(3, [(0, 0), (1, 0), (2, 0), (2, 2), (2, 2), (0, 2)], index=index, weighted=True)
+def test_an_added_self_loop_weighs_one_and_others_keep_their_weight(index: torch.dtype) -> None:
+    topology = topology_of(3, [(0, 0), (1, 0), (2, 0), (0, 2), (2, 2), (2, 2)], index=index, weighted=True)
     assert topology.weight is not None
     weight = topology.weight.tolist()
     indptr, indices, new = replace_self_loops(topology.indptr, topology.indices, topology.weight)
     assert new is not None
     assert indptr.tolist() == [0, 3, 4, 6]
     assert indices.tolist() == [1, 2, 0, 1, 0, 2]
-    assert new.tolist() == [weight[1], weight[2], 1.0, 1.0, weight[3], 1.0]
+    # Node 0 keeps the weight of its loop, node 1 has none, node 2 keeps that of the last of two.
+    assert new.tolist() == [weight[1], weight[2], weight[0], 1.0, weight[3], weight[5]]

@@ -154,7 +154,7 @@ def test_bad_pyg(pyg):
         ({"edge_index": index.T.repeat(2, 2)}, "wrong form"),
         ({"edge_attr": torch.rand(2, 3)}, "edge_attr cannot be used"),
         ({"train_mask": torch.ones(3, 2, dtype=torch.bool)}, "train_mask cannot be used"),
-        ({"y": torch.tensor([0.5, 1, 2])}, "y cannot be used"),
+        ({"y": torch.tensor([0.5, 1, 2])}, "labels cannot be used"),
     ):
         with pytest.raises(InputError, match=what):
             assemble_graph(PygSource(pyg.Data(**{"edge_index": index, "num_nodes": 3, **changes})))
@@ -172,3 +172,26 @@ def test_masks_become_ids_in_order(pyg):
     mask = torch.from_numpy(np.random.default_rng(0).random(100) < 0.3)
     data = pyg.Data(edge_index=torch.tensor([[0], [1]]), num_nodes=100, y=torch.zeros(100).long(), val_mask=mask)
     assert torch.equal(assemble_graph(PygSource(data)).split.val, mask.nonzero().view(-1))
+
+
+def test_types_whose_number_of_nodes_nothing_tells_are_refused(pyg):
+    uncounted = hetero(pyg)
+    del uncounted["venue"].num_nodes
+    uncounted["venue"].kind = "journal"
+    only_named = hetero(pyg)
+    only_named["paper", "of", "shop"].edge_index = torch.tensor([[1], [0]])
+    for data, name in ((uncounted, "venue"), (only_named, "shop")):
+        with pytest.raises(InputError, match=f"the number of nodes of {name} is unknown") as refused:
+            PygSource(data)
+        assert refused.value.repair == f'set data["{name}"].num_nodes'
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_coordinates_of_sparse_features_add_up_and_other_sparse_tensors_are_refused(pyg):
+    edge_index = torch.tensor([[0, 1], [1, 2]])
+    x = torch.sparse_coo_tensor(torch.tensor([[0, 2, 2], [1, 0, 0]]), torch.tensor([1.0, 2.0, 3.0]), (3, 2))
+    made = assemble_graph(PygSource(pyg.Data(x=x, edge_index=edge_index)))
+    assert dense_of(made).tolist() == [[0, 1], [0, 0], [5, 0]]
+    for changes in ({"edge_index": torch.eye(3).to_sparse()}, {"y": torch.eye(3).to_sparse()}, {"y": [0, 1, 0]}):
+        with pytest.raises(InputError, match=f"{next(iter(changes))} cannot be used"):
+            assemble_graph(PygSource(pyg.Data(**{"edge_index": edge_index, "num_nodes": 3, **changes})))

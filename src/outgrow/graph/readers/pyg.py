@@ -193,10 +193,11 @@ def _to_matrix(x: Any) -> NDArray[Any] | csr_array | None:
 
     if x is None or x.layout not in (torch.sparse_csr, torch.sparse_coo):
         return _to_numpy(x, "x")
-    if x.layout is torch.sparse_coo and (x.ndim != 2 or x.dense_dim()):
-        raise _attribute_error("x", "a matrix", f"{x.ndim} dimensions, {x.dense_dim()} of them dense")
-    # Entries of one place add up, as in `x.to_dense()`.
-    x = x if x.layout is torch.sparse_csr else x.coalesce().to_sparse_csr()
+    if x.layout is torch.sparse_coo:
+        if x.ndim != 2 or x.dense_dim():
+            raise _attribute_error("x", "a matrix", f"{x.ndim} dimensions, {x.dense_dim()} of them dense")
+        whole = x.detach().cpu().coalesce()
+        return csr_array((whole.values().numpy(), tuple(whole.indices().numpy())), shape=tuple(x.shape))
     values, columns, ends = (
         np.asarray(part.detach().cpu()) for part in (x.values(), x.col_indices(), x.crow_indices())
     )
