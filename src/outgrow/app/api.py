@@ -13,6 +13,7 @@ from torch import Tensor
 from outgrow._version import __version__
 from outgrow.app.auto_strategy import ClusterSpec, select_strategy
 from outgrow.app.compatibility import (
+    validate_argument_types,
     validate_fanout,
     validate_problem,
     validate_strategy,
@@ -24,6 +25,7 @@ from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.plan.question import PlanSite, candidate_layouts, query_for_graph
 from outgrow.app.plan.table import PlanReport
 from outgrow.app.predictions import compute_embeddings, compute_logits
+from outgrow.app.runs.data import align_with_model, graph_record, validate_same_data
 from outgrow.app.runs.directory import RunDirectory, release_on_exit
 from outgrow.app.runs.local_workers import run_session
 from outgrow.app.runs.progress import make_progress_display
@@ -35,6 +37,7 @@ from outgrow.app.strategy_registry import resolve_strategy
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_positive
 from outgrow.graph import datasets
+from outgrow.graph.alignment import describe_schema
 from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.builders.to_store import convert_to_store as write
 from outgrow.graph.graph import Graph
@@ -80,6 +83,7 @@ def train(
     workers: int | Workers | None = None,
     out: str | Path | None = None,
     resume: bool = False,
+    allow_changed_data: bool = False,
     progress: bool = True,
     config: TrainConfig | None = None,
     **options: object,
@@ -96,6 +100,8 @@ def train(
             for one, or for the processes of torchrun in a script that it started.
         out: Directory for metrics, checkpoints, summary and other files of the run; None to write none.
         resume: Resume from the last checkpoint in ``out``.
+        allow_changed_data: Resume though the contents of the graph have changed; what was measured on the former
+            ones (scores, the best epoch) is forgotten.
         progress: Show progress on standard error.
         config: Options of the training loop; None for the defaults of `TrainConfig`.
         **options: ``device``, which workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA device each;
@@ -111,6 +117,8 @@ def train(
         WorkerError: A worker has died.
     """
     worker_settings = resolve_workers(workers, options.pop("device", "auto"))
+    validate_argument_types(graph, model)
+    graph = align_with_model(graph, model)
     validate_problem(graph, model)
     validate_workers(graph, worker_settings)
     # What is left of the options belongs to the loop; `with_options` refuses unknown names.
@@ -123,9 +131,22 @@ def train(
     else:
         chosen, _ = resolve_strategy(strategy, batches=not settings.batch_config.is_full_graph)
     validate_strategy(graph, model, chosen, settings)
+    facts = graph_record(graph) if out is not None and is_torchrun_leader() else {}
 
     def make_directory(again: bool) -> RunDirectory | None:
-        return _open_run_directory(graph, settings, chosen, worker_settings.number, out, resume=resume, again=again)
+        config = {
+            "outgrow": __version__,
+            "graph": graph.name,
+            # Built in Python: a run cannot rebuild it, so `outgrow train --resume` refuses this run.
+            "model": None,
+            "train": asdict(settings),
+            "strategy": {"name": chosen.name, "options": chosen.options()},
+            "workers": worker_settings.number,
+            **facts,
+        }
+        if out is None or not resume:
+            return _create_run_directory(out, config, resume=resume, again=again)
+        return _open_run_directory(Path(out), config, allow_changed_data=allow_changed_data or again)
 
     if progress and is_torch_preloaded():
         log_message("import outgrow before torch: torch's waiting threads now take time from the kernels")
@@ -138,7 +159,9 @@ def train(
             callbacks=(listener,),
             progress_callbacks=(listener,),
             device=worker_settings.device,
+            data=facts.get("data", {}),
         )
+        model.schema = describe_schema(graph)
         if torchrun_world_size():
             return join_torchrun_session(
                 session, make_directory, heartbeat_seconds=worker_settings.heartbeat_seconds, resume=resume
@@ -244,36 +267,31 @@ def convert(
     return write(reader, Path(dest), undirected=undirected, memory_bytes=memory_bytes, overwrite=overwrite)
 
 
-def _open_run_directory(
-    graph: Graph,
-    settings: TrainConfig,
-    strategy: Strategy,
-    workers: int,
-    out: str | Path | None,
-    *,
-    resume: bool,
-    again: bool,
+def _create_run_directory(
+    out: str | Path | None, config: Mapping[str, Any], *, resume: bool, again: bool
 ) -> RunDirectory | None:
-    if out is None:
-        if resume:
-            raise InputError("nothing to resume", needed="the directory of a run", got="out=None", repair="give out")
-        return None
+    if out is not None:
+        return RunDirectory.create(Path(out), config, again=again)
     if resume:
-        opened = RunDirectory.open(Path(out))
-        # Only the split of links is compared: the checkpoint checks the model, and other options may change.
-        _validate_same_links(opened.config["train"], asdict(settings))
-        opened.acquire_lock()
-        return opened
-    config = {
-        "outgrow": __version__,
-        "graph": graph.name,
-        # Built in Python: a run cannot rebuild it, so `outgrow train --resume` refuses this run.
-        "model": None,
-        "train": asdict(settings),
-        "strategy": {"name": strategy.name, "options": strategy.options()},
-        "workers": workers,
-    }
-    return RunDirectory.create(Path(out), config, again=again)
+        raise InputError("nothing to resume", needed="the directory of a run", got="out=None", repair="give out")
+    return None
+
+
+def _open_run_directory(out: Path, config: Mapping[str, Any], *, allow_changed_data: bool) -> RunDirectory:
+    """Open the directory of a run to resume, and record the data that it goes on with."""
+    opened = RunDirectory.open(out)
+    record = opened.config
+    # Only the split of links is compared: the checkpoint checks the model, and other options may change.
+    _validate_same_links(record["train"], config["train"])
+    opened.acquire_lock()
+    try:
+        if not allow_changed_data:
+            validate_same_data(out, record, opened.latest_checkpoint(), config["data"])
+        opened.write_json("config.json", {**record, "data": config["data"], "graph_schema": config["graph_schema"]})
+    except BaseException:
+        opened.release_lock()
+        raise
+    return opened
 
 
 def _validate_same_links(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -83,6 +83,11 @@ def choose_decoder(graph: Graph) -> str:
     return "distmult" if graph.num_relations else "dot"
 
 
+def reads_relations(name: str, settings: Mapping[str, object]) -> bool:
+    """Whether a model of this name and these settings reads the relations of edges."""
+    return "num_relations" in MODELS[name].graph_options or settings.get("decoder") == "distmult"
+
+
 def model_options(name: str) -> dict[str, Any]:
     """Return options of a model and their types, ``hidden`` first and ``decoder``, one of `DECODERS`, last.
 

@@ -18,6 +18,7 @@ from outgrow.app.compatibility import (
     validate_model_fits_graph,
     warn_of_unread_weights,
 )
+from outgrow.app.runs.data import align_with_model
 from outgrow.app.runs.directory import convert_write_errors
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write
@@ -41,7 +42,7 @@ WHAT = ("classes", "probabilities", "logits", "embeddings")
 
 def compute_embeddings(graph: Graph, model: Model) -> Tensor:
     """Return ``[V, H]`` embeddings of every node; see `outgrow.app.api.embed`."""
-    _validate_inputs(graph, model)
+    graph = _validate_inputs(graph, model)
     stages = model.layers_list()
     if model.decoder is not None:
         return _infer_rows(graph, model, stages)
@@ -57,7 +58,7 @@ def compute_embeddings(graph: Graph, model: Model) -> Tensor:
 
 def compute_logits(graph: Graph, model: Model, embeddings: Tensor | None = None) -> Tensor:
     """Return ``[V, C]`` logits of every node, from its embeddings if given; see `outgrow.app.api.predict`."""
-    _validate_inputs(graph, model)
+    graph = _validate_inputs(graph, model)
     assert graph.features is not None
     if model.decoder is not None:
         raise InputError(
@@ -219,11 +220,14 @@ def _class_columns(predictions: Predictions, first: int, last: int) -> dict[str,
     return columns
 
 
-def _validate_inputs(graph: Graph, model: Model) -> None:
+def _validate_inputs(graph: Graph, model: Model) -> Graph:
+    """Return the graph, with its relations and columns in the order that the model was trained with."""
     validate_argument_types(graph, model)
     if graph.features is None:
         raise InputError(
             f"graph {graph.name!r} has no features", needed="features", got="none", repair="add features to the graph"
         )
+    graph = align_with_model(graph, model)
     validate_model_fits_graph(graph, model)
     warn_of_unread_weights(graph, model)
+    return graph

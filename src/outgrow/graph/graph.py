@@ -16,11 +16,20 @@ from outgrow.ops.sparse import SparseRows
 
 @dataclass(frozen=True, kw_only=True)
 class NodeType:
-    """A node type, which covers the ids ``first`` to ``last - 1``."""
+    """A node type, which covers the ids ``first`` to ``last - 1``.
+
+    Attributes:
+        name: Its name.
+        first: Its first node.
+        last: The node after its last one.
+        num_columns: Number of its own feature columns, which follow those of the types before it; 0 if all types
+            share the columns.
+    """
 
     name: str
     first: int
     last: int
+    num_columns: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

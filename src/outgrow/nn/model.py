@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block
 from outgrow.core.deprecation import renamed_members
+from outgrow.core.graph_schema import GraphSchema
 from outgrow.nn.decoder import Decoder
 from outgrow.nn.encoder import Encoder
 from outgrow.nn.layer import Features, Layer
@@ -36,9 +37,14 @@ class Model(nn.Module):
         encoder: Encoder of the features of each node, before the first layer; None for none.
         decoder: Decoder that scores links from the output of the last layer; None for a model of nodes.
 
+    Attributes:
+        schema: Names of the graph that the model was trained on, by which other graphs are matched; None before.
+
     Raises:
         ValueError: The widths of encoder and first layer, or of last layer and decoder, do not match.
     """
+
+    schema: GraphSchema | None = None
 
     def __init__(
         self,
@@ -72,6 +78,12 @@ class Model(nn.Module):
     def layers_list(self) -> list[Layer]:
         """Return the layers, in order."""
         return [layer for layer in self.layers if isinstance(layer, Layer)]
+
+    @property
+    def reads_relations(self) -> bool:
+        """Whether relations of edges matter to some layer or to the decoder."""
+        decoder = 0 if self.decoder is None else self.decoder.num_relations
+        return bool(decoder or any(layer.conv.num_relations for layer in self.layers_list()))
 
     @property
     def first_reader(self) -> Encoder | Layer:

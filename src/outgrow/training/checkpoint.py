@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class TrainingProgress:
         seconds_so_far: Wall time of these steps.
         course: Options that decide the batches of the current epoch.
         exact: Whether every step so far, under any strategy, used the exact gradient.
+        data: Fingerprint of the data that were trained on last; empty if it was not recorded.
     """
 
     loss: list[float]
@@ -59,6 +60,7 @@ class TrainingProgress:
     seconds_so_far: float = 0.0
     course: str = ""
     exact: bool = True
+    data: dict[str, str] = field(default_factory=dict)
 
     @property
     def finished_epochs(self) -> int:
@@ -79,6 +81,21 @@ class TrainingProgress:
         self.loss_so_far = 0.0
         self.seeds_so_far = 0
         self.seconds_so_far = 0.0
+
+    def adopt_data(self, data: Mapping[str, str]) -> None:
+        """Go on with data of this fingerprint; if they have changed, forget what was measured on the former ones."""
+        if self.data and data and self.data != dict(data):
+            self.val_score = [None] * self.finished_epochs
+            self.best_epoch = 0
+            self.best_score = float("-inf")
+            self.best_loss = float("inf")
+            self.best_model = None
+            # The rest of an unfinished epoch would have other batches: it begins again.
+            self.step = 0
+            self.loss_so_far = 0.0
+            self.seeds_so_far = 0
+            self.seconds_so_far = 0.0
+        self.data = dict(data) or self.data
 
     @staticmethod
     def at_start() -> TrainingProgress:
@@ -175,6 +192,27 @@ def restore_checkpoint(
         return TrainingProgress(**saved["progress"])
     except (ValueError, TypeError, KeyError) as error:
         raise _unreadable_error(path, f"other parts than this version writes: {error}") from error
+
+
+def validate_step_signature(progress: TrainingProgress, path: Path, step_signature: str, epochs: int) -> None:
+    """Check that the unfinished epoch of a checkpoint, if any, can be finished.
+
+    Args:
+        progress: Progress in the checkpoint.
+        path: Path of the checkpoint, for errors.
+        step_signature: Options that decide the batches of an epoch.
+        epochs: Number of epochs to train.
+
+    Raises:
+        InputError: The batches would differ, or there are too few epochs.
+    """
+    if progress.step and (progress.course != step_signature or progress.finished_epochs >= epochs):
+        raise InputError(
+            f"the checkpoint {path} is a mid-epoch checkpoint and does not match these options",
+            needed=f"{progress.course}, more than {progress.finished_epochs} epochs",
+            got=f"{step_signature}, {epochs} epochs",
+            repair="go on as the run was started; what to train on may change between epochs only",
+        )
 
 
 def load_parameters(model: torch.nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:

@@ -132,6 +132,9 @@ def _check_progress(given: object) -> None:
     # Absent in older checkpoints.
     if type(given.get("exact", True)) is not bool:
         raise TypeError("neither true nor false")
+    data = given.get("data", {})
+    if not isinstance(data, dict) or not all(isinstance(text, str) for pair in data.items() for text in pair):
+        raise TypeError("a fingerprint that is none")
 
 
 def _is_real(value: object) -> bool:

@@ -13,7 +13,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.training import checkpoint
@@ -127,8 +126,12 @@ class Trainer:
         """Add callbacks, called in this order after every epoch."""
         self.callbacks.extend(callbacks)
 
-    def resume(self, path: Path) -> None:
+    def resume(self, path: Path, data: Mapping[str, str]) -> None:
         """Resume from a checkpoint, with the learning rate and weight decay of this trainer's `TrainConfig`.
+
+        Args:
+            path: Path of the checkpoint.
+            data: Fingerprint of the data to go on with: see `TrainingProgress.adopt_data`.
 
         Raises:
             InputError: The checkpoint cannot be used, or it was written in the middle of an epoch that this
@@ -139,7 +142,8 @@ class Trainer:
             checkpoint.load_checkpoint(path) if self.comm.is_rank_zero else None, Kind.PARAMETERS
         )
         self.progress = checkpoint.restore_checkpoint(saved, path, self.problem.model, self.optimizer)
-        validate_step_signature(self.progress, path, self.step_signature, self.config.epochs)
+        self.progress.adopt_data(data)
+        checkpoint.validate_step_signature(self.progress, path, self.step_signature, self.config.epochs)
         # The saved state brought its own; the user may want to continue with others, such as a lower rate.
         for group in self.optimizer.param_groups:
             group["lr"], group["weight_decay"] = self.config.lr, self.config.weight_decay
@@ -325,24 +329,3 @@ def _steps_per_epoch(problem: Problem) -> int:
     """Return the number of steps of an epoch."""
     size = problem.batches.size
     return 1 if size is None else -(-problem.num_train // size)
-
-
-def validate_step_signature(progress: TrainingProgress, path: Path, step_signature: str, epochs: int) -> None:
-    """Check that the unfinished epoch of a checkpoint, if any, can be finished.
-
-    Args:
-        progress: Progress in the checkpoint.
-        path: Path of the checkpoint, for errors.
-        step_signature: Options that decide the batches of an epoch.
-        epochs: Number of epochs to train.
-
-    Raises:
-        InputError: The batches would differ, or there are too few epochs.
-    """
-    if progress.step and (progress.course != step_signature or progress.finished_epochs >= epochs):
-        raise InputError(
-            f"the checkpoint {path} is a mid-epoch checkpoint and does not match these options",
-            needed=f"{progress.course}, more than {progress.finished_epochs} epochs",
-            got=f"{step_signature}, {epochs} epochs",
-            repair="go on as the run was started; what to train on may change between epochs only",
-        )

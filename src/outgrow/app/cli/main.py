@@ -72,6 +72,7 @@ def run_cli() -> None:
 
 def _show_data_warnings_as_lines() -> None:
     """Write warnings on the user's data without the line of code, which says nothing to users of the command."""
+    warnings.simplefilter("always", DataWarning)
     show_in_python = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:

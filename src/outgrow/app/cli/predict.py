@@ -41,7 +41,7 @@ def predict(
     Of a run that predicts links there are embeddings alone: what its decoder takes of both ends.
     """
     with gc_paused_import():
-        from outgrow.app.model_registry import build_model
+        from outgrow.app.model_registry import build_model, reads_relations
         from outgrow.app.predictions import (
             WHAT,
             Predictions,
@@ -51,6 +51,7 @@ def predict(
             write_predictions,
         )
         from outgrow.app.runs.config import load_recorded_graph, read_model_record
+        from outgrow.app.runs.data import align_with_record
         from outgrow.app.runs.directory import RunDirectory
         from outgrow.graph import datasets
 
@@ -64,6 +65,7 @@ def predict(
     # The model has the classes of the run's graph; another graph may have no labels, or other names.
     loaded = replace(loaded, num_classes=recorded["classes"], class_names=tuple(recorded["class_names"]))
     _require_features(loaded)
+    loaded = align_with_record(loaded, directory.config, reads_relations=reads_relations(name, options))
     model = build_model(name, loaded, options)
     directory.load_best(model)
     # Parquet has labels next to embeddings: the logits then take one more layer, not a second pass.

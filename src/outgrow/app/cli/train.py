@@ -119,6 +119,13 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in --out, by another --strategy if you like.")
     ] = False,
+    allow_changed_data: Annotated[
+        bool,
+        typer.Option(
+            "--allow-changed-data",
+            help="With --resume: go on though the graph has changed; scores and the best epoch so far are forgotten.",
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, last on standard output.")
     ] = False,
@@ -179,7 +186,15 @@ def train(
         requested = {name: value for name, value in {**named, **options}.items() if value is not None}
         # torchrun may have started another number of workers than the run had.
         keep = workers is None and not torchrun_world_size()
-        resumed = plan_resumed_run(_require_run_path(out), requested, data_dir, worker_settings, keep_num_workers=keep)
+        resumed = plan_resumed_run(
+            _require_run_path(out),
+            requested,
+            data_dir,
+            worker_settings,
+            keep_num_workers=keep,
+            # A restart goes on with what this attempt began with.
+            allow_changed_data=allow_changed_data or again,
+        )
         return resumed, True
 
     run = _run_under_torchrun(plan_attempt, worker_settings) if torchrun_world_size() else _run_local(*plan_attempt(0))
@@ -206,6 +221,7 @@ def _run_local(plan: RunPlan, resume: bool) -> Run:
             callbacks=(listener,),
             progress_callbacks=(listener,),
             device=plan.workers.device,
+            data=plan.directory.config.get("data", {}),
         )
         run = run_session(session, plan.workers, resume=resume, log=log_message)
     _print_result(run, time.perf_counter() - started)

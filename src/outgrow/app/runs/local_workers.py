@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,6 +49,7 @@ class TrainingJob:
         directory: Run directory; None to keep no files.
         resume: Whether to resume from the last checkpoint.
         needs_checkpoints: Whether to write checkpoints to the scratch folder if there is no run directory.
+        data: Fingerprint of the graph's contents.
     """
 
     store: Path | None
@@ -59,6 +60,7 @@ class TrainingJob:
     resume: bool
     needs_checkpoints: bool
     device: str = "auto"
+    data: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, context: WorkerContext) -> WorkerResult | None:
         """Train as one worker; return the result on worker 0, None on the others."""
@@ -76,6 +78,7 @@ class TrainingJob:
             device=self.device,
             should_stop=context.should_stop,
             warn=context.send_message,
+            data=self.data,
         )
         # Worker 0 decides for all. The attempt is the same everywhere, so either all workers take part in
         # the broadcast or none does.
@@ -143,6 +146,7 @@ def _run_in_workers(session: Session, workers: Workers, resume: bool, log: Calla
         resume=resume,
         needs_checkpoints=workers.max_restarts > 0,
         device=session.device,
+        data=session.data,
     )
     # Ctrl-C reaches only this process. It asks the workers to stop after an epoch, so that they write a
     # checkpoint and a summary.

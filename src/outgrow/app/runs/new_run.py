@@ -20,12 +20,14 @@ from outgrow.app.link_task import validate_link_graph
 from outgrow.app.model_registry import AUTO, MODELS, choose_decoder
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
 from outgrow.app.runs.config import absolute_source, build_seeded_model, training_record
+from outgrow.app.runs.data import graph_record
 from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.workers import Workers, validate_workers
 from outgrow.app.strategy_registry import find_strategy_class, list_strategy_options, use_new_option_names
 from outgrow.core.validation import validate_choice
 from outgrow.engine.layer_plan import describe_layers
 from outgrow.graph import datasets
+from outgrow.graph.alignment import describe_schema
 from outgrow.graph.builders.validate import require_trainable
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
@@ -135,6 +137,7 @@ def plan_new_run(
             model_settings["decoder"] = choose_decoder(loaded)
     built = build_seeded_model(name, loaded, model_settings, config.seed)
     validate_problem(loaded, built)
+    built.schema = describe_schema(loaded)
     warn_of_unread_weights(loaded, built)
     validate_workers(loaded, workers)
     validate_fanout(loaded, built, config)
@@ -152,6 +155,7 @@ def plan_new_run(
             "class_names": list(loaded.class_names),
             "several_labels": loaded.multi_label,
         },
+        **graph_record(loaded),
         **training_record(config, chosen, workers),
     }
     # The directory is created last: options that were refused above leave nothing behind.

@@ -10,7 +10,7 @@ from typing import Any
 
 from outgrow.app.auto_strategy import select_from_cli
 from outgrow.app.compatibility import validate_fanout
-from outgrow.app.model_registry import AUTO, model_options
+from outgrow.app.model_registry import AUTO, model_options, reads_relations
 from outgrow.app.runs.config import (
     absolute_source,
     build_seeded_model,
@@ -18,6 +18,7 @@ from outgrow.app.runs.config import (
     read_model_record,
     training_record,
 )
+from outgrow.app.runs.data import align_with_record, graph_record, validate_same_data
 from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.new_run import RunPlan
 from outgrow.app.runs.workers import Workers, validate_workers
@@ -26,16 +27,22 @@ from outgrow.core.deprecation import use_new_names
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.engine.batches import parse_fanouts
+from outgrow.graph.alignment import describe_schema
 from outgrow.nn.model import Model
 from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
-from outgrow.training.trainer import validate_step_signature
 
 _MAY_CHANGE = {"epochs", "lr", "patience", "checkpoint_every", "checkpoint_steps"}
 
 
 def plan_resumed_run(
-    out: Path, given: Mapping[str, object], data_dir: Path | None, workers: Workers, *, keep_num_workers: bool
+    out: Path,
+    given: Mapping[str, object],
+    data_dir: Path | None,
+    workers: Workers,
+    *,
+    keep_num_workers: bool,
+    allow_changed_data: bool = False,
 ) -> RunPlan:
     """Plan to resume a run. Its length, strategy and number of workers may change.
 
@@ -45,6 +52,7 @@ def plan_resumed_run(
         data_dir: Folder to look in first for the files of a named data set.
         workers: Number of workers from now on, and their settings.
         keep_num_workers: Whether to take the number of workers from the run.
+        allow_changed_data: Whether to go on with a graph whose contents have changed.
 
     Raises:
         InputError: There is no such run, another process is training there, or an option would change the
@@ -55,17 +63,23 @@ def plan_resumed_run(
     name, settings = read_model_record(record, out)
     config, (choice, strategy_options) = _merge_options(record, name, settings, _to_record(given), out)
     workers = replace(workers, number=record.get("workers", 1)) if keep_num_workers else workers
-    loaded = load_recorded_graph(record, data_dir)
+    loaded = align_with_record(
+        load_recorded_graph(record, data_dir), record, reads_relations=reads_relations(name, settings)
+    )
     validate_workers(loaded, workers)
     model = build_seeded_model(name, loaded, settings, config.seed)
+    model.schema = describe_schema(loaded)
     validate_fanout(loaded, model, config)
     chosen, reason = select_from_cli(choice, strategy_options, loaded, model, config, workers)
     # A run that is still at work here would replace the checkpoint while it is read.
     directory.acquire_lock()
     try:
         # Checked before ``config.json`` is replaced: a refused run stays as it was.
-        _validate_checkpoint(directory, model, config)
-        directory.write_json("config.json", {**record, **training_record(config, chosen, workers)})
+        graph_facts = graph_record(loaded)
+        if not allow_changed_data:
+            validate_same_data(out, record, directory.latest_checkpoint(), graph_facts["data"])
+        _validate_checkpoint(directory, model, config, graph_facts["data"])
+        directory.write_json("config.json", {**record, **graph_facts, **training_record(config, chosen, workers)})
     except BaseException:
         # Also after Ctrl-C: nobody else knows yet that the lock is held.
         directory.release_lock()
@@ -134,7 +148,7 @@ def _to_record(given: Mapping[str, object]) -> dict[str, object]:
     return same
 
 
-def _validate_checkpoint(directory: RunDirectory, model: Model, config: TrainConfig) -> None:
+def _validate_checkpoint(directory: RunDirectory, model: Model, config: TrainConfig, data: Mapping[str, str]) -> None:
     """Check that the newest checkpoint fits the model and its optimizer, and allows the number of epochs.
 
     Raises:
@@ -144,4 +158,5 @@ def _validate_checkpoint(directory: RunDirectory, model: Model, config: TrainCon
     progress = checkpoint.restore_checkpoint(
         checkpoint.load_checkpoint(path), path, model, config.make_optimizer(model)
     )
-    validate_step_signature(progress, path, progress.course, config.epochs)
+    progress.adopt_data(data)
+    checkpoint.validate_step_signature(progress, path, progress.course, config.epochs)

@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -90,6 +90,7 @@ class Session:
         device: Device that workers compute on: see `choose_device`.
         should_stop: Called after every epoch; true stops training. None to stop after Ctrl-C.
         warn: Called with a message before memory is full, on every worker, and for unusable checkpoints.
+        data: Fingerprint of the graph's contents, which checkpoints record; empty if there are none.
     """
 
     graph: Graph
@@ -103,6 +104,7 @@ class Session:
     device: str = "auto"
     should_stop: Callable[[], bool] | None = None
     warn: Callable[[str], None] = log_message
+    data: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, *, resume: bool) -> Run:
         """Train, from the last checkpoint if ``resume``, and write the files of the run."""
@@ -141,8 +143,9 @@ class Session:
             if resume:
                 # Worker 0 chooses the checkpoint: other hosts may see other files, or none.
                 files = directory if comm.is_rank_zero else None
-                trainer.resume(comm.broadcast(files and files.latest_checkpoint(self.warn)))
+                trainer.resume(comm.broadcast(files and files.latest_checkpoint(self.warn)), self.data)
                 problem.resume_hints.update(comm.broadcast({} if directory is None else directory.resume_hints))
+            trainer.progress.adopt_data(self.data)
             # A run with one approximate session is never exact again.
             trainer.progress.exact &= self._is_exact()
             if comm.is_rank_zero:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +40,7 @@ class _TorchrunSpec(NamedTuple):
         strategy: Training strategy.
         device: Device that workers compute on.
         resume: Whether to resume from the last checkpoint.
+        data: Fingerprint of the graph's contents.
     """
 
     graph: str
@@ -50,6 +51,7 @@ class _TorchrunSpec(NamedTuple):
     strategy: Strategy
     device: str
     resume: bool
+    data: Mapping[str, str]
 
 
 def train_under_torchrun(
@@ -90,6 +92,7 @@ def train_under_torchrun(
                 progress_callbacks=() if listener is None else (listener,),
                 comm=context.comm,
                 device=spec.device,
+                data=spec.data,
             )
             run = session.run(resume=spec.resume)
         return None if planned is None else run
@@ -122,8 +125,9 @@ def join_torchrun_session(
             # A group that died before its first checkpoint starts from scratch.
             has_checkpoint = comm.broadcast(again and files is not None and files.has_checkpoint)
             # Worker 0 chose for all: the measurements of other hosts could lead to another strategy.
-            chosen = comm.broadcast(session.strategy)
-            return replace(session, comm=comm, directory=files, strategy=chosen).run(resume=resume or has_checkpoint)
+            chosen, data = comm.broadcast((session.strategy, session.data))
+            joined = replace(session, comm=comm, directory=files, strategy=chosen, data=data)
+            return joined.run(resume=resume or has_checkpoint)
 
     return run_under_torchrun(train_worker, heartbeat_seconds=heartbeat_seconds)
 
@@ -152,6 +156,7 @@ def _make_spec(plan: RunPlan, resume: bool) -> _TorchrunSpec:
         strategy=plan.strategy,
         device=plan.workers.device,
         resume=resume,
+        data=config.get("data", {}),
     )
 
 

@@ -103,7 +103,7 @@ def validate_node_tables(tables: NodeTableSource, num_nodes: int) -> NodeTables:
         labels, num_classes = validate_labels(np.asarray(tables.labels), tables.class_names, num_nodes)
     split = validate_split((tables.train, tables.val, tables.test), num_nodes)
     check_split_labels(labels, split)
-    check_node_types(tables.node_types, num_nodes)
+    check_node_types(tables.node_types, num_nodes, 0 if features is None else int(features.shape[1]))
     return NodeTables(
         num_nodes=num_nodes,
         features=_validate_sparse(features) if isinstance(features, csr_array) else features,

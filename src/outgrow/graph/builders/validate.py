@@ -224,12 +224,19 @@ def check_split_labels(labels: NDArray[Any] | None, parts: tuple[Ids, Ids, Ids])
             )
 
 
-def check_node_types(types: tuple[NodeType, ...], num_nodes: int) -> None:
-    """Refuse node types that do not cover the nodes.
+def check_node_types(types: tuple[NodeType, ...], num_nodes: int, num_features: int) -> None:
+    """Refuse node types that do not cover the nodes, or whose columns do not cover the features.
 
     Raises:
         InputError: Ranges that leave a gap, overlap, or end elsewhere.
     """
+    if sum(kind.num_columns for kind in types) not in (0, num_features):
+        raise InputError(
+            "node types do not fit the features",
+            needed=f"{num_features} feature columns of all types together, or types that share the columns",
+            got=", ".join(f"{kind.name} {kind.num_columns}" for kind in types),
+            repair="give each type the number of its own columns, or none",
+        )
     borders = [0, *(t.last for t in types)]
     follow = all(t.first == end <= t.last for t, end in zip(types, borders, strict=False))
     if types and not (follow and borders[-1] == num_nodes):

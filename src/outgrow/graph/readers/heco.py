@@ -17,7 +17,7 @@ from scipy.sparse import coo_array, csr_array
 
 from outgrow.core.files import os_errors_as_input_errors
 from outgrow.graph.graph import NodeType
-from outgrow.graph.readers.matrices import block_diagonal_features, csr_from_arrays
+from outgrow.graph.readers.matrices import block_diagonal_features, csr_from_arrays, type_widths
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 
 _TYPES = ("paper", "author", "subject")
@@ -53,21 +53,22 @@ class HecoSource(GraphSource):
         papers = self._read_matrix("p_feat.npz")
         authors = self._read_matrix("a_feat.npz")
         counts = self._count_by_type(papers.shape[0], authors.shape[0])
+        parts = (papers, authors, None)
         ends = np.cumsum([0, *counts]).tolist()
         labels = np.full(ends[-1], -1, dtype=np.int64)
         known = self._read_array("labels.npy")
         labels[: len(known)] = known
         train, val, test = (self._read_array(f"{part}_60.npy").astype(np.int64) for part in ("train", "val", "test"))
         return NodeTableSource(
-            features=block_diagonal_features(_TYPES, counts, (papers, authors, None)),
+            features=block_diagonal_features(_TYPES, counts, parts),
             labels=labels,
             train=train,
             val=val,
             test=test,
             relation_names=("written by", "about"),
             node_types=tuple(
-                NodeType(name=name, first=first, last=last)
-                for name, first, last in zip(_TYPES, ends, ends[1:], strict=False)
+                NodeType(name=name, first=first, last=last, num_columns=width)
+                for name, first, last, width in zip(_TYPES, ends, ends[1:], type_widths(parts), strict=False)
             ),
         )
 

@@ -129,6 +129,11 @@ def block_diagonal_features(names: Sequence[str], counts: Sequence[int], parts: 
     return csr_array(block_diag([csr_array(block) for block in blocks], format="csr"))
 
 
+def type_widths(parts: Sequence[Matrix | None]) -> list[int]:
+    """Return how many columns of `block_diagonal_features` each type has."""
+    return [RANDOM_WIDTH if part is None else int(part.shape[1]) for part in parts]
+
+
 def draw_type_vectors(name: str, count: int) -> NDArray[np.float32]:
     """Return ``[count, RANDOM_WIDTH]``: standard normal over the root of the width; the same in every run."""
     # Not `hash`, which differs from process to process.

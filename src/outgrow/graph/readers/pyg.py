@@ -14,7 +14,7 @@ from scipy.sparse import csr_array, vstack
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import NodeType
 from outgrow.graph.readers.conversions import to_integer_labels, to_node_ids
-from outgrow.graph.readers.matrices import block_diagonal_features, csr_from_arrays
+from outgrow.graph.readers.matrices import block_diagonal_features, csr_from_arrays, type_widths
 from outgrow.graph.readers.npz import iter_array_edges
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 
@@ -62,16 +62,19 @@ class PygSource(GraphSource):
             InputError: Attributes of the wrong form, or labels of more than one type of nodes.
         """
         train, val, test = (self._ids_from_masks(mask) for mask in _MASKS)
-        types = zip(self._names, pairwise(self._borders), strict=True) if self._hetero else ()
+        features, widths = self._collect_features()
+        types = zip(self._names, pairwise(self._borders), widths, strict=True) if self._hetero else ()
         return NodeTableSource(
             num_nodes=self._borders[-1],
-            features=self._collect_features(),
+            features=features,
             labels=self._collect_labels(),
             train=train,
             val=val,
             test=test,
             relation_names=tuple("__".join(link) for link in self._links),
-            node_types=tuple(NodeType(name=name, first=first, last=last) for name, (first, last) in types),
+            node_types=tuple(
+                NodeType(name=name, first=first, last=last, num_columns=width) for name, (first, last), width in types
+            ),
         )
 
     def read_edges(self) -> Iterator[EdgeChunk]:
@@ -124,19 +127,21 @@ class PygSource(GraphSource):
                 got = f"{len(bad)} others, the first is {bad[0]}"
                 raise _attribute_error(f"edge_index of {' '.join(link)}", f"ids of {name} from 0 to {count - 1}", got)
 
-    def _collect_features(self) -> NDArray[Any] | csr_array | None:
+    def _collect_features(self) -> tuple[NDArray[Any] | csr_array | None, list[int]]:
+        """Return the features, and how many columns each type has of its own: 0 where all share them."""
         parts = [_to_matrix(store.get("x")) for store in self._stores]
+        shared = [0] * len(parts)
         if all(part is None for part in parts):
-            return None
+            return None, shared
         if len(parts) == 1:
-            return parts[0]
+            return parts[0], shared
         counts = [last - first for first, last in pairwise(self._borders)]
         given = [part for part in parts if part is not None]
         if len(given) < len(parts) or len({part.shape[1] for part in given}) > 1:
-            return block_diagonal_features(self._names, counts, parts)
+            return block_diagonal_features(self._names, counts, parts), type_widths(parts)
         if any(isinstance(part, csr_array) for part in given):
-            return csr_array(vstack([csr_array(part) for part in given], format="csr"))
-        return np.concatenate([np.asarray(part) for part in given])
+            return csr_array(vstack([csr_array(part) for part in given], format="csr")), shared
+        return np.concatenate([np.asarray(part) for part in given]), shared
 
     def _collect_labels(self) -> NDArray[Any] | None:
         given = [_to_numpy(store.get("y"), "y") for store in self._stores]

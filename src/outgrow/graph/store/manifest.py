@@ -86,6 +86,10 @@ class Manifest:
 def write_manifest(manifest: Manifest, folder: Path) -> None:
     """Write ``manifest.json`` into a folder."""
     content = asdict(manifest)
+    for kind in content["node_types"]:
+        # Left out where it says nothing, so that older versions read the manifest.
+        if not kind["num_columns"]:
+            del kind["num_columns"]
     # The format comes first and outside the checksum: later versions may compute that otherwise.
     record = {"format": FORMAT, "checksum": _content_checksum(content), **content}
     (folder / FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -140,7 +144,7 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     manifest = Manifest(**record, arrays=arrays, node_types=types, class_names=classes, relation_names=relations)
     _check_counts(vars(manifest)[name] for name in ("num_nodes", "num_edges", "num_features", "num_classes"))
     _check_counts(count for entry in arrays.values() for count in (*entry.shape, entry.size))
-    _check_counts(count for kind in types for count in (kind.first, kind.last))
+    _check_counts(count for kind in types for count in (kind.first, kind.last, kind.num_columns))
     _parse_names([manifest.name, *(kind.name for kind in types)])
     _parse_names([text for entry in arrays.values() for text in (entry.dtype, entry.sha256)])
     return manifest

@@ -6,6 +6,7 @@ import hashlib
 import math
 import mmap
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def write_store(graph: Graph, dest: Path, *, overwrite: bool = False) -> None:
         InputError: The graph is broken, ``dest`` exists, or the disk is full.
     """
     verify_graph(graph)
-    arrays = _graph_arrays(graph)
+    arrays = graph_arrays(graph)
     with open_store_writer(dest, overwrite=overwrite) as writer:
         writer.require_free_space(sum(HEADER_BYTES + values.nbytes for values in arrays.values()))
         for name, values in arrays.items():
@@ -126,7 +127,8 @@ def _verify_contents(path: Path, graph: Graph) -> None:
         ) from error
 
 
-def _graph_arrays(graph: Graph) -> dict[str, Tensor]:
+def graph_arrays(graph: Graph) -> dict[str, Tensor]:
+    """Return the arrays that a store of a graph has, by name."""
     topology = graph.topology
     features = graph.features
     split = graph.split
@@ -152,13 +154,32 @@ def _graph_arrays(graph: Graph) -> dict[str, Tensor]:
 
 def _write_array(writer: StoreWriter, name: str, tensor: Tensor) -> None:
     # NumPy has no bfloat16: the file holds the bits, and the manifest names the type.
-    is_bfloat16 = tensor.dtype == torch.bfloat16
-    values = (tensor.view(torch.uint16) if is_bfloat16 else tensor).numpy()
-    array = writer.create_array(name, values.dtype, values.shape[1:], BFLOAT16 if is_bfloat16 else None)
+    values = _stored_values(tensor)
+    array = writer.create_array(
+        name, values.dtype, values.shape[1:], BFLOAT16 if tensor.dtype == torch.bfloat16 else None
+    )
+    for block in _row_blocks(values):
+        array.append_rows(block)
+
+
+def _stored_values(tensor: Tensor) -> NDArray[Any]:
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _row_blocks(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
     # In blocks: a mapped tensor larger than memory must not be copied as a whole.
     rows = max(1, _BLOCK_BYTES // max(1, values[:1].nbytes))
     for first in range(0, len(values), rows):
-        array.append_rows(values[first : first + rows])
+        yield values[first : first + rows]
+
+
+def array_checksum(tensor: Tensor) -> str:
+    """Return the checksum that an array has in the manifest of a store."""
+    total = hashlib.sha256()
+    values = _stored_values(tensor)
+    for block in _row_blocks(values):
+        total.update(np.ascontiguousarray(block, dtype=values.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data)
+    return total.hexdigest()
 
 
 def _map_array(path: Path, entry: ArrayEntry, files: dict[Path, mmap.mmap]) -> NDArray[Any]:

@@ -47,7 +47,7 @@ def verify_graph(graph: Graph) -> None:
     split = graph.split
     parts = validate_split((split.train.numpy(), split.val.numpy(), split.test.numpy()), graph.num_nodes)
     check_split_labels(labels, parts)
-    check_node_types(graph.node_types, graph.num_nodes)
+    check_node_types(graph.node_types, graph.num_nodes, graph.num_features)
 
 
 def _check_topology(topology: Topology, num_nodes: int, num_relations: int) -> None:

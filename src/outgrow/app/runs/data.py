@@ -1,0 +1,76 @@
+"""What a run records of its graph, and the checks of a graph against it: names, and a fingerprint of the contents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from outgrow.core.data_warnings import warn_about_data
+from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import GraphSchema
+from outgrow.graph.alignment import align_graph, describe_schema
+from outgrow.graph.graph import Graph
+from outgrow.graph.store.fingerprint import changed_parts, fingerprint_graph
+from outgrow.nn.model import Model
+from outgrow.training import checkpoint
+
+
+def graph_record(graph: Graph) -> dict[str, Any]:
+    """Return the part of ``config.json`` that says what the graph of a run was."""
+    return {"graph_schema": describe_schema(graph).as_record(), "data": fingerprint_graph(graph)}
+
+
+def align_with_record(graph: Graph, record: Mapping[str, Any], *, reads_relations: bool) -> Graph:
+    """Return a graph with relations and feature columns in the order of a recorded run: see `align_graph`.
+
+    Raises:
+        InputError: A name is missing or unknown.
+    """
+    schema = GraphSchema.from_record(record.get("graph_schema"))
+    if schema is not None:
+        return align_graph(graph, schema, reads_relations=reads_relations)
+    own = describe_schema(graph)
+    if own.columns or (reads_relations and own.relations):
+        warn_about_data(
+            f"the run recorded no names of relations and types: those of {graph.name!r} are taken to be in its order"
+        )
+    return graph
+
+
+def align_with_model(graph: Graph, model: Model) -> Graph:
+    """Return a graph with relations and feature columns in the order that a model was trained with, if it was.
+
+    Raises:
+        InputError: A name is missing or unknown.
+    """
+    if model.schema is None:
+        return graph
+    return align_graph(graph, model.schema, reads_relations=model.reads_relations)
+
+
+def validate_same_data(path: Path, record: Mapping[str, Any], newest: Path | None, now: Mapping[str, str]) -> None:
+    """Check that a run goes on with the data that it was trained on.
+
+    Args:
+        path: Path of the run.
+        record: Content of its ``config.json``.
+        newest: Its newest checkpoint; None if there is none.
+        now: Fingerprint of the data to go on with.
+
+    Raises:
+        InputError: They have changed.
+    """
+    saved = {} if newest is None else checkpoint.load_checkpoint(newest)["progress"].get("data", {})
+    before = saved or record.get("data", {})
+    if not before:
+        warn_about_data(f"the run in {path} recorded no fingerprint of its data: whether they changed is not known")
+        return
+    if changed := changed_parts(before, now):
+        raise InputError(
+            f"the data of the run in {path} have changed",
+            needed="the topology, features, labels and split that it was trained on",
+            got=f"another {', another '.join(changed)}",
+            repair="give the data of before; or train on with these by --allow-changed-data (allow_changed_data=True), "
+            "which forgets the scores and the best epoch so far; or start a new run",
+        )

@@ -1,0 +1,47 @@
+"""Fingerprint of a graph's contents: by it a run knows whether it goes on with the data that it began with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from outgrow.graph.graph import Graph
+from outgrow.graph.store.manifest import read_manifest
+from outgrow.graph.store.reader import array_checksum, graph_arrays, matches_store
+
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "topology": ("indptr", "indices", "relation", "weight"),
+    "features": ("features", "feature_indptr", "feature_indices", "feature_values"),
+    "labels": ("labels",),
+    "split": ("train", "val", "test"),
+}
+
+
+def fingerprint_graph(graph: Graph) -> dict[str, str]:
+    """Return a SHA-256 of topology, features, labels and split each, names included.
+
+    It is the same for a graph in memory and for its store, whose checksums are taken as they are. Arrays in memory
+    are read once.
+    """
+    if graph.store is not None and matches_store(graph):
+        checksums = {name: entry.sha256 for name, entry in read_manifest(graph.store).arrays.items()}
+    else:
+        checksums = {name: array_checksum(values) for name, values in graph_arrays(graph).items()}
+    names = {
+        "topology": [list(graph.relation_names), [[kind.name, kind.first, kind.last] for kind in graph.node_types]],
+        "features": [graph.num_features],
+        "labels": [list(graph.class_names), graph.num_classes],
+        "split": [],
+    }
+    return {
+        part: hashlib.sha256(
+            json.dumps([names[part], {array: checksums.get(array) for array in arrays}]).encode()
+        ).hexdigest()
+        for part, arrays in PARTS.items()
+    }
+
+
+def changed_parts(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return which of `PARTS` differ between two fingerprints."""
+    return [part for part in PARTS if before.get(part) != now.get(part)]
