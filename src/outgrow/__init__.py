@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     from outgrow.app.plan.table import PlanReport as PlanReport
     from outgrow.app.runs.result import Run as Run
     from outgrow.app.runs.workers import Workers as Workers
-    from outgrow.core.data_warnings import DataWarning as DataWarning
     from outgrow.core.errors import InputError as InputError
     from outgrow.core.errors import OutgrowError as OutgrowError
     from outgrow.core.errors import StoreError as StoreError
     from outgrow.core.errors import TrainingError as TrainingError
     from outgrow.core.errors import WorkerError as WorkerError
+    from outgrow.core.user_warnings import DataWarning as DataWarning
+    from outgrow.core.user_warnings import ModelWarning as ModelWarning
     from outgrow.graph.datasets import datasets as datasets
     from outgrow.graph.graph import Graph as Graph
     from outgrow.graph.graph import NodeType as NodeType
@@ -63,7 +64,8 @@ _HOME = {
     "Workers": "outgrow.app.runs.local_workers",
     "PlanReport": "outgrow.app.plan.table",
     "Run": "outgrow.app.runs.result",
-    "DataWarning": "outgrow.core.data_warnings",
+    "DataWarning": "outgrow.core.user_warnings",
+    "ModelWarning": "outgrow.core.user_warnings",
     "InputError": "outgrow.core.errors",
     "OutgrowError": "outgrow.core.errors",
     "StoreError": "outgrow.core.errors",
@@ -88,6 +90,7 @@ __all__ = [
     "Graph",
     "InputError",
     "Migrate",
+    "ModelWarning",
     "NodeType",
     "Offload",
     "Orchestrate",

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import outgrow as og
-from outgrow.core.data_warnings import DataWarning
 from outgrow.core.errors import InputError
 from outgrow.core.graph_schema import GraphSchema
+from outgrow.core.user_warnings import DataWarning
 from outgrow.graph.alignment import align_graph, describe_schema
 from outgrow.graph.graph import Graph, NodeType
 from outgrow.graph.store.reader import open_store, write_store

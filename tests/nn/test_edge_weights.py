@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import outgrow as og
-from outgrow.core.data_warnings import DataWarning
 from outgrow.core.errors import InputError
+from outgrow.core.user_warnings import DataWarning
 from outgrow.nn.model import Model
 
 NODES = 12

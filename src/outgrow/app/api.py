@@ -21,6 +21,7 @@ from outgrow.app.compatibility import (
 )
 from outgrow.app.console import log_message
 from outgrow.app.graph_sources import reader_for_object, reader_for_path
+from outgrow.app.model_probe import warn_of_probe
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.plan.question import PlanSite, candidate_layouts, query_for_graph
 from outgrow.app.plan.table import PlanReport
@@ -127,6 +128,7 @@ def train(
     # Worker 0 chooses and broadcasts its choice; the others only need a strategy to start with.
     if is_torchrun_leader():
         warn_of_unread_weights(graph, model)
+        warn_of_probe(model)
         chosen, _ = select_strategy(strategy, {}, graph, model, settings, ClusterSpec.from_workers(worker_settings))
     else:
         chosen, _ = resolve_strategy(strategy, batches=not settings.batch_config.is_full_graph)

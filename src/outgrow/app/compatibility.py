@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from outgrow.app.link_task import validate_link_problem
-from outgrow.core.data_warnings import warn_about_data
 from outgrow.core.errors import InputError
+from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.builders.validate import require_trainable
 from outgrow.graph.graph import Graph
 from outgrow.nn.attention import GATConv
@@ -29,9 +29,11 @@ def validate_problem(graph: Graph, model: Model) -> None:
     if model.decoder is not None:
         validate_link_problem(graph, model)
         validate_model_fits_graph(graph, model)
+        _validate_trainable(model)
         return
     require_trainable(graph)
     validate_model_fits_graph(graph, model)
+    _validate_trainable(model)
     _validate_classes(graph, model)
 
 
@@ -60,7 +62,7 @@ def validate_model_fits_graph(graph: Graph, model: Model) -> None:
     Raises:
         InputError: It does not.
     """
-    _validate_dtype(model)
+    _validate_parameters(model)
     # Aggregating sparse rows before projecting them would make them dense, and as wide as the features.
     if graph.sparse and not model.first_reader.accepts_sparse:
         raise InputError(
@@ -84,14 +86,25 @@ def _reader_name(reads: Encoder | Layer) -> str:
     return type(reads.conv if isinstance(reads, Layer) else reads).__name__
 
 
-def _validate_dtype(model: Model) -> None:
-    dtype = next(model.parameters()).dtype
+def _validate_parameters(model: Model) -> None:
+    dtype = model.dtype
     if dtype not in (torch.float32, torch.float64):
         raise InputError(
             "models with parameters of this type cannot be computed",
             needed="parameters in float32 or float64; features may be in half precision",
             got=str(dtype).removeprefix("torch."),
             repair="give model.float()",
+        )
+
+
+def _validate_trainable(model: Model) -> None:
+    counts = [each.requires_grad for each in model.parameters()]
+    if not any(counts):
+        raise InputError(
+            "the model has nothing to train",
+            needed="at least one parameter that requires gradients",
+            got=f"{len(counts)} parameters, all of them frozen" if counts else "no parameters",
+            repair="call model.requires_grad_(), or og.predict if the model is as it should be",
         )
 
 

@@ -68,7 +68,7 @@ def compute_logits(graph: Graph, model: Model, embeddings: Tensor | None = None)
             repair="ask for embeddings: `outgrow predict RUN --what embeddings`, or og.embed(graph, model)",
         )
     # The file of the features may be truncated while it is mapped: reading it then raises SIGBUS.
-    with explain_bus_errors(), graph.files.check_sizes_on_exit():
+    with explain_bus_errors(), graph.files.check_sizes_on_exit(), model.evaluating():
         if embeddings is None:
             logits = infer_full_graph(model, graph.topology, graph.features)
         else:
@@ -81,7 +81,7 @@ def compute_logits(graph: Graph, model: Model, embeddings: Tensor | None = None)
 
 def _infer_rows(graph: Graph, model: Model, layers: Sequence[Layer]) -> Tensor:
     assert graph.features is not None
-    with explain_bus_errors(), graph.files.check_sizes_on_exit():
+    with explain_bus_errors(), graph.files.check_sizes_on_exit(), model.evaluating():
         rows = infer_full_graph(model, graph.topology, graph.features, layers=layers)
     memory_pool.release_idle_memory()
     return rows

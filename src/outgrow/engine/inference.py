@@ -76,7 +76,7 @@ def infer_shard(
     """
     x = inputs.own
     stages = model.layers_list() if layers is None else layers
-    dtype = x.dtype if keeps_half(model, x) else next(model.parameters()).dtype
+    dtype = x.dtype if keeps_half(model, x) else model.dtype
     encoded = model.encoder is not None and stages[0] is model.layers_list()[0]
     if encoded:
         x = _encode_rows(model, shard, x, dtype, chunk_bytes)

@@ -86,7 +86,7 @@ class Problem:
     def number_bytes(self) -> int:
         """Bytes of a number that the model computes."""
         # Activations have the type of the parameters.
-        return next(self.model.parameters()).element_size()
+        return self.model.dtype.itemsize
 
     @property
     def objective_bytes(self) -> int:

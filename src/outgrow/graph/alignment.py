@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from outgrow.core.data_warnings import warn_about_data
 from outgrow.core.errors import InputError
 from outgrow.core.graph_schema import GraphSchema
+from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.graph import Graph
 from outgrow.graph.topology import Topology
 from outgrow.ops.csc import destination

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.deprecation import renamed_members, renamed_options
-from outgrow.nn.layer import Epilogue, Features, apply_epilogue, make_norm, require_counts
+from outgrow.nn.layer import Epilogue, Features, activation_module, apply_epilogue, make_norm, require_counts
 from outgrow.nn.projection import Projection
 from outgrow.ops.rng import fold_in
 
@@ -65,12 +65,15 @@ class LinearEncoder(Encoder):
         self.project = Projection(in_features, out_features)
         self.bias = nn.Parameter(torch.zeros(out_features))
         self.norm = make_norm(self.epilogue, in_features, out_features)
+        self.activation = activation_module(self.epilogue)
         # A residual adds the input to the output, which sparse or half-precision rows do not allow.
         self.accepts_sparse = self.accepts_half = not self.epilogue.residual
         self.activation_width = 4 * out_features
 
     def forward(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Tensor:
         """Return ``[V, O]``: projection, bias and epilogue."""
+        if self.activation is not None:
+            self.activation.train(key is not None)
         # The projection has no bias of its own: the epilogue adds it in the same pass as what follows.
         return apply_epilogue(self.epilogue, self.norm, x_VD, self.project(x_VD), self.bias, nodes_V, key)
 

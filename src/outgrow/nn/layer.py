@@ -162,6 +162,11 @@ def make_norm(epilogue: Epilogue, in_features: int, out_features: int) -> nn.Lay
     return nn.LayerNorm(out_features) if epilogue.norm else None
 
 
+def activation_module(epilogue: Epilogue) -> nn.Module | None:
+    """Return the activation of an epilogue if it is a module, whose parameters must belong to that of the layer."""
+    return epilogue.activation if isinstance(epilogue.activation, nn.Module) else None
+
+
 def apply_epilogue(
     then: Epilogue,
     norm: nn.LayerNorm | None,
@@ -217,6 +222,7 @@ class Layer(nn.Module):
         self.conv = conv
         self.epilogue = epilogue or Epilogue()
         self.norm = make_norm(self.epilogue, conv.spec.in_features, conv.spec.out_features)
+        self.activation = activation_module(self.epilogue)
         self.output_hook: Callable[[Tensor, Tensor], None] | None = None
 
     @property
@@ -272,6 +278,9 @@ class Layer(nn.Module):
             nodes_V: ``[Vd]`` int64, their global ids.
             key: Key of this layer in this step; None for no dropout.
         """
+        if self.activation is not None:
+            # Training and evaluation alternate within a run; the key tells which of both this call is.
+            self.activation.train(key is not None)
         y_VO = self.conv.update(x_VD, aggregate_VCF)
         out_VO = apply_epilogue(self.epilogue, self.norm, x_VD, y_VO, self.conv.epilogue_bias, nodes_V, key)
         # Here, where all strategies pass, whichever way they compute the aggregate.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from outgrow.core.block import Block
@@ -78,6 +80,22 @@ class Model(nn.Module):
     def layers_list(self) -> list[Layer]:
         """Return the layers, in order."""
         return [layer for layer in self.layers if isinstance(layer, Layer)]
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Context in which all modules are in evaluation mode; afterwards each is in the mode of before."""
+        modes = {module: module.training for module in self.modules()}
+        self.eval()
+        try:
+            yield
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the first parameter, in which the model computes; float32 if it has none."""
+        return next((each.dtype for each in self.parameters()), torch.float32)
 
     @property
     def reads_relations(self) -> bool:

@@ -169,7 +169,7 @@ def model_sizes(model: Model, graph: Graph) -> ModelSizes:
     return ModelSizes(
         layers=tuple(layers),
         parameters=(len(parameters), sum(parameters)),
-        number_bytes=next(model.parameters()).dtype.itemsize,
+        number_bytes=model.dtype.itemsize,
         state_bytes=len(serialize(model.state_dict())),
         source_is_features=model.source_is_features,
         has_input_dropout=model.input_dropout > 0,

@@ -183,6 +183,7 @@ class Trainer:
 
     def _train_epoch(self, execution: Execution, steps: Generator[Step]) -> EpochReport:
         progress, config, timeline = self.progress, self.config, self.problem.timeline
+        self.problem.model.train()
         phases_before = timeline.phases.copy()
         # Of an epoch resumed in the middle, this process has trained only a part: rates use differences.
         edges_before = self.ledger.counters["edges_aggregated"]
@@ -243,9 +244,10 @@ class Trainer:
         if evaluator is None:
             return None
         self.reporter.start_phase("evaluating", self._num_owned)
-        for first, out in execution.inference():
-            evaluator.update(first, out)
-            self.reporter.advance_to("evaluating", first + len(out), self._num_owned)
+        with self.problem.model.evaluating():
+            for first, out in execution.inference():
+                evaluator.update(first, out)
+                self.reporter.advance_to("evaluating", first + len(out), self._num_owned)
         metrics = evaluator.compute()
         if (metrics.score, -metrics.loss) > (progress.best_score, -progress.best_loss):
             progress.best_epoch = progress.finished_epochs
@@ -307,12 +309,13 @@ class Trainer:
         self.reporter.start_phase("testing", self._num_owned)
         val, test = self.evaluation.final_evaluators()
         kept: list[Tensor] = []
-        for first, out in execution.inference():
-            val.update(first, out)
-            test.update(first, out)
-            self.reporter.advance_to("testing", first + len(out), self._num_owned)
-            if execution.in_memory:
-                kept.append(out)
+        with problem.model.evaluating():
+            for first, out in execution.inference():
+                val.update(first, out)
+                test.update(first, out)
+                self.reporter.advance_to("testing", first + len(out), self._num_owned)
+                if execution.in_memory:
+                    kept.append(out)
         val_metrics = val.compute()
         test_metrics = test.compute()
         logits = (

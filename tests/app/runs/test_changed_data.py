@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import outgrow as og
-from outgrow.core.data_warnings import DataWarning
 from outgrow.core.errors import InputError
+from outgrow.core.user_warnings import DataWarning
 from outgrow.graph.store.fingerprint import PARTS, changed_parts, fingerprint_graph
 from outgrow.graph.store.reader import open_store, write_store
 from outgrow.training import checkpoint

@@ -12,8 +12,8 @@ from hypothesis.extra import numpy as st_numpy
 from numpy.typing import NDArray
 
 import outgrow as og
-from outgrow.core.data_warnings import DataWarning
 from outgrow.core.errors import InputError
+from outgrow.core.user_warnings import DataWarning
 from outgrow.graph.readers.conversions import to_integer_labels, to_node_ids, to_weights
 
 EDGES = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
@@ -26,7 +26,7 @@ def arrays(kinds: Any, **elements: Any) -> Any:
 
 @given(arrays(NUMBERS | st_numpy.floating_dtypes(sizes=(32, 64))))
 @settings(deadline=None)
-@pytest.mark.filterwarnings("ignore::outgrow.core.data_warnings.DataWarning")
+@pytest.mark.filterwarnings("ignore::outgrow.core.user_warnings.DataWarning")
 def test_labels_are_kept_or_refused(given: NDArray[Any]) -> None:
     try:
         found = to_integer_labels(given, named=False)

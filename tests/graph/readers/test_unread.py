@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import outgrow as og
-from outgrow.core.data_warnings import DataWarning
+from outgrow.core.user_warnings import DataWarning
 from outgrow.graph.builders.to_store import convert_to_store
 from outgrow.graph.readers.detect import detect_reader
 

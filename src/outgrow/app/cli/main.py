@@ -13,9 +13,9 @@ from rich.markup import escape
 
 from outgrow.app.cli import calibrate, convert, datasets, doctor, info, partition, plan, predict, report, train
 from outgrow.app.console import log_message
-from outgrow.core.data_warnings import DataWarning
 from outgrow.core.errors import InputError, OutgrowError, WorkerError
 from outgrow.core.memory_limits import available_bytes
+from outgrow.core.user_warnings import OutgrowWarning
 
 app = typer.Typer(
     name="outgrow",
@@ -56,7 +56,7 @@ def run_cli() -> None:
     """Run the command line; exit with 2 if the input cannot be used, with 1 if training failed."""
     # Python hides these warnings by default, but users who type an old name should learn the new one.
     warnings.filterwarnings("once", message=r".* is now called ", category=DeprecationWarning)
-    _show_data_warnings_as_lines()
+    _show_own_warnings_as_lines()
     try:
         app()
     except OutgrowError as error:
@@ -70,13 +70,13 @@ def run_cli() -> None:
         sys.exit(1)
 
 
-def _show_data_warnings_as_lines() -> None:
-    """Write warnings on the user's data without the line of code, which says nothing to users of the command."""
-    warnings.simplefilter("always", DataWarning)
+def _show_own_warnings_as_lines() -> None:
+    """Write warnings on data and models without the line of code, which says nothing to users of the command."""
+    warnings.simplefilter("always", OutgrowWarning)
     show_in_python = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
-        if issubclass(category, DataWarning):
+        if issubclass(category, OutgrowWarning):
             log_message(f"warning: {message}")
         else:
             show_in_python(message, category, *place, **options)

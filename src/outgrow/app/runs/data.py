@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from outgrow.core.data_warnings import warn_about_data
 from outgrow.core.errors import InputError
 from outgrow.core.graph_schema import GraphSchema
+from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.alignment import align_graph, describe_schema
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.fingerprint import changed_parts, fingerprint_graph

@@ -19,6 +19,7 @@ import torch
 from outgrow.app.compatibility import validate_problem
 from outgrow.app.console import log_message
 from outgrow.app.link_task import make_link_evaluation, make_link_problem, make_link_split, remove_held_out_links
+from outgrow.app.model_probe import probe_model
 from outgrow.app.runs.directory import HintsWriter, RunDirectory
 from outgrow.app.runs.memory_monitor import MemoryMonitor, make_worker_record
 from outgrow.app.runs.result import Run
@@ -111,6 +112,8 @@ class Session:
         comm = self.comm
         directory = self.directory
         comm.device = choose_device(self.device, comm)
+        # Before parameters move to a device: the probe is on the CPU.
+        is_exact = self._is_exact()
         # Memory that loading the graph freed but the allocator kept would count as memory of the training.
         return_freed_memory(LARGE_BYTES)
         trim_memory()
@@ -147,7 +150,7 @@ class Session:
                 problem.resume_hints.update(comm.broadcast({} if directory is None else directory.resume_hints))
             trainer.progress.adopt_data(self.data)
             # A run with one approximate session is never exact again.
-            trainer.progress.exact &= self._is_exact()
+            trainer.progress.exact &= is_exact
             if comm.is_rank_zero:
                 self._add_callbacks(trainer, stack)
             outcome = self._train_model(trainer)
@@ -166,7 +169,7 @@ class Session:
 
     def _is_exact(self) -> bool:
         """Whether this session computes the gradient of the reference."""
-        layers = all(layer.conv.exact for layer in self.model.layers_list())
+        layers = all(layer.conv.exact for layer in self.model.layers_list()) and not probe_model(self.model).inexact
         return self.strategy.is_exact(self.config.batch_config) and layers and not self.config.uses_bfloat16
 
     def _make_problem(self) -> tuple[Problem, Evaluation]:

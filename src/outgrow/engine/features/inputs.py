@@ -58,12 +58,12 @@ def cast_features(model: Model, features: Features) -> Features:
 
     Constant features in half precision stay so where the first layer widens them row by row.
     """
-    return features if keeps_half(model, features) else features.to(next(model.parameters()).dtype)
+    return features if keeps_half(model, features) else features.to(model.dtype)
 
 
 def keeps_half(model: Model, features: Features) -> bool:
     """Whether features in half precision are not converted."""
-    fits = accumulate_dtype(features.dtype) == next(model.parameters()).dtype and isinstance(features, Tensor)
+    fits = accumulate_dtype(features.dtype) == model.dtype and isinstance(features, Tensor)
     return is_half(features.dtype) and fits and model.first_reader.accepts_half and model.input_dropout == 0
 
 

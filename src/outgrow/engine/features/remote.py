@@ -125,4 +125,4 @@ class RemoteFeatureStore:
 
 def input_dtype(model: Model, features: Features) -> torch.dtype:
     """Return the type of features as a model reads them: that of its parameters, or half precision."""
-    return features.dtype if keeps_half(model, features) else next(model.parameters()).dtype
+    return features.dtype if keeps_half(model, features) else model.dtype

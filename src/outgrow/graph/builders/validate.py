@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.core.data_warnings import warn_about_data
 from outgrow.core.errors import InputError
+from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.graph import NodeType
 from outgrow.graph.readers.conversions import to_integer_labels, to_node_ids
 from outgrow.graph.readers.source import Ids

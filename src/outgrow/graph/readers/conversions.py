@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.core.data_warnings import warn_about_data
 from outgrow.core.errors import InputError
+from outgrow.core.user_warnings import warn_about_data
 
 _MAX_INT64 = np.iinfo(np.int64).max
 # Beyond 2^53 not every whole number is a float64, so that a label of this size would be a rounded one.

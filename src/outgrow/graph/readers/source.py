@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from outgrow.core.data_warnings import warn_about_data
+from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.graph import NodeType
 
 Ids = NDArray[np.int64]

@@ -115,7 +115,7 @@ class FeatureRows:
         self._ledger = comm.ledger
         self._device = comm.device
         self.width = features.shape[1]
-        self.dtype = features.dtype if keeps_half(model, features) else next(model.parameters()).dtype
+        self.dtype = features.dtype if keeps_half(model, features) else model.dtype
 
     def read_wave(self, row_list: RowList, at_N: Tensor, out_BW: Tensor, wave: int) -> None:
         """Rows, to their places."""

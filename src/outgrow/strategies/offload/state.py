@@ -69,7 +69,7 @@ class OffloadState:
     @property
     def dtype(self) -> torch.dtype:
         """Type of the parameters."""
-        return next(self.model.parameters()).dtype
+        return self.model.dtype
 
     @property
     def device(self) -> torch.device:

@@ -187,7 +187,7 @@ class _ChunkedExecution:
     ) -> tuple[ChunkPlanner, OffloadStorage]:
         problem = self.problem
         share = self.problem.shard
-        dtype = next(problem.model.parameters()).dtype
+        dtype = problem.model.dtype
         num_nodes = share.topology.num_nodes
         on_disk = share.comm.device.type == "cpu"  # beside a GPU there may be memory enough
         needed = table_bytes(layer_plans, num_nodes, num_nodes, dtype.itemsize) if on_disk else 0

@@ -230,7 +230,7 @@ def _row_cost(model: Model, index: int, feature_dtype: torch.dtype) -> RowBytes:
     """Return the bytes of a row that layer ``index`` sends, for features of type ``feature_dtype``."""
     widths = model.layers_list()[index].spec
     raw = index == 0 and model.source_is_features
-    dtype = feature_dtype if raw else next(model.parameters()).dtype
+    dtype = feature_dtype if raw else model.dtype
     return RowBytes(dtype=dtype, columns=widths.source[0] * widths.source[1], has_gradient=not raw)
 
 

@@ -1,0 +1,40 @@
+"""Warnings to users: what of their data or model is not used, or is used otherwise than they may expect."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+_PACKAGE = str(Path(__file__).parents[1])
+
+
+class OutgrowWarning(UserWarning):
+    """Base class of warnings on what a user gave."""
+
+
+class DataWarning(OutgrowWarning):
+    """Part of the data is not used, or is used otherwise than its type or name suggests."""
+
+
+class ModelWarning(OutgrowWarning):
+    """Part of a model is not trained, or makes results depend on how the work is split."""
+
+
+def warn_about_data(text: str) -> None:
+    """Warn with a `DataWarning` at the line of the user's code that led here."""
+    _warn(text, DataWarning)
+
+
+def warn_about_model(text: str) -> None:
+    """Warn with a `ModelWarning` at the line of the user's code that led here."""
+    _warn(text, ModelWarning)
+
+
+def _warn(text: str, category: type[OutgrowWarning]) -> None:
+    stacklevel = 1
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+        stacklevel += 1
+    warnings.warn(text, category, stacklevel=stacklevel)
