@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 import numpy as np
 import torch
+from numba.core.dispatcher import Dispatcher
 from numba.extending import intrinsic as numba_intrinsic
 from numba.extending import overload as numba_overload
+from numba.np.ufunc import parallel
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable as mark_once_differentiable
 
-from outgrow.ops.kernel_cache import cache_on_disk, uses_parallel_loops
+from outgrow.ops.kernel_cache import cache_on_disk, use_serial_loops, uses_parallel_loops
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,16 +37,44 @@ def parallel_kernel(function: Callable[P, R]) -> Callable[P, R]:
     With ``OUTGROW_KERNELS=serial`` in the environment they run on one thread, which compiles faster: for
     tests.
     """
-    compiled = numba.njit(parallel=uses_parallel_loops(), nogil=True, fastmath={"contract"}, error_model="numpy")
-    return cast(Callable[P, R], cache_on_disk(compiled(function)))
+    return _compile_parallel(function, {"contract"})
 
 
 def reducing_kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a `parallel_kernel` whose innermost sums the compiler may reorder, always in the same way."""
-    compiled = numba.njit(
-        parallel=uses_parallel_loops(), nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy"
-    )
-    return cast(Callable[P, R], cache_on_disk(compiled(function)))
+    return _compile_parallel(function, {"contract", "reassoc"})
+
+
+_PARALLEL_KERNELS: list[Any] = []
+
+
+def _compile_parallel(function: Callable[P, R], fastmath: set[str]) -> Callable[P, R]:
+    compiled = numba.njit(parallel=uses_parallel_loops(), nogil=True, fastmath=fastmath, error_model="numpy")
+    kernel = cache_on_disk(compiled(function))
+    _PARALLEL_KERNELS.append(kernel)
+    return cast(Callable[P, R], kernel)
+
+
+def _run_serially_after_fork() -> None:
+    """Compile kernels anew, for one thread, in a forked child whose parent has run some on several.
+
+    The threads of OpenMP are not in the child, where a loop would wait for them for ever. Results stay the same: they
+    do not depend on threads.
+    """
+    if not parallel._is_initialized:
+        return
+    use_serial_loops()
+    # torch's own loops wait for the same threads.
+    torch.set_num_threads(1)
+    for kernel in _PARALLEL_KERNELS:
+        if isinstance(kernel, Dispatcher):  # with NUMBA_DISABLE_JIT it is the Python function
+            compiled: Any = kernel
+            compiled.targetoptions["parallel"] = False
+            compiled._reset_overloads()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_run_serially_after_fork)
 
 
 def serial_kernel(function: Callable[P, R]) -> Callable[P, R]:

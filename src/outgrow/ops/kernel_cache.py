@@ -58,12 +58,23 @@ def kernel_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "outgrow" / "kernels"
 
 
+_serial_from_now_on = False
+
+
+def use_serial_loops() -> None:
+    """Compile kernels that run on one thread from now on, whatever ``$OUTGROW_KERNELS`` says."""
+    global _serial_from_now_on
+    _serial_from_now_on = True
+
+
 def uses_parallel_loops() -> bool:
     """Whether loops of kernels run on all threads: they do unless ``$OUTGROW_KERNELS`` is ``serial``.
 
     Raises:
         InputError: The variable is set to something else.
     """
+    if _serial_from_now_on:
+        return False
     mode = os.environ.get(MODE_VARIABLE) or "parallel"
     if mode not in ("parallel", "serial"):
         raise InputError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -141,7 +142,15 @@ class JobFiles:
 
 def serialize_by_value(value: object) -> bytes:
     """Pickle an object with the classes and functions that the other process cannot import."""
-    return bytes(cloudpickle.dumps(value))
+    # PyG generates a module for each layer, here for those of a script, whose own name is `__main__`.
+    generated = [module for name, module in sys.modules.items() if name.startswith("__main___")]
+    for module in generated:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return bytes(cloudpickle.dumps(value))
+    finally:
+        for module in generated:
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 def append_message(path: Path, message: bytes) -> None:
