@@ -85,6 +85,38 @@ def test_a_program_with_its_own_layer(piped: bool, npz: Path, scratch: Path, one
     assert one_worker.startswith("True True True [")
 
 
+PYG_PROGRAM = """
+import numpy as np, torch
+import outgrow as og
+from torch_geometric.nn import MessagePassing
+
+class Mine(MessagePassing):
+    def __init__(self, width_in, width_out):
+        super().__init__(aggr="mean")
+        self.linear = torch.nn.Linear(width_in, width_out)
+
+    def forward(self, x, edge_index):
+        return self.linear(self.propagate(edge_index, x=x))
+
+graph = og.load({path!r})
+for workers in (1, 2):
+    torch.manual_seed(0)
+    model = og.nn.Model([og.nn.Layer(og.nn.PyGConv(Mine(graph.num_features, graph.num_classes), graph.num_features,
+                                                   graph.num_classes))])
+    print(*(f"{{loss:.4f}}" for loss in og.train(graph, model, epochs=3, workers=workers, progress=False).loss))
+"""
+
+
+def test_a_layer_of_pyg_that_a_script_defines(npz: Path, scratch: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    script = npz.parent / "pyg_program.py"
+    script.write_text(PYG_PROGRAM.format(path=str(npz)))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    one, two = done.stdout.splitlines()
+    assert one == two
+
+
 @contextmanager
 def notebook() -> Iterator[Any]:
     """A client of a real kernel."""

@@ -133,8 +133,10 @@ class SuperBatchLoop:
             key = fold_in(sampler.sampler.sampling.seed, sampler.epoch, batch.step)
             with comm.timeline.span("forward"):
                 found = self.loss(self.device.compute_logits(batch, x, hot, key), batch)
-            with comm.timeline.span("backward"):
-                torch.autograd.backward(found)
+            # Where all bottom nodes are hot and the layers above have no parameters, there is no gradient.
+            if found.requires_grad:
+                with comm.timeline.span("backward"):
+                    torch.autograd.backward(found)
             loss += found.detach().cpu()
         # Also without seeds, since all workers take part.
         comm.all_reduce_gradients(model)
