@@ -32,6 +32,7 @@ from outgrow.app.runs.local_workers import run_session
 from outgrow.app.runs.progress import make_progress_display
 from outgrow.app.runs.result import Run
 from outgrow.app.runs.session import Session
+from outgrow.app.runs.signals import raise_as_signal
 from outgrow.app.runs.torchrun import join_torchrun_session
 from outgrow.app.runs.workers import Workers, resolve_workers, validate_workers
 from outgrow.app.strategy_registry import resolve_strategy
@@ -83,7 +84,7 @@ def train(
     strategy: str | Strategy = "auto",
     workers: int | Workers | None = None,
     out: str | Path | None = None,
-    resume: bool = False,
+    resume: bool | str = False,
     allow_changed_data: bool = False,
     progress: bool = True,
     config: TrainConfig | None = None,
@@ -100,7 +101,8 @@ def train(
         workers: Number of worker processes, or ``og.Workers(...)`` to say what happens when one dies. None
             for one, or for the processes of torchrun in a script that it started.
         out: Directory for metrics, checkpoints, summary and other files of the run; None to write none.
-        resume: Resume from the last checkpoint in ``out``.
+        resume: Resume from the last checkpoint in ``out``, or from the beginning if none was written yet;
+            ``"auto"`` also starts the run if there is none.
         allow_changed_data: Resume though the contents of the graph have changed; what was measured on the former
             ones (scores, the best epoch) is forgotten.
         progress: Show progress on standard error.
@@ -116,6 +118,8 @@ def train(
         InputError: The graph, the model or an option cannot be used; nothing was written.
         TrainingError: The loss is not finite, or a GPU is out of memory.
         WorkerError: A worker has died.
+        KeyboardInterrupt: Ctrl-C has ended training, after the epoch; the files of the run are written.
+        SystemExit: SIGTERM, SIGHUP or SIGUSR1 has, with the exit code that a shell gives for it.
     """
     worker_settings = resolve_workers(workers, options.pop("device", "auto"))
     validate_argument_types(graph, model)
@@ -133,6 +137,7 @@ def train(
     else:
         chosen, _ = resolve_strategy(strategy, batches=not settings.batch_config.is_full_graph)
     validate_strategy(graph, model, chosen, settings)
+    resumes = _resolve_resume(resume, out)
     facts = graph_record(graph) if out is not None and is_torchrun_leader() else {}
 
     def make_directory(again: bool) -> RunDirectory | None:
@@ -146,8 +151,8 @@ def train(
             "workers": worker_settings.number,
             **facts,
         }
-        if out is None or not resume:
-            return _create_run_directory(out, config, resume=resume, again=again)
+        if out is None or not resumes:
+            return _create_run_directory(out, config, resume=resumes, again=again)
         return _open_run_directory(Path(out), config, allow_changed_data=allow_changed_data or again)
 
     if progress and is_torch_preloaded():
@@ -162,16 +167,24 @@ def train(
             progress_callbacks=(listener,),
             device=worker_settings.device,
             data=facts.get("data", {}),
+            grace_seconds=worker_settings.grace_seconds,
         )
         model.schema = describe_schema(graph)
         if torchrun_world_size():
-            return join_torchrun_session(
-                session, make_directory, heartbeat_seconds=worker_settings.heartbeat_seconds, resume=resume
+            run = join_torchrun_session(
+                session, make_directory, heartbeat_seconds=worker_settings.heartbeat_seconds, resume=resumes
             )
-        # Opened last and released first: the lock covers no more than the training.
-        with release_on_exit(make_directory(False)) as files:
-            session = replace(session, directory=files)
-            return run_session(session, worker_settings, resume=resume, log=log_message if progress else warnings.warn)
+        else:
+            # Opened last and released first: the lock covers no more than the training.
+            with release_on_exit(make_directory(False)) as files:
+                session = replace(session, directory=files)
+                warn = log_message if progress else warnings.warn
+                goes_on = resumes and files is not None and files.has_checkpoint
+                run = run_session(session, worker_settings, resume=goes_on, log=warn)
+    # After the checkpoint and the summary: a loop over seeds must not go on with the next one.
+    if run.interrupted_by is not None:
+        raise_as_signal(run.interrupted_by)
+    return run
 
 
 def plan(
@@ -269,6 +282,20 @@ def convert(
     return write(reader, Path(dest), undirected=undirected, memory_bytes=memory_bytes, overwrite=overwrite)
 
 
+def _resolve_resume(resume: bool | str, out: str | Path | None) -> bool:
+    """Return whether there is a run to go on with, or should be."""
+    if resume == "auto":
+        return out is not None and (Path(out) / "config.json").is_file()
+    if not isinstance(resume, bool):
+        raise InputError(
+            "resume is not understood",
+            needed='True, False or "auto"',
+            got=repr(resume),
+            repair='give "auto" to go on with a run if there is one',
+        )
+    return resume
+
+
 def _create_run_directory(
     out: str | Path | None, config: Mapping[str, Any], *, resume: bool, again: bool
 ) -> RunDirectory | None:
@@ -288,7 +315,7 @@ def _open_run_directory(out: Path, config: Mapping[str, Any], *, allow_changed_d
     opened.acquire_lock()
     try:
         if not allow_changed_data:
-            validate_same_data(out, record, opened.latest_checkpoint(), config["data"])
+            validate_same_data(out, record, opened.newest_to_resume(), config["data"])
         opened.write_json("config.json", {**record, "data": config["data"], "graph_schema": config["graph_schema"]})
     except BaseException:
         opened.release_lock()

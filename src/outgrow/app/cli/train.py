@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 
 # The exit code by which shells recognise a process that Ctrl-C has ended.
-_INTERRUPTED = 128 + signal.SIGINT
 
 
 def train(
@@ -95,6 +93,10 @@ def train(
         float,
         typer.Option(help="Seconds of silence, 2 at least, after which a worker is dead; a slow one is not silent."),
     ] = 30.0,
+    grace: Annotated[
+        float,
+        typer.Option(help="Seconds to end an epoch and write a checkpoint after SIGTERM, SIGHUP or SIGUSR1."),
+    ] = 30.0,
     seed: Annotated[int | None, typer.Option(help="Seed of every random draw.", show_default="0")] = None,
     set_: Annotated[
         list[str] | None,
@@ -117,8 +119,14 @@ def train(
         Path | None, typer.Option(help="Directory of the run.", show_default="runs/GRAPH-MODEL-TIME")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, by another --strategy if you like.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the run in --out, by another --strategy if you like. --resume auto starts it if there is "
+            "none, for jobs that a scheduler starts again.",
+        ),
     ] = False,
+    resume_auto: Annotated[bool, typer.Option("--resume-auto", hidden=True)] = False,
     allow_changed_data: Annotated[
         bool,
         typer.Option(
@@ -139,6 +147,7 @@ def train(
         from outgrow.app.runs.directory import RunDirectory
         from outgrow.app.runs.new_run import plan_new_run
         from outgrow.app.runs.resume import plan_resumed_run
+        from outgrow.app.runs.signals import exit_code
         from outgrow.app.runs.workers import Workers, resolve_num_workers
 
     given: dict[str, object] = {
@@ -163,13 +172,18 @@ def train(
             repair="leave one of both out",
         )
     worker_settings = Workers(
-        number=resolve_num_workers(workers), device=device, max_restarts=max_restarts, heartbeat_seconds=heartbeat
+        number=resolve_num_workers(workers),
+        device=device,
+        max_restarts=max_restarts,
+        heartbeat_seconds=heartbeat,
+        grace_seconds=grace,
     )
 
     def plan_attempt(attempt: int) -> tuple[RunPlan, bool]:
         # Without --out each attempt has a new directory, named by its time, and starts from scratch.
         again = attempt > 0 and out is not None
-        resumes = resume or (again and RunDirectory(_require_run_path(out)).has_checkpoint)
+        known = resume_auto and (_require_run_path(out) / "config.json").is_file()
+        resumes = resume or known or (again and RunDirectory(_require_run_path(out)).has_checkpoint)
         if not resumes:
             plan_run = partial(
                 plan_new_run,
@@ -195,13 +209,13 @@ def train(
             # A restart goes on with what this attempt began with.
             allow_changed_data=allow_changed_data or again,
         )
-        return resumed, True
+        return resumed, resumed.directory.has_checkpoint
 
     run = _run_under_torchrun(plan_attempt, worker_settings) if torchrun_world_size() else _run_local(*plan_attempt(0))
     if as_json and run is not None:
         print(json.dumps(run.summary))
-    if run is not None and run.summary["stopped"] == "interrupted":
-        raise typer.Exit(_INTERRUPTED)
+    if run is not None and run.interrupted_by is not None:
+        raise typer.Exit(exit_code(run.interrupted_by))
 
 
 def _run_local(plan: RunPlan, resume: bool) -> Run:
@@ -222,6 +236,7 @@ def _run_local(plan: RunPlan, resume: bool) -> Run:
             progress_callbacks=(listener,),
             device=plan.workers.device,
             data=plan.directory.config.get("data", {}),
+            grace_seconds=plan.workers.grace_seconds,
         )
         run = run_session(session, plan.workers, resume=resume, log=log_message)
     _print_result(run, time.perf_counter() - started)

@@ -177,6 +177,17 @@ class RunDirectory:
             warn(f"the checkpoint {path} is torn or changed: its checksum differs; {found.name} is used instead")
         return found
 
+    def newest_to_resume(self) -> Path | None:
+        """Return the path of the newest complete checkpoint; None, and say so, if none was written yet.
+
+        Raises:
+            InputError: There are some, all of them torn or changed.
+        """
+        if not any(self.checkpoint_dir.glob("epoch-*.pt")):
+            log_message(f"the run in {self.path} has no checkpoint yet: it starts from the beginning")
+            return None
+        return self.latest_checkpoint()
+
     def load_best(self, model: nn.Module) -> None:
         """Load the parameters of the run's best epoch into ``model``.
 

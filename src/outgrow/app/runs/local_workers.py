@@ -11,7 +11,8 @@ from torch import Tensor
 
 from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.result import Run
-from outgrow.app.runs.session import Session, catch_interrupt
+from outgrow.app.runs.session import Session
+from outgrow.app.runs.signals import catch_interruption
 from outgrow.app.runs.workers import Workers
 from outgrow.core.errors import InputError
 from outgrow.graph.store.reader import matches_store, open_store, write_store
@@ -50,6 +51,7 @@ class TrainingJob:
         resume: Whether to resume from the last checkpoint.
         needs_checkpoints: Whether to write checkpoints to the scratch folder if there is no run directory.
         data: Fingerprint of the graph's contents.
+        grace_seconds: How long training may go on after a signal that asks to end it.
     """
 
     store: Path | None
@@ -61,6 +63,7 @@ class TrainingJob:
     needs_checkpoints: bool
     device: str = "auto"
     data: Mapping[str, str] = field(default_factory=dict)
+    grace_seconds: float = 30.0
 
     def __call__(self, context: WorkerContext) -> WorkerResult | None:
         """Train as one worker; return the result on worker 0, None on the others."""
@@ -79,6 +82,7 @@ class TrainingJob:
             should_stop=context.should_stop,
             warn=context.send_message,
             data=self.data,
+            grace_seconds=self.grace_seconds,
         )
         # Worker 0 decides for all. The attempt is the same everywhere, so either all workers take part in
         # the broadcast or none does.
@@ -147,10 +151,11 @@ def _run_in_workers(session: Session, workers: Workers, resume: bool, log: Calla
         needs_checkpoints=workers.max_restarts > 0,
         device=session.device,
         data=session.data,
+        grace_seconds=session.grace_seconds,
     )
-    # Ctrl-C reaches only this process. It asks the workers to stop after an epoch, so that they write a
+    # Signals reach only this process. It asks the workers to stop after an epoch, so that they write a
     # checkpoint and a summary.
-    with catch_interrupt() as interrupted:
+    with catch_interruption(session.grace_seconds) as interruption:
         reports = run_workers(
             job,
             workers.number,
@@ -159,13 +164,14 @@ def _run_in_workers(session: Session, workers: Workers, resume: bool, log: Calla
             # Written once and mapped by all workers, whose memory then holds the graph only once.
             prepare=lambda folder: None if job.store else write_store(graph, folder / GRAPH),
             on_message=lambda message: _dispatch_message(message, session, log),
-            should_stop=interrupted.is_set,
+            should_stop=interruption.is_set,
         )
     (summary, logits, state), *_ = (report for report in reports if report)
     # Workers trained copies of the model; the caller expects its own one trained.
     session.model.load_state_dict(state)
     path = None if directory is None else directory.path
-    return Run(model=session.model, logits=logits, summary=summary, directory=path)
+    number = interruption.number if summary["stopped"] == "interrupted" else None
+    return Run(model=session.model, logits=logits, summary=summary, directory=path, interrupted_by=number)
 
 
 def _dispatch_message(message: object, session: Session, log: Callable[[str], None]) -> None:

@@ -27,12 +27,14 @@ class Run:
             ``peak_bytes``, ``ledger``, ``counters`` (both of the last session, if resumed), ``exact``, and
             the graph, the task and the options of the loop.
         directory: Run directory; None if no files were kept.
+        interrupted_by: Number of the signal that ended training before its last epoch; None if none did.
     """
 
     model: Model
     logits: Tensor | None
     summary: dict[str, Any]
     directory: Path | None
+    interrupted_by: int | None = None
 
     @property
     def loss(self) -> list[float]:

@@ -44,7 +44,7 @@ def plan_resumed_run(
     keep_num_workers: bool,
     allow_changed_data: bool = False,
 ) -> RunPlan:
-    """Plan to resume a run. Its length, strategy and number of workers may change.
+    """Plan to resume a run, from the beginning if it has no checkpoint. Its length, strategy and workers may change.
 
     Args:
         out: Run directory, which this process locks.
@@ -76,9 +76,11 @@ def plan_resumed_run(
     try:
         # Checked before ``config.json`` is replaced: a refused run stays as it was.
         graph_facts = graph_record(loaded)
+        newest = directory.newest_to_resume()
         if not allow_changed_data:
-            validate_same_data(out, record, directory.latest_checkpoint(), graph_facts["data"])
-        _validate_checkpoint(directory, model, config, graph_facts["data"])
+            validate_same_data(out, record, newest, graph_facts["data"])
+        if newest is not None:
+            _validate_checkpoint(newest, model, config, graph_facts["data"])
         directory.write_json("config.json", {**record, **graph_facts, **training_record(config, chosen, workers)})
     except BaseException:
         # Also after Ctrl-C: nobody else knows yet that the lock is held.
@@ -148,13 +150,12 @@ def _to_record(given: Mapping[str, object]) -> dict[str, object]:
     return same
 
 
-def _validate_checkpoint(directory: RunDirectory, model: Model, config: TrainConfig, data: Mapping[str, str]) -> None:
+def _validate_checkpoint(path: Path, model: Model, config: TrainConfig, data: Mapping[str, str]) -> None:
     """Check that the newest checkpoint fits the model and its optimizer, and allows the number of epochs.
 
     Raises:
         InputError: It does not.
     """
-    path = directory.latest_checkpoint()
     progress = checkpoint.restore_checkpoint(
         checkpoint.load_checkpoint(path), path, model, config.make_optimizer(model)
     )

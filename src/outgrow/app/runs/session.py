@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -23,6 +20,7 @@ from outgrow.app.model_probe import probe_model
 from outgrow.app.runs.directory import HintsWriter, RunDirectory
 from outgrow.app.runs.memory_monitor import MemoryMonitor, make_worker_record
 from outgrow.app.runs.result import Run
+from outgrow.app.runs.signals import catch_interruption
 from outgrow.app.runs.tensorboard import TensorBoardLogger
 from outgrow.app.runs.trace import chrome_trace
 from outgrow.core.errors import TrainingError
@@ -92,6 +90,7 @@ class Session:
         should_stop: Called after every epoch; true stops training. None to stop after Ctrl-C.
         warn: Called with a message before memory is full, on every worker, and for unusable checkpoints.
         data: Fingerprint of the graph's contents, which checkpoints record; empty if there are none.
+        grace_seconds: How long training may go on after a signal that asks to end it.
     """
 
     graph: Graph
@@ -106,6 +105,7 @@ class Session:
     should_stop: Callable[[], bool] | None = None
     warn: Callable[[str], None] = log_message
     data: Mapping[str, str] = field(default_factory=dict)
+    grace_seconds: float = 30.0
 
     def run(self, *, resume: bool) -> Run:
         """Train, from the last checkpoint if ``resume``, and write the files of the run."""
@@ -119,7 +119,7 @@ class Session:
         trim_memory()
         with (
             MemoryMonitor(comm, self.strategy, self.warn) as memory,
-            catch_interrupt() as interrupted,
+            catch_interruption(self.grace_seconds) as interruption,
             ExitStack() as stack,
         ):
             stack.enter_context(self.graph.files.check_sizes_on_exit())
@@ -139,7 +139,7 @@ class Session:
                 evaluation,
                 self.config,
                 folder=None if directory is None else directory.checkpoint_dir,
-                is_interrupted=self.should_stop or interrupted.is_set,
+                is_interrupted=self.should_stop or interruption.is_set,
                 reporter=reporter,
                 validate_inputs=self.graph.files.require_same_sizes,
             )
@@ -165,7 +165,13 @@ class Session:
             # Last: its presence marks a run as finished.
             directory.write_json("summary.json", summary)
         path = None if directory is None else directory.path
-        return Run(model=self.model, logits=outcome.logits, summary=summary, directory=path)
+        return Run(
+            model=self.model,
+            logits=outcome.logits,
+            summary=summary,
+            directory=path,
+            interrupted_by=interruption.number if outcome.stop_reason == "interrupted" else None,
+        )
 
     def _is_exact(self) -> bool:
         """Whether this session computes the gradient of the reference."""
@@ -268,28 +274,6 @@ def _find_feature_file(graph: Graph) -> Path | None:
     if graph.store is None or graph.sparse or not matches_store(graph):
         return None
     return array_path(graph.store, "features")
-
-
-@contextmanager
-def catch_interrupt() -> Iterator[threading.Event]:
-    """Context that yields an event which the first Ctrl-C sets; the second Ctrl-C interrupts at once."""
-    interrupted = threading.Event()
-    # Python allows only the main thread to set signal handlers.
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupted
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def on_interrupt(number: int, frame: FrameType | None) -> None:
-        interrupted.set()
-        # From now on Ctrl-C raises KeyboardInterrupt again, for runs whose epochs are long.
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, on_interrupt)
-    try:
-        yield interrupted
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _finite_metrics(marks: Metrics) -> dict[str, float | None]:

@@ -41,6 +41,7 @@ class _TorchrunSpec(NamedTuple):
         device: Device that workers compute on.
         resume: Whether to resume from the last checkpoint.
         data: Fingerprint of the graph's contents.
+        grace_seconds: How long training may go on after a signal that asks to end it.
     """
 
     graph: str
@@ -52,6 +53,7 @@ class _TorchrunSpec(NamedTuple):
     device: str
     resume: bool
     data: Mapping[str, str]
+    grace_seconds: float
 
 
 def train_under_torchrun(
@@ -93,6 +95,7 @@ def train_under_torchrun(
                 comm=context.comm,
                 device=spec.device,
                 data=spec.data,
+                grace_seconds=spec.grace_seconds,
             )
             run = session.run(resume=spec.resume)
         return None if planned is None else run
@@ -123,11 +126,11 @@ def join_torchrun_session(
         _validate_same_graph(session.graph, comm)
         with release_on_exit(make_directory(again) if comm.is_rank_zero else None) as files:
             # A group that died before its first checkpoint starts from scratch.
-            has_checkpoint = comm.broadcast(again and files is not None and files.has_checkpoint)
+            has_checkpoint = comm.broadcast((again or resume) and files is not None and files.has_checkpoint)
             # Worker 0 chose for all: the measurements of other hosts could lead to another strategy.
             chosen, data = comm.broadcast((session.strategy, session.data))
             joined = replace(session, comm=comm, directory=files, strategy=chosen, data=data)
-            return joined.run(resume=resume or has_checkpoint)
+            return joined.run(resume=has_checkpoint)
 
     return run_under_torchrun(train_worker, heartbeat_seconds=heartbeat_seconds)
 
@@ -157,6 +160,7 @@ def _make_spec(plan: RunPlan, resume: bool) -> _TorchrunSpec:
         device=plan.workers.device,
         resume=resume,
         data=config.get("data", {}),
+        grace_seconds=plan.workers.grace_seconds,
     )
 
 

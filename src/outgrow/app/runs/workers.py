@@ -23,12 +23,15 @@ class Workers:
         max_restarts: How often to restart all workers from the last checkpoint after one has died.
         heartbeat_seconds: Seconds without a heartbeat, at least 2, after which a worker counts as dead. Slow
             workers send heartbeats too.
+        grace_seconds: How long training may go on after SIGTERM, SIGHUP or SIGUSR1, by which a scheduler asks for its
+            end: to the end of the epoch, after which a checkpoint is written.
     """
 
     number: int = field(default=1, kw_only=False)
     device: str = "auto"
     max_restarts: int = 0
     heartbeat_seconds: float = 30.0
+    grace_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         validate_types(asdict(self), get_type_hints(Workers))
@@ -37,6 +40,7 @@ class Workers:
             ("number", "the number of workers", 1),
             ("max_restarts", "the number of restarts", 0),
             ("heartbeat_seconds", "the heartbeat", 2),
+            ("grace_seconds", "the grace", 0),
         ):
             value = getattr(self, name)
             # The comparison also refuses NaN and infinity, which the command line accepts as numbers.

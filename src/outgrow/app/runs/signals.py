@@ -1,0 +1,88 @@
+"""Signals that end a run with a checkpoint: Ctrl-C, and what schedulers send before they take a machine away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+ENDING = tuple(
+    number for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if (number := getattr(signal, name, None)) is not None
+)
+"""Signals that are caught; Slurm warns by SIGUSR1 if it is asked to, Kubernetes and spot machines by SIGTERM."""
+
+
+class Interruption:
+    """Whether a signal has asked to end a run, and which. Final."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+
+    def is_set(self) -> bool:
+        """Whether a signal has come."""
+        return self.number is not None
+
+
+@contextmanager
+def catch_interruption(grace_seconds: float) -> Iterator[Interruption]:
+    """Context in which the first of `ENDING` only asks to end the run; a second one ends the process at once.
+
+    Other than after Ctrl-C, which a person has typed who can type it again, the process ends by itself after
+    ``grace_seconds``: those who send the other signals kill it soon after. Signals that the program ignores, or has
+    handlers of its own for, are left to it.
+    """
+    interruption = Interruption()
+    # Python allows only the main thread to set signal handlers.
+    if threading.current_thread() is not threading.main_thread():
+        yield interruption
+        return
+    before = {
+        number: handler
+        for number in ENDING
+        if (handler := signal.getsignal(number)) in (signal.SIG_DFL, signal.default_int_handler)
+    }
+    timer: threading.Timer | None = None
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal timer
+        interruption.number = number
+        restore()
+        if number != signal.SIGINT:
+            timer = threading.Timer(grace_seconds, os.kill, (os.getpid(), number))
+            timer.daemon = True
+            timer.start()
+
+    for number in before:
+        signal.signal(number, on_signal)
+    try:
+        yield interruption
+    finally:
+        # The checkpoint is written: what is left takes no longer than the end of any program.
+        if timer is not None:
+            timer.cancel()
+        restore()
+
+
+def exit_code(number: int) -> int:
+    """Return the exit code of a program that a signal has ended, as shells and schedulers know it."""
+    return 128 + number
+
+
+def raise_as_signal(number: int) -> NoReturn:
+    """Raise what ends a program, and any loop in it, as a signal would have.
+
+    Raises:
+        KeyboardInterrupt: The signal is that of Ctrl-C.
+        SystemExit: It is another one.
+    """
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(exit_code(number))
