@@ -40,7 +40,7 @@ def test_num_layers_of_models(name: str) -> None:
     assert [*model.state_dict()] == [*same.state_dict()]
     with pytest.raises(og.InputError, match=f"option layers of {name} is given twice"):
         made_by(build, layers=3, num_layers=3)
-    with pytest.raises(TypeError, match="num_layer"):
+    with pytest.raises(og.InputError, match="num_layer"):
         made_by(build, num_layer=3)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from outgrow.core.errors import InputError
 from outgrow.nn import GAT, GCN, SAGE, Epilogue, GATConv, GCNConv, Layer, Model, Stack
 from outgrow.nn.model import layer_key
 from outgrow.nn.tasks import MultiLabel, SingleLabel
@@ -149,3 +152,28 @@ def test_dropout_out_of_range_is_refused_wherever_it_is_given() -> None:
         Epilogue(dropout=1.0)
     with pytest.raises(ValueError, match="input_dropout must be in"):
         Model([Layer(GCNConv(4, 5))], input_dropout=1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "what", "words"),
+    [
+        ({"layres": 3}, "unknown option of og.nn.GCN 'layres'", "did you mean layers"),
+        ({"norm": "batch"}, "option norm has a value of the wrong type", "true or false"),
+        ({"dropout": "0.5"}, "option dropout has a value of the wrong type", "a number"),
+        ({"layers": 2.5}, "option layers has a value of the wrong type", "a whole number"),
+        ({"activation": "relu"}, "the activation of og.nn.GCN has the wrong type", "'relu'"),
+    ],
+)
+def test_options_that_are_not_known_or_of_another_type(options: dict[str, Any], what: str, words: str) -> None:
+    with pytest.raises(InputError, match=re.escape(what)) as refused:
+        GCN(4, 8, 3, **options)
+    assert words in str(refused.value)
+
+
+def test_missing_and_surplus_widths_are_refused() -> None:
+    for widths in ((4,), (4, 8), (4, 8, 3, 2)):
+        with pytest.raises(InputError, match=r"og\.nn\.GCN cannot be called so"):
+            GCN(*widths)
+    with pytest.raises(InputError, match="option hidden has a value of the wrong type"):
+        GAT(4, "8", 3)  # type: ignore[arg-type]
+    assert GCN(np.int64(4), np.int32(8), 3, dropout=np.float32(0.5)).in_features == 4

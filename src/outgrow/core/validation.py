@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from numbers import Integral, Real
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -58,7 +59,9 @@ def _is_of_type(value: object, kind: type) -> bool:
     # `bool` is a subclass of `int`, but true is not a number of epochs.
     if isinstance(value, bool):
         return kind is bool
-    return isinstance(value, (int, float) if kind is float else kind)
+    # Numbers of NumPy are numbers too.
+    numbers: dict[type, type] = {int: Integral, float: Real}
+    return isinstance(value, numbers.get(kind, kind))
 
 
 T = TypeVar("T")

@@ -7,12 +7,14 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack, get_type_hints
 
 import torch
 from torch import Tensor
 
+from outgrow.core.errors import InputError
 from outgrow.core.synonyms import accept_synonyms, rename_keys
+from outgrow.core.validation import validate_choice, validate_types
 from outgrow.nn.encoder import Encoder, LinearEncoder
 from outgrow.nn.layer import Conv, Epilogue, Layer
 from outgrow.nn.model import Model
@@ -107,7 +109,9 @@ def accept_stack_options(**defaults: Unpack[StackOptions]) -> Callable[[ModelFun
     def decorate(function: ModelFunction) -> ModelFunction:
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> Model:
-            return function(*args, **{**defaults, **rename_keys(function.__name__, options, _SYNONYMS)})
+            given = rename_keys(function.__name__, options, _SYNONYMS)
+            _validate_options(shown, args, given)
+            return function(*args, **{**defaults, **given})
 
         signature = inspect.signature(function)
         *named, _ = signature.parameters.values()
@@ -120,6 +124,36 @@ def accept_stack_options(**defaults: Unpack[StackOptions]) -> Callable[[ModelFun
         return shown  # type: ignore[no-any-return]
 
     return decorate
+
+
+def _validate_options(function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    """Check the arguments of a function that makes a model.
+
+    Raises:
+        InputError: An option that the function does not have, a missing one, or a value of the wrong type.
+    """
+    name = f"og.nn.{function.__name__}"
+    signature = inspect.signature(function)
+    for option in options:
+        validate_choice(f"option of {name}", option, signature.parameters)
+    try:
+        bound = signature.bind(*args, **options).arguments
+    except TypeError as error:
+        raise InputError(
+            f"{name} cannot be called so",
+            needed=f"{name}{signature}",
+            got=str(error),
+            repair="give the widths of features, hidden layers and output, and options by name",
+        ) from error
+    validate_types(bound, {**get_type_hints(Stack), **get_type_hints(function)})
+    activation = bound.get("activation")
+    if activation is not None and not callable(activation):
+        raise InputError(
+            f"the activation of {name} has the wrong type",
+            needed="a function of tensors, such as torch.relu, or None",
+            got=repr(activation),
+            repair="give the function itself",
+        )
 
 
 def make_stack(options: StackOptions) -> Stack:
