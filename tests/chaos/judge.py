@@ -69,7 +69,7 @@ def verdict(promise: Promise | None, first: Ending, resumed: Ending | None, refe
         found.append("was not resumed")
     else:
         found += [f"resumed: {text}" for text in remains(resumed, torn=not first.checkpoints)]
-        if first.checkpoints:
+        if first.checkpoints or "starts from the beginning" in resumed.errors:
             found += [f"resumed: {text}" for text in unlike(resumed, reference)]
         elif resumed.code != 2 or not any(words in resumed.errors for words in _REFUSED):
             found.append(f"resumed: exit code {resumed.code}, and does not say that there is no checkpoint")

@@ -85,7 +85,6 @@ def train(
     workers: int | Workers | None = None,
     out: str | Path | None = None,
     resume: bool | str = False,
-    allow_changed_data: bool = False,
     progress: bool = True,
     config: TrainConfig | None = None,
     **options: object,
@@ -103,12 +102,12 @@ def train(
         out: Directory for metrics, checkpoints, summary and other files of the run; None to write none.
         resume: Resume from the last checkpoint in ``out``, or from the beginning if none was written yet;
             ``"auto"`` also starts the run if there is none.
-        allow_changed_data: Resume though the contents of the graph have changed; what was measured on the former
-            ones (scores, the best epoch) is forgotten.
         progress: Show progress on standard error.
         config: Options of the training loop; None for the defaults of `TrainConfig`.
         **options: ``device``, which workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA device each;
-            ``"auto"``, currently the CPU, leaves it to ``workers``. Also fields of `TrainConfig`, such as
+            ``"auto"``, currently the CPU, leaves it to ``workers``. ``allow_changed_data``, whether to resume though
+            the contents of the graph have changed: what was measured on the former ones (scores, the best epoch)
+            is forgotten. Also fields of `TrainConfig`, such as
             ``epochs=200``, which override ``config``; ``num_neighbors`` is ``fanout``.
 
     Returns:
@@ -122,6 +121,7 @@ def train(
         SystemExit: SIGTERM, SIGHUP or SIGUSR1 has, with the exit code that a shell gives for it.
     """
     worker_settings = resolve_workers(workers, options.pop("device", "auto"))
+    allow_changed_data = bool(options.pop("allow_changed_data", False))
     validate_argument_types(graph, model)
     graph = align_with_model(graph, model)
     validate_problem(graph, model)

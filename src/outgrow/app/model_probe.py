@@ -76,7 +76,7 @@ def probe_model(model: Model, *, trust_own: bool = True) -> ModelProbe:
         model: The model.
         trust_own: Whether to leave out layers that have no part of the user's: tests have called these.
     """
-    with _restored(model):
+    with _restore_afterwards(model):
         stages = [stage for stage in _list_stages(model) if not (trust_own and _is_own(stage[1]))]
         inexact = [text for stage in stages for text in _probe_stage(*stage)]
         # Layers of this library use all of their parameters.
@@ -84,7 +84,7 @@ def probe_model(model: Model, *, trust_own: bool = True) -> ModelProbe:
 
 
 @contextmanager
-def _restored(model: Model) -> Iterator[None]:
+def _restore_afterwards(model: Model) -> Iterator[None]:
     modes = {module: module.training for module in model.modules()}
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with torch.random.fork_rng(devices=[]):

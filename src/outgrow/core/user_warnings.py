@@ -9,16 +9,15 @@ from pathlib import Path
 _PACKAGE = str(Path(__file__).parents[1])
 
 
-class OutgrowWarning(UserWarning):
-    """Base class of warnings on what a user gave."""
-
-
-class DataWarning(OutgrowWarning):
+class DataWarning(UserWarning):
     """Part of the data is not used, or is used otherwise than its type or name suggests."""
 
 
-class ModelWarning(OutgrowWarning):
+class ModelWarning(UserWarning):
     """Part of a model is not trained, or makes results depend on how the work is split."""
+
+
+OWN_WARNINGS = (DataWarning, ModelWarning)
 
 
 def warn_about_data(text: str) -> None:
@@ -31,7 +30,7 @@ def warn_about_model(text: str) -> None:
     _warn(text, ModelWarning)
 
 
-def _warn(text: str, category: type[OutgrowWarning]) -> None:
+def _warn(text: str, category: type[Warning]) -> None:
     stacklevel = 1
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):

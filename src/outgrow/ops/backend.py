@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -73,7 +74,7 @@ def _run_serially_after_fork() -> None:
             compiled._reset_overloads()
 
 
-if hasattr(os, "register_at_fork"):
+if sys.platform != "win32":
     os.register_at_fork(after_in_child=_run_serially_after_fork)
 
 

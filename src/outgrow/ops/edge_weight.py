@@ -42,8 +42,7 @@ def _cached_weight(
     edges = block.edges
     slot = f"{name} {dtype}"
     if slot not in edges.cache:
-        if edges.weight is not None:
-            require_divisible_weights(edges.indptr, edges.weight, block.dst_degree)
+        require_divisible_block(block)
         dst_factor, src_factor = factors()
         out = dst_factor.new_empty(edges.num_edges, 1, dtype=dtype)
         scale_edge_weight(edges.indptr, edges.indices, edges.weight, dst_factor, src_factor, out.view(-1))
@@ -51,19 +50,34 @@ def _cached_weight(
     return cast(Tensor, edges.cache[slot])
 
 
-def require_divisible_weights(indptr: Tensor, weight_E: Tensor, degree_V: Tensor) -> None:
+def require_divisible_block(block: Block, *, by_relation: bool = False) -> None:
+    """Refuse a block of weights that a layer cannot divide: see `require_divisible_weights`.
+
+    Args:
+        block: The block.
+        by_relation: Whether sums are over the edges of a relation, of which those of weight 0 count for nothing.
+    """
+    edges = block.edges
+    # On a device the host would wait for the answer; graphs are checked before training, which covers these blocks.
+    if edges.weight is not None and edges.weight.device.type == "cpu":
+        require_divisible_weights(edges.indptr, edges.weight, None if by_relation else block.dst_degree)
+
+
+def require_divisible_weights(indptr: Tensor, weight_E: Tensor, degree_V: Tensor | None) -> None:
     """Refuse weights that cannot be divided by their sums: a sum of 0 or less would lose the node's messages.
 
     Args:
         indptr: ``[V + 1]`` int64.
         weight_E: ``[E]``.
-        degree_V: ``[V]``: the sum of the in-edge weights of each node in the graph.
+        degree_V: ``[V]``: the sum of the in-edge weights of each node in the graph; None if it may be 0.
 
     Raises:
         InputError: A weight below 0, or a node whose in-edges all have weight 0.
     """
     if weight_E.numel() and weight_E.min() < 0:
         got = f"{int((weight_E < 0).sum()):,} of {len(weight_E):,} weights below 0, the least is {weight_E.min():g}"
+    elif degree_V is None:
+        return
     else:
         empty = (degree_V <= 0) & (indptr[1:] > indptr[:-1])
         if not empty.any():

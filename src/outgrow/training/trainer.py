@@ -126,12 +126,12 @@ class Trainer:
         """Add callbacks, called in this order after every epoch."""
         self.callbacks.extend(callbacks)
 
-    def resume(self, path: Path, data: Mapping[str, str]) -> None:
+    def resume(self, path: Path, data: Mapping[str, str] | None = None) -> None:
         """Resume from a checkpoint, with the learning rate and weight decay of this trainer's `TrainConfig`.
 
         Args:
             path: Path of the checkpoint.
-            data: Fingerprint of the data to go on with: see `TrainingProgress.adopt_data`.
+            data: Fingerprint of the data to go on with, if it is known: see `TrainingProgress.adopt_data`.
 
         Raises:
             InputError: The checkpoint cannot be used, or it was written in the middle of an epoch that this
@@ -142,7 +142,7 @@ class Trainer:
             checkpoint.load_checkpoint(path) if self.comm.is_rank_zero else None, Kind.PARAMETERS
         )
         self.progress = checkpoint.restore_checkpoint(saved, path, self.problem.model, self.optimizer)
-        self.progress.adopt_data(data)
+        self.progress.adopt_data(data or {})
         checkpoint.validate_step_signature(self.progress, path, self.step_signature, self.config.epochs)
         # The saved state brought its own; the user may want to continue with others, such as a lower rate.
         for group in self.optimizer.param_groups:

@@ -15,7 +15,7 @@ from outgrow.app.cli import calibrate, convert, datasets, doctor, info, partitio
 from outgrow.app.console import log_message
 from outgrow.core.errors import InputError, OutgrowError, WorkerError
 from outgrow.core.memory_limits import available_bytes
-from outgrow.core.user_warnings import OutgrowWarning
+from outgrow.core.user_warnings import OWN_WARNINGS
 
 app = typer.Typer(
     name="outgrow",
@@ -84,11 +84,12 @@ def _join_resume_auto(arguments: list[str]) -> list[str]:
 
 def _show_own_warnings_as_lines() -> None:
     """Write warnings on data and models without the line of code, which says nothing to users of the command."""
-    warnings.simplefilter("always", OutgrowWarning)
+    for own in OWN_WARNINGS:
+        warnings.simplefilter("always", own)
     show_in_python = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
-        if issubclass(category, OutgrowWarning):
+        if issubclass(category, OWN_WARNINGS):
             log_message(f"warning: {message}")
         else:
             show_in_python(message, category, *place, **options)

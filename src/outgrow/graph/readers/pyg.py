@@ -247,7 +247,8 @@ def _unknown_count_error(name: str, attribute: str) -> InputError:
 
 
 def _unread_names(store: Any, read: set[str]) -> list[str]:
-    names = [name for name in map(str, store.keys()) if name not in read]
+    # Sorted: PyG lists attributes in an order that differs from process to process.
+    names = sorted(name for name in map(str, store.keys()) if name not in read)
     # `edge_attr` stands for the weights where there is no `edge_weight`.
     return names if "edge_weight" in store else [name for name in names if name != "edge_attr"]
 

@@ -21,7 +21,7 @@ from outgrow.ops.aggregation.base import Aggregate, Aggregation
 from outgrow.ops.aggregation.relation_edges import self_loop_relation, validate_relations
 from outgrow.ops.backend import as_numpy, gpu_dispatch, once_differentiable, parallel_kernel, prange
 from outgrow.ops.csc import cached_transpose
-from outgrow.ops.edge_weight import apply_sample_weight, divide_by_totals, require_divisible_weights
+from outgrow.ops.edge_weight import apply_sample_weight, divide_by_totals, require_divisible_block
 from outgrow.ops.kernels.numerics import accumulate_dtype
 from outgrow.ops.kernels.work_split import (
     END_ROW,
@@ -53,8 +53,7 @@ def relation_mean_weight(block: Block, num_relations: int, dtype: torch.dtype) -
     slot = f"relation mean {dtype}"
     relation = validate_relations(edges, num_relations)
     if slot not in edges.cache:
-        if edges.weight is not None:
-            require_divisible_weights(edges.indptr, edges.weight, block.dst_degree)
+        require_divisible_block(block, by_relation=True)
         out = edges.indptr.new_empty(edges.num_edges, 1, dtype=dtype)
         if block.relation_degree is None:
             write_relation_mean(edges.indptr, relation, edges.weight, num_relations, out.view(-1))
