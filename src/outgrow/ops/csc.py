@@ -78,7 +78,7 @@ def self_loop_weights(indptr: Array, indices: Array, weight: Array, nodes: Array
 
     Args:
         indptr: ``[V + 1]`` int64.
-        indices: ``[E]`` integer, ascending within each row.
+        indices: ``[E]`` integer.
         weight: ``[E]``.
         nodes: ``[n]`` int64.
     """
@@ -147,17 +147,11 @@ def _sum_row_weights(parts: Array, indptr: Array, weight: Array, out: Array, cut
 def _find_loop_weights(indptr: Array, indices: Array, weight: Array, nodes: Array, out: Array) -> None:
     for i in prange(len(nodes)):
         v = nodes[i]
-        first = indptr[v]
-        last = indptr[v + 1]
-        # By bisection, for the first source after v: the edge before it is a loop, or there is none.
-        while first < last:
-            middle = (first + last) // 2
-            if indices[middle] > v:
-                last = middle
-            else:
-                first = middle + 1
-        if first > indptr[v] and indices[first - 1] == v:
-            out[i] = weight[first - 1]
+        # From the end, for the last one.
+        for e in range(indptr[v + 1] - 1, indptr[v] - 1, -1):
+            if indices[e] == v:
+                out[i] = weight[e]
+                break
 
 
 @parallel_kernel
