@@ -309,7 +309,7 @@ COUNTS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:not read: words, names, of debian")
+@pytest.mark.filterwarnings("ignore:not read")
 @pytest.mark.parametrize("name", COUNTS)
 def test_real_graphs_have_the_published_counts(data_dir, name):
     path = data_dir / name
