@@ -17,7 +17,7 @@ import typer
 from tests.docs.pages import DOCS, LANGUAGES, ROOT, Block, blocks, calls, pages
 from tests.docs.reader import Reader
 
-from outgrow.app.cli.main import app
+from outgrow.app.cli.main import app, join_resume_auto
 from outgrow.app.strategy_registry import STRATEGIES
 from support import disk_folder
 
@@ -138,7 +138,7 @@ def test_the_shell_understands_it_and_every_option_exists(block: Block) -> None:
 
 def require_known(words: list[str]) -> None:
     """Let the command line parse a command, which is not run."""
-    name, *rest = words
+    name, *rest = join_resume_auto(words)
     if name.startswith("-"):
         return
     command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]

@@ -57,7 +57,7 @@ def run_cli() -> None:
     # Python hides these warnings by default, but users who type an old name should learn the new one.
     warnings.filterwarnings("once", message=r".* is now called ", category=DeprecationWarning)
     _show_own_warnings_as_lines()
-    sys.argv[1:] = _join_resume_auto(sys.argv[1:])
+    sys.argv[1:] = join_resume_auto(sys.argv[1:])
     try:
         app()
     except OutgrowError as error:
@@ -71,7 +71,7 @@ def run_cli() -> None:
         sys.exit(1)
 
 
-def _join_resume_auto(arguments: list[str]) -> list[str]:
+def join_resume_auto(arguments: list[str]) -> list[str]:
     """Return arguments with ``--resume auto`` as one: no option of the parser's may have a value or none."""
     joined = list[str]()
     for argument in arguments:
