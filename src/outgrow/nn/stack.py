@@ -110,9 +110,11 @@ def accept_stack_options(**defaults: Unpack[StackOptions]) -> Callable[[ModelFun
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> Model:
             given = rename_keys(function.__name__, options, _SYNONYMS)
-            _validate_options(shown, args, given)
+            _validate_options(shown, hints, args, given)
             return function(*args, **{**defaults, **given})
 
+        # Once, and not while a file is read: annotations are evaluated as code.
+        hints = {**get_type_hints(Stack), **get_type_hints(function)}
         signature = inspect.signature(function)
         *named, _ = signature.parameters.values()
         fields = [
@@ -126,7 +128,7 @@ def accept_stack_options(**defaults: Unpack[StackOptions]) -> Callable[[ModelFun
     return decorate
 
 
-def _validate_options(function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+def _validate_options(function: Any, hints: dict[str, Any], args: tuple[Any, ...], options: dict[str, Any]) -> None:
     """Check the arguments of a function that makes a model.
 
     Raises:
@@ -145,7 +147,7 @@ def _validate_options(function: Any, args: tuple[Any, ...], options: dict[str, A
             got=str(error),
             repair="give the widths of features, hidden layers and output, and options by name",
         ) from error
-    validate_types(bound, {**get_type_hints(Stack), **get_type_hints(function)})
+    validate_types(bound, hints)
     activation = bound.get("activation")
     if activation is not None and not callable(activation):
         raise InputError(
