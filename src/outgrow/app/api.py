@@ -53,6 +53,7 @@ from outgrow.runtime.system.environment import (
     torchrun_world_size,
 )
 from outgrow.strategies.base import Strategy
+from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
 
 
@@ -312,14 +313,12 @@ def _open_run_directory(out: Path, config: Mapping[str, Any], *, allow_changed_d
     record = opened.config
     # Only the split of links is compared: the checkpoint checks the model, and other options may change.
     _validate_same_links(record["train"], config["train"])
-    opened.acquire_lock()
-    try:
+    with opened.locked_unless_refused():
+        newest = opened.newest_to_resume()
         if not allow_changed_data:
-            validate_same_data(out, record, opened.newest_to_resume(), config["data"])
+            saved = None if newest is None else checkpoint.load_checkpoint(newest)
+            validate_same_data(out, record, saved, config["data"])
         opened.write_json("config.json", {**record, "data": config["data"], "graph_schema": config["graph_schema"]})
-    except BaseException:
-        opened.release_lock()
-        raise
     return opened
 
 

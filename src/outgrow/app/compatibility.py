@@ -68,7 +68,7 @@ def validate_model_fits_graph(graph: Graph, model: Model) -> None:
         raise InputError(
             f"the first layer of the model cannot take the sparse features of {graph.name!r}",
             needed="a first layer that projects before it aggregates, and has no residual",
-            got=_reader_name(model.first_reader),
+            got=stage_name(model.first_reader),
             repair="give the model sparse_input=True, or its first convolution project_first=True",
         )
     if model.in_features != graph.num_features:
@@ -82,8 +82,9 @@ def validate_model_fits_graph(graph: Graph, model: Model) -> None:
     _validate_weights(graph, model)
 
 
-def _reader_name(reads: Encoder | Layer) -> str:
-    return type(reads.conv if isinstance(reads, Layer) else reads).__name__
+def stage_name(stage: Encoder | Layer) -> str:
+    """Return the name of the class of an encoder, or of the convolution of a layer."""
+    return type(stage.conv if isinstance(stage, Layer) else stage).__name__
 
 
 def _validate_parameters(model: Model) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from outgrow.app.compatibility import stage_name
 from outgrow.core.block import Block, Edges
 from outgrow.core.user_warnings import warn_about_model
 from outgrow.nn.encoder import Encoder, LinearEncoder
@@ -85,17 +86,14 @@ def probe_model(model: Model, *, trust_own: bool = True) -> ModelProbe:
 
 @contextmanager
 def _restore_afterwards(model: Model) -> Iterator[None]:
-    modes = {module: module.training for module in model.modules()}
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), model.keeping_modes():
         try:
             yield
         finally:
             with torch.no_grad():
                 for buffer, value in buffers:
                     buffer.copy_(value)
-            for module, mode in modes.items():
-                module.training = mode
 
 
 def _list_stages(model: Model) -> Iterator[tuple[str, Encoder | Layer]]:
@@ -124,7 +122,7 @@ def _probe_stage(name: str, module: Encoder | Layer) -> Iterator[str]:
             yield f"{name} cannot be called on {_NODES} nodes ({type(error).__name__}: {str(error)[:100]})"
             return
         if why:
-            yield from _name_parts(name, module, trains) or [f"{name} ({_describe(module)}) {why}"]
+            yield from _name_parts(name, module, trains) or [f"{name} ({stage_name(module)}) {why}"]
 
 
 def _run_stage(
@@ -259,10 +257,6 @@ def _toy_block(layer: Layer, nodes: Sequence[int], reverse: bool = False) -> Blo
         dst_degree=degree,
         edge_ids=torch.tensor(ids),
     )
-
-
-def _describe(module: Encoder | Layer) -> str:
-    return type(module.conv if isinstance(module, Layer) else module).__name__
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

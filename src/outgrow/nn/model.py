@@ -84,8 +84,14 @@ class Model(nn.Module):
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Context in which all modules are in evaluation mode; afterwards each is in the mode of before."""
+        with self.keeping_modes():
+            self.eval()
+            yield
+
+    @contextmanager
+    def keeping_modes(self) -> Iterator[None]:
+        """Context after which each module is in the mode of before: training or evaluation."""
         modes = {module: module.training for module in self.modules()}
-        self.eval()
         try:
             yield
         finally:

@@ -13,7 +13,6 @@ from outgrow.graph.alignment import align_graph, describe_schema
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.fingerprint import changed_parts, fingerprint_graph
 from outgrow.nn.model import Model
-from outgrow.training import checkpoint
 
 
 def graph_record(graph: Graph) -> dict[str, Any]:
@@ -49,20 +48,21 @@ def align_with_model(graph: Graph, model: Model) -> Graph:
     return align_graph(graph, model.schema, reads_relations=model.reads_relations)
 
 
-def validate_same_data(path: Path, record: Mapping[str, Any], newest: Path | None, now: Mapping[str, str]) -> None:
+def validate_same_data(
+    path: Path, record: Mapping[str, Any], saved: Mapping[str, Any] | None, now: Mapping[str, str]
+) -> None:
     """Check that a run goes on with the data that it was trained on.
 
     Args:
         path: Path of the run.
         record: Content of its ``config.json``.
-        newest: Its newest checkpoint; None if there is none.
+        saved: Content of its newest checkpoint; None if there is none.
         now: Fingerprint of the data to go on with.
 
     Raises:
         InputError: They have changed.
     """
-    saved = {} if newest is None else checkpoint.load_checkpoint(newest)["progress"].get("data", {})
-    before = saved or record.get("data", {})
+    before = (saved["progress"].get("data") if saved else None) or record.get("data")
     if not before:
         warn_about_data(f"the run in {path} recorded no fingerprint of its data: whether they changed is not known")
         return

@@ -78,6 +78,21 @@ class RunDirectory:
         if not self._lock.is_exclusive:
             log_message(f"{self.path} is on a file system without locks: make sure that no other run uses it")
 
+    @contextmanager
+    def locked_unless_refused(self) -> Iterator[None]:
+        """Context that takes the lock, and keeps it unless an error ends the context.
+
+        Raises:
+            InputError: See `acquire_lock`.
+        """
+        self.acquire_lock()
+        try:
+            yield
+        except BaseException:
+            # Also after Ctrl-C: nobody else knows yet that the lock is held.
+            self.release_lock()
+            raise
+
     def release_lock(self) -> None:
         """Release the lock, if this process holds it."""
         if self._lock is not None:

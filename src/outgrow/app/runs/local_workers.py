@@ -12,7 +12,7 @@ from torch import Tensor
 from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.result import Run
 from outgrow.app.runs.session import Session
-from outgrow.app.runs.signals import catch_interruption
+from outgrow.app.runs.signals import GRACE_SECONDS, catch_interruption
 from outgrow.app.runs.workers import Workers
 from outgrow.core.errors import InputError
 from outgrow.graph.store.reader import matches_store, open_store, write_store
@@ -63,7 +63,7 @@ class TrainingJob:
     needs_checkpoints: bool
     device: str = "auto"
     data: Mapping[str, str] = field(default_factory=dict)
-    grace_seconds: float = 30.0
+    grace_seconds: float = GRACE_SECONDS
 
     def __call__(self, context: WorkerContext) -> WorkerResult | None:
         """Train as one worker; return the result on worker 0, None on the others."""

@@ -72,20 +72,16 @@ def plan_resumed_run(
     validate_fanout(loaded, model, config)
     chosen, reason = select_from_cli(choice, strategy_options, loaded, model, config, workers)
     # A run that is still at work here would replace the checkpoint while it is read.
-    directory.acquire_lock()
-    try:
+    with directory.locked_unless_refused():
         # Checked before ``config.json`` is replaced: a refused run stays as it was.
         graph_facts = graph_record(loaded)
         newest = directory.newest_to_resume()
+        saved = None if newest is None else checkpoint.load_checkpoint(newest)
         if not allow_changed_data:
-            validate_same_data(out, record, newest, graph_facts["data"])
-        if newest is not None:
-            _validate_checkpoint(newest, model, config, graph_facts["data"])
+            validate_same_data(out, record, saved, graph_facts["data"])
+        if newest is not None and saved is not None:
+            _validate_checkpoint(saved, newest, model, config, graph_facts["data"])
         directory.write_json("config.json", {**record, **graph_facts, **training_record(config, chosen, workers)})
-    except BaseException:
-        # Also after Ctrl-C: nobody else knows yet that the lock is held.
-        directory.release_lock()
-        raise
     return RunPlan(
         graph=loaded,
         model=model,
@@ -150,14 +146,14 @@ def _to_record(given: Mapping[str, object]) -> dict[str, object]:
     return same
 
 
-def _validate_checkpoint(path: Path, model: Model, config: TrainConfig, data: Mapping[str, str]) -> None:
+def _validate_checkpoint(
+    saved: dict[str, Any], path: Path, model: Model, config: TrainConfig, data: Mapping[str, str]
+) -> None:
     """Check that the newest checkpoint fits the model and its optimizer, and allows the number of epochs.
 
     Raises:
         InputError: It does not.
     """
-    progress = checkpoint.restore_checkpoint(
-        checkpoint.load_checkpoint(path), path, model, config.make_optimizer(model)
-    )
+    progress = checkpoint.restore_checkpoint(saved, path, model, config.make_optimizer(model))
     progress.adopt_data(data)
     checkpoint.validate_step_signature(progress, path, progress.course, config.epochs)

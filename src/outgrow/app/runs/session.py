@@ -20,7 +20,7 @@ from outgrow.app.model_probe import probe_model
 from outgrow.app.runs.directory import HintsWriter, RunDirectory
 from outgrow.app.runs.memory_monitor import MemoryMonitor, make_worker_record
 from outgrow.app.runs.result import Run
-from outgrow.app.runs.signals import catch_interruption
+from outgrow.app.runs.signals import GRACE_SECONDS, catch_interruption
 from outgrow.app.runs.tensorboard import TensorBoardLogger
 from outgrow.app.runs.trace import chrome_trace
 from outgrow.core.errors import TrainingError
@@ -105,7 +105,7 @@ class Session:
     should_stop: Callable[[], bool] | None = None
     warn: Callable[[str], None] = log_message
     data: Mapping[str, str] = field(default_factory=dict)
-    grace_seconds: float = 30.0
+    grace_seconds: float = GRACE_SECONDS
 
     def run(self, *, resume: bool) -> Run:
         """Train, from the last checkpoint if ``resume``, and write the files of the run."""
@@ -148,7 +148,8 @@ class Session:
                 files = directory if comm.is_rank_zero else None
                 trainer.resume(comm.broadcast(files and files.latest_checkpoint(self.warn)), self.data)
                 problem.resume_hints.update(comm.broadcast({} if directory is None else directory.resume_hints))
-            trainer.progress.adopt_data(self.data)
+            else:
+                trainer.progress.adopt_data(self.data)
             # A run with one approximate session is never exact again.
             trainer.progress.exact &= is_exact
             if comm.is_rank_zero:

@@ -16,6 +16,10 @@ ENDING = tuple(
 """Signals that are caught; Slurm warns by SIGUSR1 if it is asked to, Kubernetes and spot machines by SIGTERM."""
 
 
+GRACE_SECONDS = 30.0
+"""How long training may go on after a signal of a scheduler, unless a user says otherwise."""
+
+
 class Interruption:
     """Whether a signal has asked to end a run, and which. Final."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_type_hints
 
+from outgrow.app.runs.signals import GRACE_SECONDS
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice, validate_types
 from outgrow.graph.graph import Graph
@@ -31,7 +32,7 @@ class Workers:
     device: str = "auto"
     max_restarts: int = 0
     heartbeat_seconds: float = 30.0
-    grace_seconds: float = 30.0
+    grace_seconds: float = GRACE_SECONDS
 
     def __post_init__(self) -> None:
         validate_types(asdict(self), get_type_hints(Workers))

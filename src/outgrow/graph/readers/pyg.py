@@ -153,8 +153,8 @@ class PygSource(GraphSource):
         first, labels = known[0]
         if len(self._stores) == 1:
             return labels
-        at = self._borders.index(first)
-        if labels.shape not in {(count := self._borders[at + 1] - first,), (count, 1)}:
+        count = self._borders[self._borders.index(first) + 1] - first
+        if labels.shape not in ((count,), (count, 1)):
             raise _attribute_error("y", f"one label for each of {count} nodes", f"shape {list(labels.shape)}")
         # Nodes of all other types are unlabelled.
         all_labels = np.full(self._borders[-1], -1, dtype=np.int64)

@@ -175,8 +175,12 @@ def _row_blocks(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 def array_checksum(tensor: Tensor) -> str:
     """Return the checksum that an array has in the manifest of a store."""
+    return _checksum(_stored_values(tensor))
+
+
+def _checksum(values: NDArray[Any]) -> str:
     total = hashlib.sha256()
-    values = _stored_values(tensor)
+    # In blocks, so that pages which were read can be evicted again.
     for block in _row_blocks(values):
         total.update(np.ascontiguousarray(block, dtype=values.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data)
     return total.hexdigest()
@@ -220,13 +224,9 @@ def _array_to_tensor(values: NDArray[Any], entry: ArrayEntry) -> Tensor:
 
 
 def _verify_checksum(path: Path, entry: ArrayEntry, values: NDArray[Any]) -> None:
-    total = hashlib.sha256()
-    flat = values.reshape(-1).view(np.uint8)
-    # In blocks, so that pages which were read can be evicted again.
-    for first in range(0, len(flat), _BLOCK_BYTES):
-        total.update(flat[first : first + _BLOCK_BYTES].data)
-    if total.hexdigest() != entry.sha256:
-        raise _broken_store_error(path, f"data of checksum {entry.sha256[:16]}", total.hexdigest()[:16])
+    found = _checksum(values)
+    if found != entry.sha256:
+        raise _broken_store_error(path, f"data of checksum {entry.sha256[:16]}", found[:16])
 
 
 def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: MappedFiles) -> Graph:
