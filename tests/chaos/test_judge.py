@@ -32,6 +32,7 @@ FAILED = Ending(code=1, seconds=1, errors=ERROR, checkpoints=True)
 AGAIN_WHOLE = replace(WHOLE, errors=f"{SAID}; all workers start again (restart 1)")
 EARLY = replace(FAILED, checkpoints=False)
 NO_ROOM = replace(FAILED, code=2, errors=ERROR.replace(SAID, "No space left on device"))
+FROM_START = replace(WHOLE, errors="the run in x has no checkpoint yet: it starts from the beginning")
 REFUSED = Ending(code=2, seconds=1, errors="error: the run in x has no checkpoint")
 
 
@@ -41,6 +42,7 @@ REFUSED = Ending(code=2, seconds=1, errors="error: the run in x has no checkpoin
         (KILL, FAILED, WHOLE, "resumed"),
         (KILL, replace(FAILED, partial=("epoch-00000002.partial",)), WHOLE, "resumed"),
         (KILL, EARLY, REFUSED, "no checkpoint"),
+        (KILL, EARLY, FROM_START, "no checkpoint"),
         (replace(KILL, ends=None), WHOLE, None, "went on"),
         (AGAIN, AGAIN_WHOLE, None, "went on"),
         (ALONE, Ending(code=-9, seconds=1, errors="", checkpoints=True), WHOLE, "resumed"),
@@ -71,6 +73,7 @@ def test_what_is_promised(promise: Promise | None, first: Ending, resumed: Endin
         (KILL, FAILED, replace(WHOLE, metrics=(*METRICS[:2], (1.0, 0.6)))),
         (KILL, FAILED, replace(WHOLE, partial=("epoch-00000002.partial",))),
         (KILL, EARLY, WHOLE),
+        (KILL, EARLY, replace(FROM_START, summary={**REFERENCE, "loss": [3.0, 2.0, 1.0000001]})),
         (KILL, WHOLE, None),
         (AGAIN, WHOLE, None),
         (AGAIN, replace(AGAIN_WHOLE, summary={**REFERENCE, "val_accuracy": 0.6}), None),
