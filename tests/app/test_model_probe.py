@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -27,9 +27,15 @@ class DrawsInUpdate(GINConv):
         return nn.functional.dropout(super().update(x_VD, aggregate_VCF), 0.5, training=self.training)
 
 
-class DrawsFromTheSystem(GINConv):
+class DrawsWithoutSeed(GINConv):
+    """Stands for draws that no seed of torch changes: each call gives another factor, and never the same twice."""
+
+    def __init__(self, *widths: int) -> None:
+        super().__init__(*widths)
+        self.calls = itertools.count(1)
+
     def update(self, x_VD: Any, aggregate_VCF: Tensor) -> Tensor:
-        return super().update(x_VD, aggregate_VCF) * (1 + os.urandom(1)[0])
+        return super().update(x_VD, aggregate_VCF) * next(self.calls)
 
 
 class CentresRows(GINConv):
@@ -67,7 +73,7 @@ FOUND: dict[str, tuple[Callable[[], Model], str]] = {
     ),
     "softmax over rows": (lambda: activated(nn.Softmax(0)), "layers.0.activation (Softmax) looks across rows"),
     "dropout by a function": (lambda: Model([Layer(DrawsInUpdate(IN, 3))]), "layers.0 (DrawsInUpdate) draws"),
-    "draws of the system": (lambda: Model([Layer(DrawsFromTheSystem(IN, 3))]), "layers.0 (DrawsFromTheSystem) draws"),
+    "draws without a seed": (lambda: Model([Layer(DrawsWithoutSeed(IN, 3))]), "layers.0 (DrawsWithoutSeed) draws"),
     "a mean over rows": (lambda: Model([Layer(CentresRows(IN, 3))]), "layers.0 (CentresRows) looks across rows"),
     "the position of rows": (lambda: Model([Layer(CountsRows(IN, 3))]), "layers.0 (CountsRows) looks across rows"),
     "an encoder": (

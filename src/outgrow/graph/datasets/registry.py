@@ -7,7 +7,7 @@ ogbn-*: Hu et al.: Open Graph Benchmark, NeurIPS 2020.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -30,9 +30,9 @@ def datasets() -> Mapping[str, Dataset]:
     return _DATASETS
 
 
-def _npz_file_set(file: str, name: str) -> FileSet:
+def _npz_file_set(file: str, name: str, *, annotations: Collection[str] = ()) -> FileSet:
     def open_source(folder: Path) -> GraphSource:
-        return NpzSource(folder / file, name)
+        return NpzSource(folder / file, name, annotations=annotations)
 
     return FileSet(paths=(file,), open_source=open_source)
 
@@ -176,7 +176,7 @@ _ALL = (
         features=3_780,
         classes=50,
         licence="package metadata of the Debian archive",
-        file_sets=(_npz_file_set("debian.npz", "debian"),),
+        file_sets=(_npz_file_set("debian.npz", "debian", annotations=("names", "words")),),
         build=(
             "build debian.npz from the Packages index of Debian 12 (bookworm, main, amd64): packages as nodes, kinds "
             "of dependency as edge_type, sections as label, TF-IDF of the one-line descriptions as features"

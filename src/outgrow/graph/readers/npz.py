@@ -9,7 +9,7 @@ is ever unpickled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,12 @@ class NpzSource(GraphSource):
     Args:
         path: The file.
         name: Name of the graph; the name of the file by default.
+        annotations: Keys of texts about the graph, such as names of its nodes: passed over without a warning.
     """
 
-    def __init__(self, path: Path, name: str | None = None) -> None:
+    def __init__(self, path: Path, name: str | None = None, *, annotations: Collection[str] = ()) -> None:
         self._name = name or Path(path).stem
+        self._annotations = frozenset(annotations)
         self._archive = NpzArchive(Path(path))
 
     @property
@@ -77,8 +79,8 @@ class NpzSource(GraphSource):
         )
 
     def list_unread(self) -> tuple[str, ...]:
-        """Return the keys that are not read."""
-        return unread_keys(self._archive, with_edges=True)
+        """Return the keys that are not read and are no annotations."""
+        return tuple(key for key in unread_keys(self._archive, with_edges=True) if key not in self._annotations)
 
 
 def unread_keys(archive: NpzArchive, *, with_edges: bool) -> tuple[str, ...]:
