@@ -46,6 +46,7 @@ class Operation(NamedTuple):
     op: Callable[..., Any]
     tensor: Tensor
     peer: int
+    group: None = None
     tag: int = 0
 
 
@@ -206,11 +207,11 @@ class ThreadRank:
     def get_world_size(self) -> int:
         return self.group.size
 
-    def isend(self, tensor: Tensor, peer: int, *, tag: int) -> Sent:
+    def isend(self, tensor: Tensor, peer: int, group: None = None, tag: int = 0) -> Sent:
         self.group.send(self.rank, peer, tag, tensor.clone())
         return Sent()
 
-    def irecv(self, tensor: Tensor, peer: int, *, tag: int) -> Received:
+    def irecv(self, tensor: Tensor, peer: int, group: None = None, tag: int = 0) -> Received:
         return Received(self.group, (peer, self.rank, tag), tensor)
 
     def all_reduce(self, tensor: Tensor) -> None:

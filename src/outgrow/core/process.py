@@ -1,4 +1,4 @@
-"""`end_with_parent`: child processes that do not outlive their parent. Imports nothing large."""
+"""How processes end: with their parent, or by a signal as by an exception. Imports nothing large."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ctypes
 import os
 import signal
 import sys
+from types import FrameType
+from typing import NoReturn
 
 _SET_SIGNAL_OF_PARENTS_DEATH = 1  # PR_SET_PDEATHSIG
 
@@ -26,3 +28,13 @@ def end_with_parent(parent: int | None = None) -> None:
     # After the call above: a parent that ended earlier sends no signal any more.
     if parent is not None and os.getppid() != parent:
         os._exit(1)
+
+
+def exit_code(number: int) -> int:
+    """Return the exit code of a program that a signal has ended, as shells and schedulers know it."""
+    return 128 + number
+
+
+def exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
+    """Handle a signal by an exception, so that files are removed."""
+    raise SystemExit(exit_code(number))

@@ -30,6 +30,30 @@ for out in ("first", "second"):
 assert curves[0] == curves[1]
 """
 
+OWN_GROUP = """
+import sys, torch, torch.distributed as dist
+import outgrow as og
+graph = og.load(sys.argv[1])
+if len(sys.argv) == 3:
+    dist.init_process_group("gloo")
+else:
+    dist.init_process_group("gloo", init_method="file://" + sys.argv[3], rank=int(sys.argv[4]), world_size=2)
+curves = []
+for _ in range(2):
+    torch.manual_seed(dist.get_rank())
+    model = og.nn.GCN(graph.num_features, 8, graph.num_classes)
+    run = og.train(graph, model, epochs=3, progress=False)
+    assert run.summary["workers"] == 2
+    curves.append(run.loss)
+assert curves[0] == curves[1]
+ones = torch.ones(1)
+dist.all_reduce(ones)
+assert ones.item() == 2, "the group of the program is as it was"
+with open(f"{sys.argv[2]}{dist.get_rank()}", "w") as file:
+    file.write(repr(curves[0]))
+dist.destroy_process_group()
+"""
+
 
 def torchrun(*words: object) -> subprocess.Popen[str]:
     settings = {name: value for name, value in os.environ.items() if not name.endswith("NUM_THREADS")}
@@ -59,6 +83,26 @@ def test_a_script_may_train_twice(npz: Path, tmp_path: Path) -> None:
     assert found["workers"] == 2
     assert found["ledger"]["peer"]["activations"] > 0
     assert (tmp_path / "second" / "checkpoint").is_dir()
+
+
+@pytest.mark.parametrize("launched", [pytest.param(True, marks=pytest.mark.slow), False])
+def test_a_group_that_the_program_has_is_joined(launched: bool, npz: Path, tmp_path: Path) -> None:
+    """Of torchrun, or of processes that only the program knows."""
+    script, out = tmp_path / "script.py", tmp_path / "curve-"
+    script.write_text(OWN_GROUP)
+    if launched:
+        started = [torchrun(script, npz, out)]
+    else:
+        command = [sys.executable, str(script), str(npz), str(out), str(tmp_path / "store")]
+        started = [
+            subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for rank in range(2)
+        ]
+    for process in started:
+        _, err = ended(process)
+        assert process.returncode == 0, err
+    first, second = (Path(f"{out}{rank}").read_text() for rank in range(2))
+    assert first == second
 
 
 @pytest.mark.slow

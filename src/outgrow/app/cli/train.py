@@ -14,6 +14,7 @@ import typer
 from outgrow.app.cli.options import parse_assignments
 from outgrow.app.console import log_message, print_ledger
 from outgrow.core.errors import InputError
+from outgrow.core.process import exit_code
 from outgrow.core.validation import validate_choice
 from outgrow.runtime.system.environment import gc_paused_import, torchrun_world_size
 
@@ -147,7 +148,6 @@ def train(
         from outgrow.app.runs.directory import RunDirectory
         from outgrow.app.runs.new_run import plan_new_run
         from outgrow.app.runs.resume import plan_resumed_run
-        from outgrow.app.runs.signals import exit_code
         from outgrow.app.runs.workers import Workers, resolve_num_workers
 
     given: dict[str, object] = {

@@ -10,12 +10,16 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
+from outgrow.core.process import exit_code, exit_on_signal
+
 ENDING = tuple(
     number for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if (number := getattr(signal, name, None)) is not None
 )
 """Signals that are caught; Slurm warns by SIGUSR1 if it is asked to, Kubernetes and spot machines by SIGTERM."""
 
 
+# The last is what a worker of torchrun does while it does not train.
+_DEFAULT = (signal.SIG_DFL, signal.default_int_handler, exit_on_signal)
 GRACE_SECONDS = 30.0
 """How long training may go on after a signal of a scheduler, unless a user says otherwise."""
 
@@ -44,11 +48,7 @@ def catch_interruption(grace_seconds: float) -> Iterator[Interruption]:
     if threading.current_thread() is not threading.main_thread():
         yield interruption
         return
-    before = {
-        number: handler
-        for number in ENDING
-        if (handler := signal.getsignal(number)) in (signal.SIG_DFL, signal.default_int_handler)
-    }
+    before = {number: handler for number in ENDING if (handler := signal.getsignal(number)) in _DEFAULT}
     timer: threading.Timer | None = None
 
     def restore() -> None:
@@ -73,11 +73,6 @@ def catch_interruption(grace_seconds: float) -> Iterator[Interruption]:
         if timer is not None:
             timer.cancel()
         restore()
-
-
-def exit_code(number: int) -> int:
-    """Return the exit code of a program that a signal has ended, as shells and schedulers know it."""
-    return 128 + number
 
 
 def raise_as_signal(number: int) -> NoReturn:

@@ -9,14 +9,12 @@ import copy
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from datetime import timedelta
 from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import Store  # type: ignore[attr-defined]
 
 from outgrow.core import deprecation, old_names
 from outgrow.core.ledger import Kind, Ledger, Link
@@ -27,7 +25,6 @@ from outgrow.runtime.distributed.async_exchange import CommunicationError as Com
 from outgrow.runtime.distributed.serialization import deserialize, serialize
 
 _TAGS = 1 << 30  # a communicator and its background one use different halves of the 31-bit tags: messages never mix
-_PATIENCE = timedelta(days=7)  # practically no timeout: a slow worker is not dead, and heartbeats detect dead ones
 
 
 class ExchangeHandle(Protocol):
@@ -308,20 +305,6 @@ class ProcessGroupComm(Comm):
             self.ledger.add_bytes(self.links[peer], kind, num_bytes)
 
 
-def join_process_group(rank: int, size: int, store: Store) -> Comm:
-    """Join the process group and return its communicator.
-
-    Args:
-        rank: Number of this worker.
-        size: Number of workers.
-        store: Rendezvous store, which no other group has used.
-    """
-    with communication_errors():
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.device_count() and dist.is_nccl_available() else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
-        return ProcessGroupComm()
-
-
 class _LocalRows:
     """Handle of rows that stay in this process."""
 
@@ -336,7 +319,7 @@ def _post_operations(operations: list[dist.P2POp], *, batched: bool) -> list[Any
     """Start operations and return their works. NCCL needs them as one batch, and has no tags."""
     if batched:
         return dist.batch_isend_irecv(operations) if operations else []
-    return [call.op(call.tensor, call.peer, tag=call.tag) for call in operations]
+    return [call.op(call.tensor, call.peer, call.group, call.tag) for call in operations]
 
 
 def _split_bytes(rows: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:

@@ -15,18 +15,16 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn, TypeVar
 
 import psutil
-from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
-from torch.distributed.rendezvous import rendezvous
 
 from outgrow.core.errors import OutgrowError, WorkerError
-from outgrow.runtime.distributed.comm import Comm, CommunicationError, join_process_group
+from outgrow.core.process import exit_on_signal
+from outgrow.runtime.distributed.comm import Comm, CommunicationError
 from outgrow.runtime.distributed.heartbeat import Heartbeat
 from outgrow.runtime.distributed.job_files import (
     FailureRecord,
@@ -36,14 +34,16 @@ from outgrow.runtime.distributed.job_files import (
     explain_write_error,
     serialize_by_value,
 )
+from outgrow.runtime.distributed.meeting import meet_workers
 from outgrow.runtime.distributed.peer_watchdog import PeerWatchdog
+from outgrow.runtime.distributed.process_group import join_process_group
 from outgrow.runtime.storage.tempdir_reaper import temporary_directory
+from outgrow.runtime.system.environment import torchrun_rank, torchrun_world_size
 from outgrow.runtime.system.sigbus import explain_bus_errors
 
 T = TypeVar("T")
 # A worker that lost a peer waits this long before it fails, so that torchrun sees the peer's failure first.
 _SETTLE_SECONDS = 3.0
-_MEET_SECONDS = 300.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,7 +53,7 @@ class WorkerContext:
     Attributes:
         comm: Communicator with the other workers.
         folder: Scratch folder shared by the workers of a host, removed after the run.
-        attempt: Number of restarts so far.
+        attempt: Number of restarts so far, of the whole group.
         send_message: Sends an object to the process that runs the workers; under torchrun, to this process's
             own ``on_message``.
         should_stop: Whether the run should stop. Workers may see the change at different times.
@@ -137,7 +137,7 @@ def run_under_torchrun(
     on_message: Callable[[object], None] = lambda message: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> T:
-    """Run a task as one worker of the group that torchrun has started. All its processes must call this.
+    """Run a task as one worker of the group that torchrun, or the program, has started; all of them must call this.
 
     torchrun detects workers that die; their peers detect silent ones (`PeerWatchdog`).
 
@@ -154,43 +154,26 @@ def run_under_torchrun(
         Exception: Raised by the task. If a peer is gone, only after a delay, so that torchrun sees the peer
             first.
     """
-    rank = int(os.environ["RANK"])
-    size = int(os.environ["WORLD_SIZE"])
-    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    rank, size = torchrun_rank(), torchrun_world_size()
     parent = os.getppid()
     # All workers are on this host: no traffic need cross, or be reachable from, a network.
     if os.environ.get("LOCAL_WORLD_SIZE") == str(size):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
     with _report_failure(rank, size):
-        group_store, watchdog_store = _make_stores(size, attempt)
-        comm = join_process_group(rank, size, group_store)
-        with _exit_on_sigterm(), _shared_folder(watchdog_store) as folder:
-            watchdog = PeerWatchdog(watchdog_store, rank, size, heartbeat_seconds)
+        met = meet_workers(rank, size)
+        with _shared_folder(met.watchdog_store) as folder:
+            watchdog = PeerWatchdog(met.watchdog_store, rank, size, heartbeat_seconds)
+            # Before the group: what waits for a host that is gone waits no longer than for its heartbeat.
             with watchdog, Heartbeat(watchdog.send_beat, parent, folder), explain_bus_errors():
-                result = task(
-                    WorkerContext(
-                        comm=comm, folder=folder, attempt=attempt, send_message=on_message, should_stop=should_stop
-                    )
+                comm = join_process_group(rank, size, met.group_store)
+                context = WorkerContext(
+                    comm=comm, folder=folder, attempt=met.attempt, send_message=on_message, should_stop=should_stop
                 )
-                # Inside the context: it waits for the slowest worker, and heartbeats must go on meanwhile.
-                comm.close()
+                with _exit_on_sigterm():
+                    result = task(context)
+                    # Inside the context: it waits for the slowest worker, and heartbeats must go on meanwhile.
+                    comm.close()
         return result
-
-
-def _make_stores(size: int, attempt: int) -> tuple[Store, Store]:
-    """Return the group's rendezvous store, and a separate connection to it: threads must not share one.
-
-    A process may train several times, each time in a new group, which must not read the keys of earlier
-    groups.
-    """
-    shared, _, _ = next(rendezvous("env://"))
-    # All workers of a group join before any leaves it, so the count tells the number of earlier groups.
-    earlier = (shared.add(f"outgrow-{attempt}/joins", 1) - 1) // size
-    address = os.environ["MASTER_ADDR"]
-    port = int(os.environ["MASTER_PORT"])
-    own = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=_MEET_SECONDS))
-    prefix = f"outgrow-{attempt}-{earlier}"
-    return PrefixStore(f"{prefix}/group", shared), PrefixStore(f"{prefix}/talk", own)
 
 
 @contextmanager
@@ -220,7 +203,7 @@ def _exit_on_sigterm() -> Iterator[None]:
     # A handler that the user has set stays.
     own = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if own:
-        signal.signal(signal.SIGTERM, _raise_on_signal)
+        signal.signal(signal.SIGTERM, exit_on_signal)
     try:
         yield
     finally:
@@ -251,7 +234,3 @@ def _peer_error(who: str, error: Exception) -> WorkerError:
         got=describe_exception(error),
         repair="look at what the others have written: one of them failed first; --resume goes on from a checkpoint",
     )
-
-
-def _raise_on_signal(signum: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + signum)

@@ -7,13 +7,23 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def torchrun_world_size() -> int:
-    """Return the number of workers that torchrun has started; 0 if this process was started alone."""
+    """Return the number of workers that torchrun, or the program by itself, has started; 0 if this process is alone."""
+    if group := _program_group():
+        return int(group.get_world_size())
     return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in _NAMES) else 0
+
+
+def torchrun_rank() -> int:
+    """Return the rank of this process in the group; 0 if it is alone."""
+    if group := _program_group():
+        return int(group.get_rank())
+    return int(os.environ["RANK"]) if torchrun_world_size() else 0
 
 
 def torchrun_num_nodes() -> int:
@@ -24,7 +34,13 @@ def torchrun_num_nodes() -> int:
 
 def is_torchrun_leader() -> bool:
     """Whether this process is rank 0 of torchrun's group, or was started alone."""
-    return not torchrun_world_size() or os.environ["RANK"] == "0"
+    return torchrun_rank() == 0
+
+
+def _program_group() -> Any:
+    """Return `torch.distributed` if the program has called ``init_process_group``; None otherwise."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed if distributed and distributed.is_available() and distributed.is_initialized() else None
 
 
 _too_late = False
