@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from outgrow.core.errors import InputError
 from outgrow.engine.inference import infer_full_graph
 from outgrow.graph.topology import Topology
 from outgrow.nn import (
@@ -203,27 +204,27 @@ def test_decoupled_gat_is_decoupled_with_heads() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"gamma": 0.0}, r"gamma must be in \(0, 1\], got 0"),
-        ({"gamma": 1.5}, r"gamma must be in \(0, 1\], got 1.5"),
+        ({"gamma": 0.0}, "option gamma is out of range"),
+        ({"gamma": 1.5}, "above 0, at most 1\n  got:    1.5"),
         ({"gamma": -0.1}, "gamma"),
         ({"gamma": math.nan}, "gamma"),
         ({"gamma": 1.5, "heads": 2}, "gamma"),
         ({"gamma": 0.0, "num_relations": 2}, "gamma"),
-        ({"rounds": 0}, "rounds must be at least 1, got 0"),
-        ({"rounds": -1}, "rounds must be at least 1, got -1"),
-        ({"heads": 2, "num_relations": 3}, "not both: got 2 heads, 3 relations"),
-        ({"num_relations": -1}, "num_relations must be at least 1, got -1"),
-        ({"heads": -1}, "heads must be at least 0, got -1"),
-        ({"layers": 0}, "at least 1 layer, got 0"),
+        ({"rounds": 0}, "option rounds is out of range"),
+        ({"rounds": -1}, "got:    -1"),
+        ({"heads": 2, "num_relations": 3}, "not both\n  got:    2 heads, 3 relations"),
+        ({"num_relations": -1}, "option num_relations is out of range"),
+        ({"heads": -1}, "option heads is out of range"),
+        ({"layers": 0}, "option layers is out of range"),
         ({"dropout": 1.0}, "dropout"),
     ],
     ids=str,
 )
 def test_arguments_out_of_range(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(InputError, match=told):
         Decoupled(IN, HIDDEN, OUT, **options)
 
 
 def test_widths_out_of_range() -> None:
-    with pytest.raises(ValueError, match="hidden 0"):
+    with pytest.raises(InputError, match="option hidden is out of range"):
         Decoupled(IN, 0, OUT)

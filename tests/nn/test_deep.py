@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from outgrow.core.errors import InputError
 from outgrow.nn import GCN, Epilogue, FiLM, GCNConv, Layer, Model, SAGEConv
 from outgrow.strategies.full import Full
 from planted import WIDTH, planted
@@ -46,7 +47,7 @@ def test_a_deep_stack_learns(make: Callable[[], Model]) -> None:
 
 
 def test_a_residual_needs_equal_widths() -> None:
-    with pytest.raises(ValueError, match="in 4, out 5"):
+    with pytest.raises(InputError, match="in 4, out 5"):
         Layer(GCNConv(4, 5), Epilogue(residual=True))
 
 

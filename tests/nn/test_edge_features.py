@@ -80,5 +80,5 @@ def test_relations_that_the_layer_does_not_know() -> None:
     x_VD = normal(looped.num_nodes, IN)
     with pytest.raises(InputError, match="relational"):
         Layer(conv)(looped.block, x_VD, x_VD)
-    with pytest.raises(ValueError, match="num_relations"):
+    with pytest.raises(InputError, match="num_relations"):
         GATConv(IN, OUT, HEADS, num_relations=-1)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from outgrow.core.errors import InputError
 from outgrow.engine.inference import infer_full_graph
 from outgrow.nn import (
     GCN,
@@ -166,26 +167,26 @@ def test_widths_of_a_chain() -> None:
 @pytest.mark.parametrize(
     ("encoders", "told"),
     [
-        (lambda: [], "at least 1 encoder, got 0"),
-        (lambda: [LinearEncoder(4, 5), LinearEncoder(6, 2)], "gives 5 columns, the next takes 6"),
+        (lambda: [], "a chain has no encoders"),
+        (lambda: [LinearEncoder(4, 5), LinearEncoder(6, 2)], "6 columns, which an encoder takes\n  got:    5 columns"),
         (
             lambda: [LinearEncoder(4, 5), AttentionScores(5, 2), LinearEncoder(5, 2)],
-            "gives 9 columns, the next takes 5",
+            "5 columns, which an encoder takes\n  got:    9 columns",
         ),
     ],
 )
 def test_a_chain_that_does_not_fit(encoders: Callable[[], list[Encoder]], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(InputError, match=told):
         SequentialEncoder(encoders())
 
 
 def test_a_residual_needs_equal_widths() -> None:
-    with pytest.raises(ValueError, match="in 4, out 5"):
+    with pytest.raises(InputError, match="in 4, out 5"):
         LinearEncoder(4, 5, Epilogue(residual=True))
 
 
 def test_a_model_whose_encoder_does_not_fit() -> None:
-    with pytest.raises(ValueError, match="the first layer takes 5 columns, the encoder gives 4"):
+    with pytest.raises(InputError, match="5 columns, which the first layer takes\n  got:    4 columns"):
         Model([Layer(GCNConv(5, 3))], encoder=LinearEncoder(IN, 4))
 
 

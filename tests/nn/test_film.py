@@ -43,7 +43,7 @@ def test_a_graph_without_relations_is_refused() -> None:
 
 
 def test_a_negative_number_of_relations_is_refused() -> None:
-    with pytest.raises(ValueError, match="-1"):
+    with pytest.raises(InputError, match="-1"):
         FiLMConv(IN, OUT, num_relations=-1)
 
 

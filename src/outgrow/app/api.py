@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -26,18 +25,19 @@ from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.plan.question import PlanSite, candidate_layouts, query_for_graph
 from outgrow.app.plan.table import PlanReport
 from outgrow.app.predictions import compute_embeddings, compute_logits
-from outgrow.app.runs.data import align_with_model, graph_record, validate_same_data
+from outgrow.app.runs.data import align_with_model, graph_record
 from outgrow.app.runs.directory import RunDirectory, release_on_exit
 from outgrow.app.runs.local_workers import run_session
 from outgrow.app.runs.progress import make_progress_display
+from outgrow.app.runs.python_run import create_run_directory, open_run_directory, resolve_resume
 from outgrow.app.runs.result import Run
 from outgrow.app.runs.session import Session
 from outgrow.app.runs.signals import raise_as_signal
 from outgrow.app.runs.torchrun import join_torchrun_session
 from outgrow.app.runs.workers import Workers, resolve_workers, validate_workers
 from outgrow.app.strategy_registry import resolve_strategy
-from outgrow.core.errors import InputError
-from outgrow.core.validation import validate_positive
+from outgrow.core.arguments import check_arguments
+from outgrow.core.validation import validate_positive, validate_types
 from outgrow.graph import datasets
 from outgrow.graph.alignment import describe_schema
 from outgrow.graph.builders.in_memory import assemble_graph
@@ -53,10 +53,12 @@ from outgrow.runtime.system.environment import (
     torchrun_world_size,
 )
 from outgrow.strategies.base import Strategy
-from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
 
+Option = TypeVar("Option", bool, str)
 
+
+@check_arguments()
 def load(source: object, *, data_dir: str | Path | None = None, undirected: bool | None = None) -> Graph:
     """Load a graph.
 
@@ -78,6 +80,7 @@ def load(source: object, *, data_dir: str | Path | None = None, undirected: bool
     return assemble_graph(reader_for_object(source), undirected=bool(undirected))
 
 
+@check_arguments(unchecked=("graph", "model"))
 def train(
     graph: Graph,
     model: Model,
@@ -121,8 +124,8 @@ def train(
         KeyboardInterrupt: Ctrl-C has ended training, after the epoch; the files of the run are written.
         SystemExit: SIGTERM, SIGHUP or SIGUSR1 has, with the exit code that a shell gives for it.
     """
-    worker_settings = resolve_workers(workers, options.pop("device", "auto"))
-    allow_changed_data = bool(options.pop("allow_changed_data", False))
+    allow_changed_data = _pop_option(options, "allow_changed_data", False)
+    worker_settings = resolve_workers(workers, _pop_option(options, "device", "auto"))
     validate_argument_types(graph, model)
     graph = align_with_model(graph, model)
     validate_problem(graph, model)
@@ -138,7 +141,7 @@ def train(
     else:
         chosen, _ = resolve_strategy(strategy, batches=not settings.batch_config.is_full_graph)
     validate_strategy(graph, model, chosen, settings)
-    resumes = _resolve_resume(resume, out)
+    resumes = resolve_resume(resume, out)
     facts = graph_record(graph) if out is not None and is_torchrun_leader() else {}
 
     def make_directory(again: bool) -> RunDirectory | None:
@@ -153,8 +156,8 @@ def train(
             **facts,
         }
         if out is None or not resumes:
-            return _create_run_directory(out, config, resume=resumes, again=again)
-        return _open_run_directory(Path(out), config, allow_changed_data=allow_changed_data or again)
+            return create_run_directory(out, config, resume=resumes, again=again)
+        return open_run_directory(Path(out), config, allow_changed_data=allow_changed_data or again)
 
     if progress and is_torch_preloaded():
         log_message("import outgrow before torch: torch's waiting threads now take time from the kernels")
@@ -188,6 +191,7 @@ def train(
     return run
 
 
+@check_arguments(unchecked=("graph", "model"))
 def plan(
     graph: Graph,
     model: Model,
@@ -217,7 +221,7 @@ def plan(
     Raises:
         InputError: The graph, the model, the machine or an option cannot be used.
     """
-    device = str(options.pop("device", "auto"))
+    device = _pop_option(options, "device", "auto")
     validate_problem(graph, model)
     validate_positive("plan", workers=workers)
     settings = (config or TrainConfig()).with_options(**options)
@@ -228,6 +232,7 @@ def plan(
     return PlanReport(planner.make_plan(query_for_graph(graph, model, settings, site)))
 
 
+@check_arguments(unchecked=("graph", "model"))
 def predict(graph: Graph, model: Model) -> Tensor:
     """Return ``[V, C]`` logits of every node, from its full neighbourhood, layer by layer in bounded memory.
 
@@ -243,6 +248,7 @@ def predict(graph: Graph, model: Model) -> Tensor:
     return compute_logits(graph, model)
 
 
+@check_arguments(unchecked=("graph", "model"))
 def embed(graph: Graph, model: Model) -> Tensor:
     """Return ``[V, H]`` embeddings of every node: the input of the last layer or, if any, of the decoder.
 
@@ -256,6 +262,7 @@ def embed(graph: Graph, model: Model) -> Tensor:
     return compute_embeddings(graph, model)
 
 
+@check_arguments()
 def convert(
     source: str | Path,
     dest: str | Path,
@@ -283,57 +290,8 @@ def convert(
     return write(reader, Path(dest), undirected=undirected, memory_bytes=memory_bytes, overwrite=overwrite)
 
 
-def _resolve_resume(resume: bool | str, out: str | Path | None) -> bool:
-    """Return whether there is a run to go on with, or should be."""
-    if resume == "auto":
-        return out is not None and (Path(out) / "config.json").is_file()
-    if not isinstance(resume, bool):
-        raise InputError(
-            "resume is not understood",
-            needed='True, False or "auto"',
-            got=repr(resume),
-            repair='give "auto" to go on with a run if there is one',
-        )
-    return resume
-
-
-def _create_run_directory(
-    out: str | Path | None, config: Mapping[str, Any], *, resume: bool, again: bool
-) -> RunDirectory | None:
-    if out is not None:
-        return RunDirectory.create(Path(out), config, again=again)
-    if resume:
-        raise InputError("nothing to resume", needed="the directory of a run", got="out=None", repair="give out")
-    return None
-
-
-def _open_run_directory(out: Path, config: Mapping[str, Any], *, allow_changed_data: bool) -> RunDirectory:
-    """Open the directory of a run to resume, and record the data that it goes on with."""
-    opened = RunDirectory.open(out)
-    record = opened.config
-    # Only the split of links is compared: the checkpoint checks the model, and other options may change.
-    _validate_same_links(record["train"], config["train"])
-    with opened.locked_unless_refused():
-        newest = opened.newest_to_resume()
-        if not allow_changed_data:
-            saved = None if newest is None else checkpoint.load_checkpoint(newest)
-            validate_same_data(out, record, saved, config["data"])
-        opened.write_json("config.json", {**record, "data": config["data"], "graph_schema": config["graph_schema"]})
-    return opened
-
-
-def _validate_same_links(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Check that a resumed run splits links as before: its test links must not become training links.
-
-    Raises:
-        InputError: An option of the split has changed.
-    """
-    for option in ("val_links", "test_links", "split_seed"):
-        # Runs of older versions lack these options; they have no links to protect.
-        if before.get(option, now[option]) != now[option]:
-            raise InputError(
-                f"the run cannot go on with another {option}",
-                needed=f"{option} {before[option]}, as the run was started with",
-                got=f"{option} {now[option]}",
-                repair=f"give {option}={before[option]}, or start a new run in another out",
-            )
+def _pop_option(options: dict[str, Any], name: str, default: Option) -> Option:
+    """Remove an option of the type of its default, and return its value."""
+    value: Option = options.pop(name, default)
+    validate_types({name: value}, {name: type(default)})
+    return value

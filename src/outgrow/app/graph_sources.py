@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array, issparse
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 from outgrow.core.synonyms import accept_synonyms
 from outgrow.core.validation import validate_choice
@@ -33,6 +35,7 @@ class EdgeSynonyms(TypedDict, total=False):
 
 
 @accept_synonyms(edge_type="relation", edge_weight="weight")
+@check_arguments()
 def from_arrays(
     edge_index: Any,
     *,
@@ -65,8 +68,8 @@ def from_arrays(
         InputError: The arrays do not fit each other, or one is given by both of its names.
     """
     # The decorator has already translated the synonyms that exist.
-    if synonyms:
-        raise TypeError(f"from_arrays() got an unexpected keyword argument {next(iter(synonyms))!r}")
+    for name in synonyms:
+        validate_choice("option of og.from_arrays", name, inspect.signature(from_arrays).parameters)
     # NumPy has no bfloat16: such features pass through float32, which holds them exactly.
     is_bfloat16 = isinstance(features, torch.Tensor) and features.dtype == torch.bfloat16
     given = {} if split is None else _split_arrays(split)

@@ -3,31 +3,89 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
+from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from outgrow.core.errors import InputError
 
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", type(None): "null"}
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a string",
+    Path: "a path",
+    type(None): "null",
+}
+_SHOWN = 100
 
 
 def validate_types(options: Mapping[str, object], hints: Mapping[str, Any]) -> None:
-    """Check each option against its annotation. Options with no annotation, or not a plain type, pass.
+    """Check each option against its annotation: a class, a function, a sequence of a class, or a union of these.
+
+    Options with no annotation, or another one, pass.
 
     Raises:
         InputError: A value has another type.
     """
     for name, value in options.items():
-        kinds = _accepted_types(hints.get(name))
-        if kinds and not any(_is_of_type(value, kind) for kind in kinds):
+        hint = hints.get(name, Any)
+        if not _is_of_type(value, hint):
             raise InputError(
                 f"option {name} has a value of the wrong type",
-                needed=" or ".join(_WORDS[kind] for kind in kinds),
-                got=repr(value),
+                needed=_describe_type(hint),
+                got=describe_value(value),
                 repair=f"correct the value of {name}",
             )
+
+
+def describe_value(value: object) -> str:
+    """Return a value as Python writes it, in one line that is not too long."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def out_of_range_error(option: str, needed: str, got: object) -> InputError:
+    """Return the error of an option whose value has the right type, but is out of range."""
+    return InputError(
+        f"option {option} is out of range",
+        needed=needed,
+        got=describe_value(got),
+        repair=f"give {option} a value in range",
+    )
+
+
+def require_counts(**counts: int) -> None:
+    """Check that each count, such as a width, is at least 1 and below 2^31.
+
+    Raises:
+        InputError: A count is out of range.
+    """
+    for name, count in counts.items():
+        if not 1 <= count < 1 << 31:
+            raise out_of_range_error(name, "from 1 to 2^31 - 1", count)
+
+
+def validate_probability(name: str, p: float) -> None:
+    """Check a probability of dropping.
+
+    Raises:
+        InputError: It is not in [0, 1).
+    """
+    if not 0 <= p < 1:
+        raise out_of_range_error(name, "in [0, 1)", p)
+
+
+def require_relations(num_relations: int) -> None:
+    """Check a number of relations, which is 0 where relations are not read.
+
+    Raises:
+        InputError: It is out of range.
+    """
+    if not 0 <= num_relations < 1 << 31:
+        raise out_of_range_error("num_relations", "from 0 to 2^31 - 1", num_relations)
 
 
 def validate_positive(owner: str, **options: int | None) -> None:
@@ -50,18 +108,38 @@ def validate_positive(owner: str, **options: int | None) -> None:
             )
 
 
-def _accepted_types(hint: Any) -> tuple[type, ...]:
-    kinds = get_args(hint) if get_origin(hint) is UnionType else (hint,)
-    return kinds if all(kind in _WORDS for kind in kinds) else ()
-
-
-def _is_of_type(value: object, kind: type) -> bool:
+def _is_of_type(value: object, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return any(_is_of_type(value, each) for each in get_args(hint))
+    if origin is Callable or hint is Callable:
+        return callable(value)
+    if origin is Sequence:
+        [kind] = get_args(hint)
+        # By its methods: a `ModuleList` is no `Sequence`.
+        known = all(hasattr(value, name) for name in ("__len__", "__getitem__", "__iter__"))
+        # The length of a tensor without dimensions raises an error, and that of a mapping counts keys.
+        known = known and not isinstance(value, str | bytes | Mapping) and getattr(value, "shape", (0,)) != ()
+        return known and all(_is_of_type(each, kind) for each in value)  # type: ignore[attr-defined]
+    if not isinstance(hint, type) or origin is not None or hint in (object, Any):
+        return True
     # `bool` is a subclass of `int`, but true is not a number of epochs.
     if isinstance(value, bool):
-        return kind is bool
+        return hint is bool
     # Numbers of NumPy are numbers too.
     numbers: dict[type, type] = {int: Integral, float: Real}
-    return isinstance(value, numbers.get(kind, kind))
+    return isinstance(value, numbers.get(hint, hint))
+
+
+def _describe_type(hint: Any) -> str:
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(_describe_type(each) for each in get_args(hint)))
+    if origin is Callable or hint is Callable:
+        return "a function"
+    if origin is Sequence:
+        return f"a sequence, each of it {_describe_type(get_args(hint)[0])}"
+    return _WORDS.get(hint) or f"an object of class {getattr(hint, '__name__', hint)}"
 
 
 T = TypeVar("T")

@@ -8,12 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from outgrow.core.arguments import check_arguments
 from outgrow.graph.store.mapped_files import MappedFiles
 from outgrow.graph.topology import Topology
 from outgrow.ops.csc import make_edge_index
 from outgrow.ops.sparse import SparseRows
 
 
+@check_arguments()
 @dataclass(frozen=True, kw_only=True)
 class NodeType:
     """A node type, which covers the ids ``first`` to ``last - 1``.
@@ -32,6 +34,7 @@ class NodeType:
     num_columns: int = 0
 
 
+@check_arguments()
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
     """Node ids for training, validation and test; sorted, unique, disjoint.

@@ -5,19 +5,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block, Edges
+from outgrow.core.errors import InputError
+from outgrow.core.validation import require_counts, require_relations, validate_probability
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.nn.projection import Projection, project_rows
 from outgrow.ops.aggregation.attention import attention_weight
 from outgrow.ops.aggregation.relation_edges import self_loop_relation
 from outgrow.ops.aggregation.relational import basis_weight
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
-from outgrow.ops.rng import dropout_edges, fold_in, validate_probability
+from outgrow.ops.rng import dropout_edges, fold_in
 
 # Sub-key of the attention's dropout, so that it is independent of the draws of the epilogue.
 _ATTENTION = 1
 
 
+@check_arguments()
 class GATConv(Conv):
     """``x'_v = b + for each head k: sum over in-edges (u, v) and the self-loop of alpha_uvk * x_u W_k``.
 
@@ -37,7 +41,7 @@ class GATConv(Conv):
         edge_weights: Whether weights of edges are read.
 
     Raises:
-        ValueError: ``heads`` does not divide ``out_features``, ``attention_dropout`` is out of range, or
+        InputError: ``heads`` does not divide ``out_features``, ``attention_dropout`` is out of range, or
             ``num_relations`` is negative.
     """
 
@@ -55,11 +59,16 @@ class GATConv(Conv):
         edge_weights: bool = False,
     ) -> None:
         super().__init__()
-        if heads < 1 or (not average and out_features % heads):
-            raise ValueError(f"heads must divide out_features: got {heads} heads and {out_features} features")
+        require_counts(heads=heads)
+        if not average and out_features % heads:
+            raise InputError(
+                "heads must divide out_features",
+                needed=f"a multiple of {heads} features, or average=True",
+                got=f"{heads} heads and {out_features} features",
+                repair="change one of both",
+            )
         validate_probability("attention_dropout", attention_dropout)
-        if num_relations < 0:
-            raise ValueError(f"num_relations must be at least 0, got {num_relations}")
+        require_relations(num_relations)
         columns = out_features if average else out_features // heads
         self.heads = heads
         self.columns = columns

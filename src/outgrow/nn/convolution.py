@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.nn.projection import Projection
@@ -22,6 +23,7 @@ from outgrow.ops.epilogue import epilogue
 from outgrow.ops.linear import affine
 
 
+@check_arguments()
 class GCNConv(Conv):
     """``x'_v = b + sum over in-edges (u, v) and the self-loop of w_uv / sqrt(d_u d_v) * x_u W``.
 
@@ -138,6 +140,7 @@ class _MeanConv(Conv, ABC):
         return self.itself.add_products(x_VD, (mean, self.neighbour.weight))
 
 
+@check_arguments()
 class SAGEConv(_MeanConv):
     """``x'_v = x_v W_self + b + mean over in-edges (u, v) of x_u W_neighbour``.
 
@@ -154,6 +157,7 @@ class SAGEConv(_MeanConv):
         super().__init__(in_features, out_features, project_first, bias=True)
 
 
+@check_arguments()
 class CommNetConv(_MeanConv):
     """``x'_v = x_v W_self + mean over in-edges (u, v) of x_u W_neighbour``: communicating agents.
 
@@ -171,6 +175,7 @@ class CommNetConv(_MeanConv):
         super().__init__(in_features, out_features, project_first, bias=False)
 
 
+@check_arguments()
 class SAGEMaxConv(Conv):
     """``x'_v = x_v W_self + b + (max over in-edges (u, v) of relu(x_u W_pool + c)) W_neighbour``.
 
@@ -209,6 +214,7 @@ class SAGEMaxConv(Conv):
         return self.itself.add_products(x_VD, (aggregate_VCF[:, 0], self.neighbour.weight))
 
 
+@check_arguments()
 class GINConv(Conv):
     """``x'_v = relu(((1 + eps) x_v + sum over in-edges (u, v) of x_u) W + c) W' + b``.
 

@@ -11,7 +11,9 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_members
+from outgrow.core.validation import require_counts
 from outgrow.ops.link_scores import NodePairs, pair_scores
 
 
@@ -45,11 +47,15 @@ class Decoder(nn.Module, ABC):
         return x_NF * scale_RF[relation_N if self.num_relations else torch.zeros_like(relation_N)]
 
 
+@check_arguments()
 class Dot(Decoder):
     """Dot product of both ends, divided by ``sqrt(F)``; relations make no difference. Final.
 
     The division gives scores of untrained models a similar size for every width; it does not change any rank.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
 
     def column_scale(self, like: Tensor) -> Tensor:
         """Return ``[1, F]``: the same scale for all columns."""
@@ -60,6 +66,7 @@ class Dot(Decoder):
         return True
 
 
+@check_arguments()
 class DistMult(Decoder):
     """Trained scale of each column and relation, initially near that of `Dot`. Yang et al., ICLR 2015. Final.
 
@@ -68,13 +75,12 @@ class DistMult(Decoder):
         num_relations: ``R``, at least 1.
 
     Raises:
-        ValueError: No relations.
+        InputError: No columns or no relations.
     """
 
     def __init__(self, columns: int, num_relations: int) -> None:
         super().__init__()
-        if min(columns, num_relations) < 1:
-            raise ValueError(f"DistMult needs columns and relations, got {columns} and {num_relations}")
+        require_counts(columns=columns, num_relations=num_relations)
         self.num_relations = num_relations
         self.relation = nn.Parameter(torch.empty(num_relations, columns))
         # With some noise, so that relations and columns differ from the start.

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Unpack
 
+from outgrow.core.errors import InputError
+from outgrow.core.validation import require_counts, require_relations
 from outgrow.nn.encoder import AttentionScores, Encoder, SequentialEncoder
-from outgrow.nn.layer import Conv, Layer, require_counts
+from outgrow.nn.layer import Conv, Layer
 from outgrow.nn.model import Model
 from outgrow.nn.propagation import AttentionPropagateConv, PropagateConv, RelationPropagateConv
 from outgrow.nn.stack import StackOptions, accept_stack_options, make_stack
@@ -44,16 +46,21 @@ def Decoupled(
         **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`, for the MLP.
 
     Raises:
-        ValueError: ``rounds``, ``gamma`` or ``heads`` is out of range, or both heads and relations are given.
+        InputError: ``rounds``, ``gamma`` or ``heads`` is out of range, or both heads and relations are given.
     """
     options = make_stack(stack)
     count = options.layers if rounds is None else rounds
-    if count < 1:
-        raise ValueError(f"rounds must be at least 1, got {count}")
-    if heads < 0:
-        raise ValueError(f"heads must be at least 0, got {heads}")
+    require_counts(rounds=count)
+    require_relations(num_relations)
+    if heads:
+        require_counts(heads=heads)
     if heads and num_relations:
-        raise ValueError(f"give heads or num_relations, not both: got {heads} heads, {num_relations} relations")
+        raise InputError(
+            "heads and relations are given",
+            needed="heads or num_relations, not both",
+            got=f"{heads} heads, {num_relations} relations",
+            repair="leave one of both out",
+        )
     encoders: list[Encoder] = options.build_mlp((in_features, hidden, out_features))
     # Scores are computed once, from the encoded nodes, and pass through all rounds as extra columns.
     if heads:

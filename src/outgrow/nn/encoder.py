@@ -12,8 +12,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_members, renamed_options
-from outgrow.nn.layer import Epilogue, Features, activation_module, apply_epilogue, make_norm, require_counts
+from outgrow.core.errors import InputError
+from outgrow.core.validation import require_counts
+from outgrow.nn.layer import Epilogue, Features, activation_module, apply_epilogue, make_norm
 from outgrow.nn.projection import Projection
 from outgrow.ops.rng import fold_in
 
@@ -48,6 +51,7 @@ class Encoder(nn.Module, ABC):
 
 
 @renamed_options(finish="epilogue")
+@check_arguments()
 class LinearEncoder(Encoder):
     """Linear map ``x W + b`` with the epilogue of a convolution. Final.
 
@@ -78,6 +82,7 @@ class LinearEncoder(Encoder):
         return apply_epilogue(self.epilogue, self.norm, x_VD, self.project(x_VD), self.bias, nodes_V, key)
 
 
+@check_arguments()
 class AttentionScores(Encoder):
     """Concatenation of ``x`` and ``x A``: attention scores of nodes as sources and as destinations. Final.
 
@@ -86,7 +91,7 @@ class AttentionScores(Encoder):
         heads: ``K``.
 
     Raises:
-        ValueError: ``heads`` is less than 1.
+        InputError: ``heads`` is less than 1.
     """
 
     accepts_sparse = accepts_half = False
@@ -105,6 +110,7 @@ class AttentionScores(Encoder):
         return torch.cat([x_VD, self.score(x_VD)], 1)
 
 
+@check_arguments()
 class SequentialEncoder(Encoder):
     """Encoders in sequence, each with its own key for random draws. Final.
 
@@ -112,16 +118,21 @@ class SequentialEncoder(Encoder):
         encoders: At least one encoder.
 
     Raises:
-        ValueError: There is none, or the widths of two neighbours differ.
+        InputError: There is none, or the widths of two neighbours differ.
     """
 
     def __init__(self, encoders: Sequence[Encoder]) -> None:
         super().__init__()
-        if not encoders:
-            raise ValueError("a chain needs at least 1 encoder, got 0")
+        if not len(encoders):
+            raise InputError("a chain has no encoders", needed="at least 1", got="0", repair="give it encoders")
         for before, after in pairwise(encoders):
             if before.out_features != after.in_features:
-                raise ValueError(f"an encoder gives {before.out_features} columns, the next takes {after.in_features}")
+                raise InputError(
+                    "encoders do not fit one another",
+                    needed=f"{after.in_features} columns, which an encoder takes",
+                    got=f"{before.out_features} columns from the one before it",
+                    repair="make both of the same width",
+                )
         self.encoders = nn.ModuleList(encoders)
         # Only the first encoder reads features; the others get dense output in the model's type.
         first = encoders[0]

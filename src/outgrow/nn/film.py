@@ -5,13 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
+from outgrow.core.validation import require_relations
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.nn.projection import Projection, project_channels
 from outgrow.ops.aggregation.film import Film
 from outgrow.ops.edge_weight import mean_weight
 
 
+@check_arguments()
 class FiLMConv(Conv):
     """``x'_v = relu(g'_v * x_v W' + b'_v) + mean over in-edges (u, v) of relu(g_v * x_u W + b_v)``.
 
@@ -28,7 +31,7 @@ class FiLMConv(Conv):
             relation, and uses two rows for each as a destination.
 
     Raises:
-        ValueError: ``num_relations`` is negative.
+        InputError: ``num_relations`` is negative.
     """
 
     accepts_half = True
@@ -36,8 +39,7 @@ class FiLMConv(Conv):
 
     def __init__(self, in_features: int, out_features: int, *, slope: float = 0.0, num_relations: int = 0) -> None:
         super().__init__()
-        if num_relations < 0:
-            raise ValueError(f"num_relations must be at least 0, got {num_relations}")
+        require_relations(num_relations)
         self.num_relations = num_relations
         channels = max(1, num_relations)
         self.message = _stack_projections(in_features, out_features, channels)

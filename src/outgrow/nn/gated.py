@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.nn.projection import Projection, project_channels
@@ -15,6 +16,7 @@ from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.edge_weight import graph_edge_weight
 
 
+@check_arguments()
 class GGCNConv(Conv):
     """``x'_v = x_v W + b + sum over in-edges (u, v) of sigmoid(x_u G + x_v G' + c) * (x_u W' + d)``, column by column.
 
@@ -65,6 +67,7 @@ class GGCNConv(Conv):
         return itself + aggregate_VCF[:, 0]
 
 
+@check_arguments()
 class GGNNConv(Conv):
     """``h'_v = GRU(sum over in-edges (u, v) of h_u W, h_v)``: one step of a gated graph network.
 

@@ -14,11 +14,13 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from outgrow.core import old_names
+from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
 from outgrow.core.deprecation import renamed_members, renamed_options
+from outgrow.core.errors import InputError
+from outgrow.core.validation import validate_probability
 from outgrow.ops.aggregation.base import Aggregation
 from outgrow.ops.epilogue import DropoutSpec, LayerNormSpec, epilogue
-from outgrow.ops.rng import validate_probability
 from outgrow.ops.sparse import SparseRows
 
 Features = Tensor | SparseRows
@@ -131,6 +133,7 @@ class Conv(nn.Module, ABC):
         return None
 
 
+@check_arguments()
 @dataclass(frozen=True, kw_only=True)
 class Epilogue:
     """Operations after a convolution, in this order: norm, activation, residual, dropout.
@@ -155,10 +158,15 @@ def make_norm(epilogue: Epilogue, in_features: int, out_features: int) -> nn.Lay
     """Create the norm of an epilogue, if it has one.
 
     Raises:
-        ValueError: A residual between widths that differ.
+        InputError: A residual between widths that differ.
     """
     if epilogue.residual and in_features != out_features:
-        raise ValueError(f"a residual needs equal widths: got in {in_features}, out {out_features}")
+        raise InputError(
+            "a residual needs equal widths",
+            needed="as many columns in as out",
+            got=f"in {in_features}, out {out_features}",
+            repair="leave the residual out of this layer",
+        )
     return nn.LayerNorm(out_features) if epilogue.norm else None
 
 
@@ -203,6 +211,7 @@ def apply_epilogue(
 
 @renamed_options(finish="epilogue")
 @renamed_members(**old_names.LAYER)
+@check_arguments()
 class Layer(nn.Module):
     """Convolution with its epilogue. Final: strategies call its phases in their own order.
 
@@ -214,7 +223,7 @@ class Layer(nn.Module):
         output_hook: Called with the ids of nodes and the layer's output for them, ``[Vd, O]``, unless None.
 
     Raises:
-        ValueError: A residual between widths that differ.
+        InputError: A residual between widths that differ.
     """
 
     def __init__(self, conv: Conv, epilogue: Epilogue | None = None) -> None:
@@ -307,10 +316,3 @@ class Layer(nn.Module):
         """Return ``[Vd, O]``: all phases, on one worker."""
         source, target = self.source_and_target(x_src, x_dst)
         return self.update(x_dst, self.aggregate(block, source, target), block)
-
-
-def require_counts(**counts: int) -> None:
-    """Raise a ValueError unless every count is at least 1."""
-    for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{name} must be at least 1, got {count}")

@@ -8,14 +8,17 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
 from outgrow.core.deprecation import renamed_members
+from outgrow.core.errors import InputError
 from outgrow.core.graph_schema import GraphSchema
+from outgrow.core.validation import validate_probability
 from outgrow.nn.decoder import Decoder
 from outgrow.nn.encoder import Encoder
 from outgrow.nn.layer import Features, Layer
 from outgrow.ops.linear import with_dst_prefix
-from outgrow.ops.rng import dropout, dropout_sparse, fold_in, validate_probability
+from outgrow.ops.rng import dropout, dropout_sparse, fold_in
 from outgrow.ops.sparse import SparseRows
 
 
@@ -26,6 +29,7 @@ from outgrow.ops.sparse import SparseRows
     input="encode_input",
     above="forward_from_second",
 )
+@check_arguments()
 class Model(nn.Module):
     """Sequence of layers. The output of the last is one logit per class, or the input of a decoder. Final.
 
@@ -43,7 +47,7 @@ class Model(nn.Module):
         schema: Names of the graph that the model was trained on, by which other graphs are matched; None before.
 
     Raises:
-        ValueError: The widths of encoder and first layer, or of last layer and decoder, do not match.
+        InputError: The widths of encoder and first layer, or of last layer and decoder, do not match.
     """
 
     schema: GraphSchema | None = None
@@ -57,23 +61,36 @@ class Model(nn.Module):
         decoder: Decoder | None = None,
     ) -> None:
         super().__init__()
+        if not len(layers):
+            raise InputError("a model has no layers", needed="at least 1", got="0", repair="give it layers")
         validate_probability("input_dropout", input_dropout)
         if encoder is not None and encoder.out_features != layers[0].spec.in_features:
             needed, got = layers[0].spec.in_features, encoder.out_features
-            raise ValueError(f"the first layer takes {needed} columns, the encoder gives {got}")
+            raise InputError(
+                "the encoder does not fit the first layer",
+                needed=f"{needed} columns, which the first layer takes",
+                got=f"{got} columns from the encoder",
+                repair="make both of the same width",
+            )
         columns = layers[-1].spec.out_features
         if decoder is not None and not decoder.accepts_width(columns):
-            raise ValueError(f"the last layer gives {columns} columns, which the decoder does not take")
+            raise InputError(
+                "the decoder does not take what the last layer gives",
+                needed="an output of the width that the decoder takes",
+                got=f"{columns} columns",
+                repair="make both of the same width",
+            )
         self.layers = nn.ModuleList(layers)
         self.input_dropout = input_dropout
         self.encoder = encoder
         self.decoder = decoder
 
+    @check_arguments()
     def with_decoder(self, decoder: Decoder) -> Model:
         """Return a model of links with the same layers; both models share the parameters.
 
         Raises:
-            ValueError: The decoder does not accept the width of the last layer.
+            InputError: The decoder does not accept the width of the last layer.
         """
         return Model(self.layers_list(), input_dropout=self.input_dropout, encoder=self.encoder, decoder=decoder)
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_members
+from outgrow.core.validation import require_counts
 from outgrow.nn.layer import Features
 from outgrow.ops.linear import affine
 
 
 @renamed_members(plus="add_products")
+@check_arguments()
 class Projection(nn.Module):
     """Linear projection ``x @ weight (+ bias)`` of dense or sparse rows; Glorot-uniform weight, zero bias.
 
@@ -21,6 +24,7 @@ class Projection(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = False) -> None:
         super().__init__()
+        require_counts(in_features=in_features, out_features=out_features)
         self.weight = nn.Parameter(torch.empty(in_features, out_features))
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
         nn.init.xavier_uniform_(self.weight)

@@ -13,8 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
-from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages, require_counts
+from outgrow.core.validation import out_of_range_error, require_counts
+from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.ops.aggregation.attention import attention_weight
 from outgrow.ops.aggregation.relation_edges import with_loop_relation
 from outgrow.ops.aggregation.relational import RelationScale, relation_mean_weight
@@ -57,6 +59,7 @@ class _ScaledWeight(NamedTuple):
     product: Tensor
 
 
+@check_arguments()
 class PropagateConv(PropagationBase):
     """``x'_v = gamma * sum over in-edges (u, v) and the self-loop of w_uv / sqrt(d_u d_v) * x_u``.
 
@@ -72,6 +75,7 @@ class PropagateConv(PropagationBase):
 
     def __init__(self, features: int, *, gamma: float = 1.0) -> None:
         super().__init__()
+        require_counts(features=features)
         self.gamma = require_gamma(gamma)
         self.aggregation = WeightedSum()
         self.spec = ConvSpec(
@@ -96,6 +100,7 @@ class PropagateConv(PropagationBase):
         return PropagateConv, self.gamma
 
 
+@check_arguments()
 class AttentionPropagateConv(PropagationBase):
     """``x'_v = gamma * sum over in-edges (u, v) and the self-loop of alpha_uv * x_u``.
 
@@ -114,7 +119,7 @@ class AttentionPropagateConv(PropagationBase):
 
     def __init__(self, features: int, heads: int, *, gamma: float = 1.0, last: bool = False) -> None:
         super().__init__()
-        require_counts(heads=heads)
+        require_counts(features=features, heads=heads)
         self.heads = heads
         self.gamma = require_gamma(gamma)
         self.last = last
@@ -169,6 +174,7 @@ class AttentionPropagateConv(PropagationBase):
         return out_VF if self.last else torch.cat([out_VF, x_VD[:, -self.carried_columns :]], 1)
 
 
+@check_arguments()
 class RelationPropagateConv(PropagationBase):
     """``x'_v = gamma * sum over relations r of the mean over in-edges (u, v) of relation r of x_u diag(s_r)``.
 
@@ -185,7 +191,7 @@ class RelationPropagateConv(PropagationBase):
 
     def __init__(self, features: int, num_relations: int, *, gamma: float = 1.0) -> None:
         super().__init__()
-        require_counts(num_relations=num_relations)
+        require_counts(features=features, num_relations=num_relations)
         self.num_relations = num_relations
         self.gamma = require_gamma(gamma)
         self.aggregation = RelationScale(num_relations, features, loops=True)
@@ -233,8 +239,8 @@ def require_gamma(gamma: float) -> float:
     """Return the factor of a round, which must be in (0, 1].
 
     Raises:
-        ValueError: It is out of range.
+        InputError: It is out of range.
     """
     if not 0 < gamma <= 1:
-        raise ValueError(f"gamma must be in (0, 1], got {gamma}")
+        raise out_of_range_error("gamma", "above 0, at most 1", gamma)
     return gamma

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor, nn
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
@@ -59,6 +60,7 @@ class PyGAggregation(nn.Module, Aggregation):
         return out[:, None]
 
 
+@check_arguments()
 class PyGConv(Conv):
     """Any PyTorch Geometric convolution that accepts a bipartite pair ``(x_src, x_dst)``, unchanged.
 

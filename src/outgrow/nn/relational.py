@@ -9,13 +9,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
-from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages, require_counts
+from outgrow.core.validation import require_counts
+from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.nn.projection import Projection
 from outgrow.ops.aggregation.relational import RelationScale, basis_weight, relation_mean_weight
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 
 
+@check_arguments()
 class RGCNConv(Conv):
     """``x'_v = x_v W + b + sum over relations r of the mean over in-edges (u, v) of relation r of x_u W_r``.
 
@@ -30,7 +33,7 @@ class RGCNConv(Conv):
         project_first: Project before the sum, as sparse features need; None for the order with narrower rows.
 
     Raises:
-        ValueError: ``num_relations`` or ``bases`` is less than 1.
+        InputError: ``num_relations`` or ``bases`` is less than 1.
     """
 
     accepts_half = True
@@ -93,6 +96,7 @@ class RGCNConv(Conv):
         return self.itself.add_products(x_VD, (aggregate_VCF.flatten(1), basis_DBO.transpose(0, 1).flatten(0, 1)))
 
 
+@check_arguments()
 class RGCNDiagonalConv(Conv):
     """``x'_v = x_v W + b + sum over relations r of the mean over in-edges (u, v) of relation r of x_u W' diag(s_r)``.
 
@@ -106,7 +110,7 @@ class RGCNDiagonalConv(Conv):
         num_relations: ``R``.
 
     Raises:
-        ValueError: ``num_relations`` is less than 1.
+        InputError: ``num_relations`` is less than 1.
     """
 
     accepts_half = True

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack, get_type_hints
 import torch
 from torch import Tensor
 
+from outgrow.core.arguments import bind_arguments, check_arguments
 from outgrow.core.errors import InputError
 from outgrow.core.synonyms import accept_synonyms, rename_keys
-from outgrow.core.validation import validate_choice, validate_types
+from outgrow.core.validation import require_counts, validate_probability
 from outgrow.nn.encoder import Encoder, LinearEncoder
 from outgrow.nn.layer import Conv, Epilogue, Layer
 from outgrow.nn.model import Model
@@ -32,6 +33,7 @@ class LayerPosition(NamedTuple):
 
 
 @accept_synonyms(**_SYNONYMS)
+@check_arguments()
 @dataclass(frozen=True, kw_only=True)
 class Stack:
     """Options of a stack of convolutions.
@@ -53,11 +55,9 @@ class Stack:
     activation: Callable[[Tensor], Tensor] | None = torch.relu
 
     def __post_init__(self) -> None:
-        if self.layers < 1:
-            raise ValueError(f"a model needs at least 1 layer, got {self.layers}")
-        for name, value in (("dropout", self.dropout), ("input_dropout", self.input_dropout)):
-            if not 0 <= value < 1:
-                raise ValueError(f"{name} must be in [0, 1), got {value}")
+        require_counts(layers=self.layers)
+        validate_probability("dropout", self.dropout)
+        validate_probability("input_dropout", self.input_dropout)
 
     def build(self, widths: tuple[int, int, int], conv: Callable[[int, int, LayerPosition], Conv]) -> Model:
         """Build a model of widths ``(in, hidden, out)``; ``conv(in, out, position)`` makes convolutions."""
@@ -74,8 +74,14 @@ class Stack:
     def _layer_sizes(self, widths: tuple[int, int, int]) -> list[tuple[int, int, Epilogue | None]]:
         """Return the input width, output width and epilogue of each layer."""
         in_features, hidden, out_features = widths
-        if min(widths) < 1:
-            raise ValueError(f"widths must be at least 1: got in {in_features}, hidden {hidden}, out {out_features}")
+        if in_features == 0:
+            raise InputError(
+                "a model has no features to read",
+                needed="at least 1 column of features",
+                got="in_features 0: the graph has none",
+                repair="give the graph features, such as numbers of neighbours or positions",
+            )
+        require_counts(in_features=in_features, hidden=hidden, out_features=out_features)
         sizes = [in_features] + [hidden] * (self.layers - 1) + [out_features]
         # The last layer gives logits: no norm, activation or dropout may change them.
         *inner, (last_in, last_out) = pairwise(sizes)
@@ -110,7 +116,7 @@ def accept_stack_options(**defaults: Unpack[StackOptions]) -> Callable[[ModelFun
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> Model:
             given = rename_keys(function.__name__, options, _SYNONYMS)
-            _validate_options(shown, hints, args, given)
+            bind_arguments(f"og.nn.{function.__name__}", inspect.signature(shown), hints, args, given)
             return function(*args, **{**defaults, **given})
 
         # Once, and not while a file is read: annotations are evaluated as code.
@@ -126,36 +132,6 @@ def accept_stack_options(**defaults: Unpack[StackOptions]) -> Callable[[ModelFun
         return shown  # type: ignore[no-any-return]
 
     return decorate
-
-
-def _validate_options(function: Any, hints: dict[str, Any], args: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """Check the arguments of a function that makes a model.
-
-    Raises:
-        InputError: An option that the function does not have, a missing one, or a value of the wrong type.
-    """
-    name = f"og.nn.{function.__name__}"
-    signature = inspect.signature(function)
-    for option in options:
-        validate_choice(f"option of {name}", option, signature.parameters)
-    try:
-        bound = signature.bind(*args, **options).arguments
-    except TypeError as error:
-        raise InputError(
-            f"{name} cannot be called so",
-            needed=f"{name}{signature}",
-            got=str(error),
-            repair="give the widths of features, hidden layers and output, and options by name",
-        ) from error
-    validate_types(bound, hints)
-    activation = bound.get("activation")
-    if activation is not None and not callable(activation):
-        raise InputError(
-            f"the activation of {name} has the wrong type",
-            needed="a function of tensors, such as torch.relu, or None",
-            got=repr(activation),
-            repair="give the function itself",
-        )
 
 
 def make_stack(options: StackOptions) -> Stack:

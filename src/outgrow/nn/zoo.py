@@ -11,6 +11,7 @@ from typing import Unpack
 import torch
 from torch.nn import functional
 
+from outgrow.core.validation import validate_choice
 from outgrow.nn.attention import GATConv
 from outgrow.nn.convolution import CommNetConv, GCNConv, GINConv, SAGEConv, SAGEMaxConv
 from outgrow.nn.film import FiLMConv
@@ -62,10 +63,9 @@ def SAGE(
         **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
 
     Raises:
-        ValueError: Another ``pool``.
+        InputError: Another ``pool``.
     """
-    if pool not in ("mean", "max"):
-        raise ValueError(f"pool must be 'mean' or 'max', got {pool!r}")
+    validate_choice("pool", pool, dict.fromkeys(("mean", "max")))
 
     def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
         if pool == "max":

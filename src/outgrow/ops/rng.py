@@ -84,12 +84,6 @@ def keyed_permutation(values_N: Tensor, key: int) -> Tensor:
     return as_tensor(np.argsort(hashes))
 
 
-def validate_probability(name: str, p: float) -> None:
-    """Raise a ValueError unless ``p``, the probability of dropping, is in [0, 1)."""
-    if not 0 <= p < 1:
-        raise ValueError(f"{name} must be in [0, 1), got {p}")
-
-
 def dropout(x_NF: Tensor, nodes_N: Tensor, key: int, p: float) -> Tensor:
     """Zero each element with probability ``p`` and scale the others by ``1 / (1 - p)``.
 

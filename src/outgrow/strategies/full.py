@@ -7,13 +7,14 @@ others need.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import get_type_hints
 
-from outgrow.core.validation import validate_choice, validate_types
+from outgrow.core.arguments import check_arguments
+from outgrow.core.validation import validate_choice
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.strategies.base import Execution, FullGraphExecution, Problem, Strategy
 
 
+@check_arguments()
 @dataclass(frozen=True, kw_only=True)
 class Full(Strategy):
     """Full-graph training. One step per epoch. Several workers exchange the rows of their halos.
@@ -30,7 +31,6 @@ class Full(Strategy):
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        validate_types(asdict(self), get_type_hints(Full))
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
 
     def options(self) -> dict[str, object]:

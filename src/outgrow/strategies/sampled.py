@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import get_type_hints
 
 from torch import Tensor
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_options
-from outgrow.core.validation import validate_choice, validate_positive, validate_types
+from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.features.cache import CacheSpec, compute_hotness, validate_cache
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
 from outgrow.engine.minibatch_loop import PrefetchConfig, make_sampler
@@ -28,6 +28,7 @@ _PRESAMPLING_EPOCH = 0  # epochs are numbered from 1
 
 
 @renamed_options(threads="sampling_threads", ahead="prefetch", cache_over="cache_scope")
+@check_arguments()
 @dataclass(frozen=True, kw_only=True)
 class Sampled(Strategy):
     """Training on sampled mini-batches with fetched features. The reference of all mini-batch strategies.
@@ -58,7 +59,6 @@ class Sampled(Strategy):
     cache_scope: str = "worker"
 
     def __post_init__(self) -> None:
-        validate_types(asdict(self), get_type_hints(Sampled))
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
         validate_cache(self.cache, self.cache_scope, self.cache_by)
         validate_positive(self.name, sampling_threads=self.sampling_threads, prefetch=self.prefetch)

@@ -9,17 +9,17 @@ stay in place: results are the same, and only the second is lost.
 from __future__ import annotations
 
 import inspect
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, TypeVar, get_type_hints
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_members
-from outgrow.core.errors import InputError
 from outgrow.core.synonyms import accept_synonyms, rename_keys
-from outgrow.core.validation import validate_choice, validate_types
+from outgrow.core.validation import out_of_range_error, validate_choice
 from outgrow.engine.batches import BatchConfig, parse_fanouts
 from outgrow.graph.sampling.edge_sampler import Fanout
 
@@ -52,6 +52,7 @@ _SYNONYMS = {"num_neighbors": "fanout"}
 
 @accept_synonyms(**_SYNONYMS)
 @renamed_members(in_bfloat16="uses_bfloat16", batches="batch_config")
+@check_arguments()
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """Options of training.
@@ -102,31 +103,31 @@ class TrainConfig:
     def __post_init__(self) -> None:
         # The dataclass is frozen, and a text must become a tuple before types are checked.
         object.__setattr__(self, "fanout", parse_fanouts(self.fanout))
-        validate_types(asdict(self), get_type_hints(TrainConfig))
         validate_choice("optimizer", self.optimizer, _OPTIMIZERS)
         validate_choice("precision", self.precision, dict.fromkeys(("full", BFLOAT16)))
         for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise _out_of_range_error(name, "at least 1", value)
-        if not 0 < self.lr < float("inf"):
-            raise _out_of_range_error("lr", "a positive number", self.lr)
-        if not 0 <= self.weight_decay < float("inf"):
-            raise _out_of_range_error("weight_decay", "zero or a positive number", self.weight_decay)
+                raise out_of_range_error(name, "at least 1", value)
+        # Not up to infinity: what float32 cannot hold makes parameters infinite in the first step.
+        if not 0 < self.lr <= _LARGEST:
+            raise out_of_range_error("lr", "a positive number of float32", self.lr)
+        if not 0 <= self.weight_decay <= _LARGEST:
+            raise out_of_range_error("weight_decay", "zero or a positive number of float32", self.weight_decay)
         for name in ("val_links", "test_links"):
             if not 0 <= getattr(self, name) < 1:
-                raise _out_of_range_error(name, "zero or more, below 1", getattr(self, name))
+                raise out_of_range_error(name, "zero or more, below 1", getattr(self, name))
         if self.val_links + self.test_links >= 1:
-            raise _out_of_range_error(
+            raise out_of_range_error(
                 "val_links + test_links",
                 "below 1, so that links are left to train on",
                 self.val_links + self.test_links,
             )
         for name in ("seed", "split_seed"):
             if not 0 <= getattr(self, name) < 1 << 63:
-                raise _out_of_range_error(name, "from 0 to 2^63 - 1", getattr(self, name))
+                raise out_of_range_error(name, "from 0 to 2^63 - 1", getattr(self, name))
 
-    def with_options(self, **options: object) -> TrainConfig:
+    def with_options(self, /, **options: object) -> TrainConfig:
         """Return a copy with some options changed.
 
         Raises:
@@ -159,11 +160,6 @@ class TrainConfig:
         return kind(model.parameters(), lr=self.lr, weight_decay=self.weight_decay)
 
 
+_LARGEST = torch.finfo(torch.float32).max
 _COUNTS = ("epochs", "eval_every", "checkpoint_every", "checkpoint_steps", "patience", "batch_size", "negatives")
 _OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": Adam, "adamw": AdamW}
-
-
-def _out_of_range_error(name: str, needed: str, got: object) -> InputError:
-    return InputError(
-        f"option {name} is out of range", needed=needed, got=str(got), repair=f"give {name} a value in range"
-    )

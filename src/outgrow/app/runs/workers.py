@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, get_type_hints
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from outgrow.app.runs.signals import GRACE_SECONDS
+from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
-from outgrow.core.validation import validate_choice, validate_types
+from outgrow.core.validation import validate_choice
 from outgrow.graph.graph import Graph
 from outgrow.runtime.system.device import DEVICES
 from outgrow.runtime.system.environment import torchrun_world_size
 
 
+@check_arguments()
 @dataclass(frozen=True, kw_only=True)
 class Workers:
     """Number of workers, their device, and what to do when one dies.
@@ -35,7 +37,6 @@ class Workers:
     grace_seconds: float = GRACE_SECONDS
 
     def __post_init__(self) -> None:
-        validate_types(asdict(self), get_type_hints(Workers))
         validate_choice("device", self.device, dict.fromkeys(DEVICES))
         for name, what, least in (
             ("number", "the number of workers", 1),

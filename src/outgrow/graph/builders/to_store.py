@@ -10,6 +10,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
+from outgrow.core.memory_limits import available_bytes
 from outgrow.graph.builders.edge_checks import EdgeValidator
 from outgrow.graph.builders.edge_order import CscBuilder, EdgeColumns, edge_policy_for, split_chunk
 from outgrow.graph.builders.external_sort import ExternalSorter
@@ -93,6 +94,8 @@ def build_store(
             got=f"{memory_bytes}",
             repair="give more; 1 GiB is the default",
         )
+    # Buffers are as large as allowed: of more than the machine has they could not be made.
+    memory_bytes = min(memory_bytes, available_bytes())
     report = progress or _ignore_progress
     policy = edge_policy_for(undirected)
     with open_store_writer(dest, overwrite=overwrite) as writer:

@@ -14,14 +14,14 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import get_type_hints
 
 import torch
 from torch import Tensor
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_options
 from outgrow.core.errors import InputError
-from outgrow.core.validation import validate_choice, validate_positive, validate_types
+from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
 from outgrow.engine.minibatch_loop import PrefetchConfig, make_sampler
 from outgrow.engine.model_migration import MicroBatchPlan
@@ -35,6 +35,7 @@ _MIGRATION_OPTIONS: Mapping[str, object] = {"pregather": True, "merge": True, "t
 
 
 @renamed_options(travel="move_model", threads="sampling_threads", ahead="prefetch")
+@check_arguments()
 @dataclass(frozen=True, kw_only=True)
 class Migrate(Strategy):
     """Training on sampled mini-batches whose seeds are computed by their owners. Models or gradients move.
@@ -66,7 +67,6 @@ class Migrate(Strategy):
     prefetch: int = 4
 
     def __post_init__(self) -> None:
-        validate_types(asdict(self), get_type_hints(Migrate))
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
         validate_positive(
             self.name, time_steps=self.time_steps, sampling_threads=self.sampling_threads, prefetch=self.prefetch

@@ -17,14 +17,15 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple, get_type_hints
+from typing import NamedTuple
 
 from torch import Tensor
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_options
 from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import available_bytes, parse_bytes
-from outgrow.core.validation import validate_choice, validate_positive, validate_types
+from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.layer_plan import LayerPlan, plan_layers
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
@@ -46,6 +47,7 @@ _MIB = 1 << 20
 
 
 @renamed_options(scratch="scratch_dir")
+@check_arguments()
 @dataclass(frozen=True, kw_only=True)
 class Offload(Strategy):
     """Full-graph training in chunks that move between HOST and the device. One step per epoch.
@@ -82,7 +84,6 @@ class Offload(Strategy):
     cache: bool = True
 
     def __post_init__(self) -> None:
-        validate_types(asdict(self), get_type_hints(Offload))
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
         for given in (self.memory, self.host_memory):
             if given is not None:

@@ -15,14 +15,14 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import get_type_hints
 
 import torch
 from torch import Tensor
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_options
 from outgrow.core.errors import InputError
-from outgrow.core.validation import validate_choice, validate_positive, validate_types
+from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.batches import BatchConfig
 from outgrow.engine.features.cache import cache_capacity_rows, hottest_nodes, mean_row_bytes, validate_cache
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
@@ -49,6 +49,7 @@ _REUSES = dict.fromkeys(("embedding", "aggregate"))
 
 
 @renamed_options(newest="latest_parameters", threads="sampling_threads")
+@check_arguments()
 @dataclass(frozen=True, kw_only=True)
 class Orchestrate(Strategy):
     """Training on sampled mini-batches, where the CPU computes the bottom layer of hot nodes in advance.
@@ -89,7 +90,6 @@ class Orchestrate(Strategy):
     sampling_threads: int | None = None
 
     def __post_init__(self) -> None:
-        validate_types(asdict(self), get_type_hints(Orchestrate))
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
         validate_choice("reuse", self.reuse, _REUSES)
         validate_positive(self.name, super_batch=self.super_batch, sampling_threads=self.sampling_threads)

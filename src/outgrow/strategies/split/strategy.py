@@ -12,14 +12,15 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import NamedTuple, get_type_hints
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_options
 from outgrow.core.ledger import Kind
-from outgrow.core.validation import validate_choice, validate_positive, validate_types
+from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.batches import BatchConfig, count_sampled_layer
 from outgrow.engine.features.cache import compute_hotness, hottest_owned, validate_cache
 from outgrow.engine.features.remote import input_dtype
@@ -54,6 +55,7 @@ _SPARE = 0.5  # no two batches are of one size
 
 
 @renamed_options(ahead="prefetch", partial="partial_sums")
+@check_arguments()
 @dataclass(frozen=True, kw_only=True)
 class SplitParallel(Strategy):
     """Training on sampled mini-batches, each computed by all workers together.
@@ -81,7 +83,6 @@ class SplitParallel(Strategy):
     partial_sums: bool = True
 
     def __post_init__(self) -> None:
-        validate_types(asdict(self), get_type_hints(SplitParallel))
         validate_choice("partition", self.partition, dict.fromkeys((PRESAMPLED_PARTITION, *WITHOUT_CHUNKS)))
         validate_cache(self.cache, "worker", self.cache_by)
         validate_positive(self.name, prefetch=self.prefetch)

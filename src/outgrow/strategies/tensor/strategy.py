@@ -10,16 +10,16 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import get_type_hints
 
 import torch
 from torch import Tensor
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_options
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind
 from outgrow.core.memory_limits import parse_bytes
-from outgrow.core.validation import validate_choice, validate_positive, validate_types
+from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.layer_plan import has_fixed_weights, plan_layers
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
@@ -46,6 +46,7 @@ _DISK_LEVELS = ("nothing", "edges", "slices")
 
 
 @renamed_options(constant="cache_first_aggregate", files="on_disk", nn="nn_device", scratch="scratch_dir")
+@check_arguments()
 @dataclass(frozen=True, kw_only=True)
 class TensorParallel(Strategy):
     """Full-graph training on column slices. One step per epoch.
@@ -79,7 +80,6 @@ class TensorParallel(Strategy):
     attention: str = "scores"
 
     def __post_init__(self) -> None:
-        validate_types(asdict(self), get_type_hints(TensorParallel))
         validate_positive(self.name, chunks=self.chunks)
         validate_choice("nn_device", self.nn_device, dict.fromkeys(("device", "cpu")))
         validate_choice("on_disk", self.on_disk, dict.fromkeys(("auto", *_DISK_LEVELS)))

@@ -1,0 +1,87 @@
+"""Directories of runs that `og.train` starts or goes on with: their models are built in Python, and not recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from outgrow.app.runs.data import validate_same_data
+from outgrow.app.runs.directory import RunDirectory
+from outgrow.core.errors import InputError
+from outgrow.training import checkpoint
+
+
+def resolve_resume(resume: bool | str, out: str | Path | None) -> bool:
+    """Return whether there is a run to go on with, or should be.
+
+    Raises:
+        InputError: ``resume`` is another string than "auto".
+    """
+    if resume == "auto":
+        return out is not None and (Path(out) / "config.json").is_file()
+    if not isinstance(resume, bool):
+        raise InputError(
+            "resume is not understood",
+            needed='True, False or "auto"',
+            got=repr(resume),
+            repair='give "auto" to go on with a run if there is one',
+        )
+    return resume
+
+
+def create_run_directory(
+    out: str | Path | None, config: Mapping[str, Any], *, resume: bool, again: bool
+) -> RunDirectory | None:
+    """Create the directory of a new run; return None for a run without one.
+
+    Args:
+        out: The directory, or None.
+        config: What ``config.json`` records.
+        resume: Whether a run was to be resumed.
+        again: As in `RunDirectory.create`.
+
+    Raises:
+        InputError: There is no directory to resume from, or it cannot be created.
+    """
+    if out is not None:
+        return RunDirectory.create(Path(out), config, again=again)
+    if resume:
+        raise InputError("nothing to resume", needed="the directory of a run", got="out=None", repair="give out")
+    return None
+
+
+def open_run_directory(out: Path, config: Mapping[str, Any], *, allow_changed_data: bool) -> RunDirectory:
+    """Open the directory of a run to resume, and record the data that it goes on with.
+
+    Raises:
+        InputError: It is no run, the split of links has changed or, unless allowed, the data.
+    """
+    opened = RunDirectory.open(out)
+    record = opened.config
+    # Only the split of links is compared: the checkpoint checks the model, and other options may change.
+    _validate_same_links(record["train"], config["train"])
+    with opened.locked_unless_refused():
+        newest = opened.newest_to_resume()
+        if not allow_changed_data:
+            saved = None if newest is None else checkpoint.load_checkpoint(newest)
+            validate_same_data(out, record, saved, config["data"])
+        opened.write_json("config.json", {**record, "data": config["data"], "graph_schema": config["graph_schema"]})
+    return opened
+
+
+def _validate_same_links(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Check that a resumed run splits links as before: its test links must not become training links.
+
+    Raises:
+        InputError: An option of the split has changed.
+    """
+    for option in ("val_links", "test_links", "split_seed"):
+        # Runs of older versions lack these options; they have no links to protect.
+        if before.get(option, now[option]) != now[option]:
+            raise InputError(
+                f"the run cannot go on with another {option}",
+                needed=f"{option} {before[option]}, as the run was started with",
+                got=f"{option} {now[option]}",
+                repair=f"give {option}={before[option]}, or start a new run in another out",
+            )

@@ -1,0 +1,236 @@
+"""Calls of public functions with wrong types and values, each drawn from a seed: only `InputError` may come out.
+
+A call begins as a valid one, of `list_calls`; then some of its arguments are replaced by others from `odd_values`, left
+out or joined by unknown ones.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+
+import outgrow as og
+from outgrow import nn
+
+NODES, COLUMNS, CLASSES = 30, 4, 3
+
+
+class Call(NamedTuple):
+    """A valid call.
+
+    Attributes:
+        function: What is called.
+        positional: Its positional arguments.
+        named: Its arguments by name.
+    """
+
+    function: Callable[..., Any]
+    positional: tuple[Any, ...] = ()
+    named: Mapping[str, Any] = {}
+
+
+def edges() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, NODES, (2, 120))
+
+
+@cache
+def graph() -> og.Graph:
+    draw = np.random.default_rng(1)
+    return og.from_arrays(
+        edges(),
+        features=draw.normal(size=(NODES, COLUMNS)).astype("f4"),
+        labels=draw.integers(0, CLASSES, NODES),
+        split={"train": np.arange(15), "val": np.arange(15, 22), "test": np.arange(22, 30)},
+    )
+
+
+def model() -> nn.Model:
+    torch.manual_seed(0)
+    return nn.GCN(COLUMNS, 4, CLASSES)
+
+
+def list_calls(folder: Path) -> list[Call]:
+    """Valid calls of every public function and class that users make objects of."""
+    list_file = folder / "edges.csv"
+    list_file.write_text("0 1\n1 2\n2 0\n")
+    widths = (COLUMNS, 6, CLASSES)
+    layer = nn.Layer(nn.GCNConv(COLUMNS, CLASSES))
+    fast = {"epochs": 1, "progress": False}
+    arrays = {
+        "features": np.ones((NODES, 2), "f4"),
+        "labels": np.arange(NODES) % 3,
+        "split": {"train": np.arange(9)},
+        "num_nodes": NODES,
+        "relation": np.zeros(120, "i8"),
+        "weight": np.ones(120, "f4"),
+        "undirected": False,
+    }
+    training = {"lr": 0.1, "weight_decay": 0.0, "optimizer": "adam", "patience": 3, "seed": 1, "eval_every": 1}
+    batches = {"batch_size": 8, "fanout": (2, 2), "weighted": False, "checkpoint_every": 2, "checkpoint_steps": None}
+    places = {"out": None, "resume": False, "strategy": "full", "workers": 1, "device": "cpu", "config": None}
+    calls = [
+        Call(og.from_arrays, (edges(),), arrays),
+        Call(og.load, (str(list_file),), {"data_dir": None, "undirected": False}),
+        Call(
+            og.convert, (list_file, folder / "store"), {"undirected": False, "memory_bytes": 1 << 24, "overwrite": True}
+        ),
+        Call(og.train, (graph(), model()), {**fast, **training, **places}),
+        Call(og.train, (graph(), model()), {**fast, **batches, "strategy": "sampled"}),
+        Call(og.plan, (graph(), model()), {"workers": 1, "memory": "2GiB", "hardware": None, "config": None}),
+        Call(og.predict, (graph(), model())),
+        Call(og.embed, (graph(), model())),
+        Call(og.TrainConfig, (), {"epochs": 3, **training, **batches, "precision": "full", "val_links": 0.1}),
+        Call(og.Workers, (2,), {"device": "cpu", "max_restarts": 1, "heartbeat_seconds": 3.0, "grace_seconds": 1.0}),
+        Call(og.Full, (), {"partition": "metis", "overlap": True}),
+        Call(og.Offload, (), {"memory": "1GiB", "chunks": 2, "scratch_dir": None, "cache": True}),
+        Call(og.TensorParallel, (), {"chunks": 2, "on_disk": "auto", "attention": "scores", "memory": None}),
+        Call(og.Sampled, (), {"prefetch": 2, "cache": 0.1, "cache_by": "degree", "cache_scope": "worker"}),
+        Call(og.SplitParallel, (), {"prefetch": 2, "cache": "1MiB", "partial_sums": True}),
+        Call(og.Migrate, (), {"time_steps": 2, "move_model": True, "merge": False, "sampling_threads": 1}),
+        Call(og.Orchestrate, (), {"hot_ratio": 0.1, "super_batch": 2, "reuse": "embedding", "cache": 0.5}),
+        Call(og.NodeType, (), {"name": "a", "first": 0, "last": 3, "num_columns": 2}),
+        Call(og.Split, (), {name: torch.arange(3) for name in ("train", "val", "test")}),
+        Call(nn.GCN, widths, {"layers": 3, "dropout": 0.1, "norm": True, "residual": True, "sparse_input": False}),
+        Call(nn.SAGE, widths, {"pool": "mean", "num_layers": 2, "input_dropout": 0.1, "activation": torch.tanh}),
+        Call(nn.GAT, (COLUMNS, 8, CLASSES), {"heads": 2, "attention_dropout": 0.1}),
+        Call(nn.GIN, widths, {"layers": 1}),
+        Call(nn.CommNet, widths),
+        Call(nn.GGCN, widths),
+        Call(nn.GGNN, (COLUMNS, 6, CLASSES)),
+        Call(nn.FiLM, widths, {"num_relations": 2}),
+        Call(nn.RGCN, widths, {"num_relations": 2, "bases": 2}),
+        Call(nn.RGCNDiagonal, widths, {"num_relations": 2}),
+        Call(nn.Decoupled, widths, {"rounds": 2, "gamma": 0.9, "heads": 0, "num_relations": 0}),
+        Call(nn.DecoupledGAT, widths, {"heads": 2, "rounds": 1}),
+        Call(nn.Stack, (), {"layers": 2, "dropout": 0.2, "norm": True}),
+        Call(nn.Epilogue, (), {"norm": True, "activation": torch.relu, "residual": False, "dropout": 0.1}),
+        Call(nn.Layer, (nn.GCNConv(4, 4), nn.Epilogue(residual=True))),
+        Call(nn.Model, ([layer],), {"input_dropout": 0.1, "encoder": None, "decoder": None}),
+        Call(nn.Model, ([layer],), {"encoder": nn.LinearEncoder(6, COLUMNS), "decoder": nn.DistMult(CLASSES, 2)}),
+        Call(layer_model(layer).with_decoder, (nn.Dot(),)),
+        Call(nn.LinearEncoder, (4, 3, nn.Epilogue(dropout=0.1))),
+        Call(nn.SequentialEncoder, ([nn.LinearEncoder(4, 3), nn.LinearEncoder(3, 2)],)),
+        Call(nn.AttentionScores, (4, 2)),
+        Call(nn.DistMult, (4, 2)),
+        Call(nn.Dot),
+        Call(nn.Projection, (4, 3), {"bias": True}),
+    ]
+    convs: list[tuple[Callable[..., Any], dict[str, Any]]] = [
+        (nn.GCNConv, {"project_first": True}),
+        (nn.SAGEConv, {}),
+        (nn.SAGEMaxConv, {}),
+        (nn.GINConv, {}),
+        (nn.CommNetConv, {}),
+        (nn.GGCNConv, {}),
+        (nn.GGNNConv, {}),
+        (
+            nn.GATConv,
+            {"heads": 2, "average": False, "attention_dropout": 0.1, "num_relations": 2, "edge_weights": True},
+        ),
+        (nn.FiLMConv, {"slope": 0.1, "num_relations": 2}),
+        (nn.RGCNConv, {"num_relations": 2, "bases": 2}),
+        (nn.RGCNDiagonalConv, {"num_relations": 2}),
+    ]
+    calls += [Call(conv, (4, 4), options) for conv, options in convs]
+    calls += [
+        Call(nn.PropagateConv, (4,), {"gamma": 0.5}),
+        Call(nn.AttentionPropagateConv, (4,), {"heads": 2, "gamma": 0.5}),
+        Call(nn.RelationPropagateConv, (4,), {"num_relations": 2, "gamma": 0.5}),
+    ]
+    return calls
+
+
+def layer_model(layer: nn.Layer) -> nn.Model:
+    return nn.Model([layer])
+
+
+class Odd:
+    """An object of a class that nobody knows."""
+
+
+def _raise(*given: object, **named: object) -> None:
+    raise RuntimeError("called")
+
+
+@cache
+def odd_values() -> tuple[Any, ...]:
+    """What arguments are replaced by."""
+    # fmt: off
+    return (
+        None, True, False, 0, 1, -1, 2, 3, 7, 1 << 40, -(1 << 70), 0.5, -0.5, 1.5, math.nan, math.inf, -math.inf,
+        1e300, 2j, "", "x", "full", "cuda", "cpu", "tpu", "1GiB", "-2GiB", "2", "0.5", "metis", "auto", "none",
+        "wordnet ", "\0", "a/b" * 99, b"", b"x", (), (1,), (2, 2), (0, 0), (-1, 3), (2.5, 2), ("a",), [], [3, "a"],
+        [[1, 2], [3]], {}, {"a": 1}, {1: 2}, set(), {"train": None}, {"train": [0, 0.5]}, {"train": np.ones(NODES,
+        bool)}, {"other": [1]}, {"train": "a", "val": [-1]}, range(3), np.int64(2), np.float32(0.5), np.zeros(0),
+        np.ones(3), np.ones((2, 3)), np.ones((2, 3, 4)), np.array("a"), np.array(["a", "b"]), np.array([object()]),
+        np.array([np.nan, 1.0]), np.arange(NODES), np.arange(NODES) - 3, np.zeros((2, 0), "i8"), np.full((2, 3), 1
+        << 62), np.ones((NODES, 2), "f2"), np.ones((NODES, 2), "c8"), np.datetime64("2020-01-01"), torch.ones(3),
+        torch.ones(()), torch.ones(2, 3), torch.empty(0), torch.arange(NODES), torch.ones(NODES, 2,
+        dtype=torch.bfloat16), torch.ones(NODES, 2).to_sparse(), torch.ones(3, requires_grad=True), torch.ones(2, 3,
+        device="meta"), csr_array(np.eye(NODES)), csr_array((3, 0)), Odd, Odd(), _raise, print, math, Path("x"),
+        Path("/"), Path("/dev/null"), NotImplemented, ..., int, og, torch.relu, torch.float32, torch.nn.Linear(2,
+        2), torch.nn.BatchNorm1d(3), nn.Dot(), nn.GCNConv(4, 2), nn.Layer(nn.GCNConv(4, 4)), nn.Epilogue(),
+        og.Full(), og.Workers(2), og.TrainConfig(epochs=1), nn.LinearEncoder(3, 2),
+    )
+    # fmt: on
+
+
+_NAMES = ("layres", "epochs", "dropout", "x", "lr", "self", "fanout", "num_layers", "edge_weight", "device")
+
+
+def draw_call(calls: list[Call], seed: int) -> Call:
+    """Return the call of a seed."""
+    draw = Random(seed)
+    base = draw.choice(calls)
+    positional, named = list(base.positional), dict(base.named)
+    # Few at a time: each replaced argument hides what is behind the next one.
+    for _ in range(draw.choice((1, 1, 1, 2, 3))):
+        places = [*range(len(positional)), *named]
+        action = draw.random()
+        if action < 0.85 and places:
+            place = draw.choice(places)
+            before = positional[place] if isinstance(place, int) else named[place]
+            # Half of them of the same type, which come further.
+            alike = [each for each in odd_values() if type(each) is type(before)]
+            value = draw.choice(alike if alike and draw.random() < 0.5 else odd_values())
+            if isinstance(place, int):
+                positional[place] = value
+            else:
+                named[place] = value
+        elif action < 0.90 and named:
+            del named[draw.choice(list(named))]
+        elif action < 0.93 and positional:
+            positional.pop()
+        elif action < 0.95:
+            positional.append(draw.choice(odd_values()))
+        else:
+            named[draw.choice(_NAMES)] = draw.choice(odd_values())
+    return Call(base.function, tuple(map(_own, positional)), named)
+
+
+def _own(value: Any) -> Any:
+    # Models are trained in place.
+    return copy.deepcopy(value) if isinstance(value, nn.Model) else value
+
+
+def judge(call: Call) -> BaseException | None:
+    """Make a call; return what came out of it that should not, or None."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            call.function(*call.positional, **call.named)
+        except (og.InputError, og.TrainingError):
+            return None
+        except BaseException as error:
+            return error
+    return None

@@ -1,0 +1,66 @@
+"""Wrong arguments of public functions end in an `InputError`, whatever they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from public_calls import Call, draw_call, judge, list_calls
+
+import outgrow as og
+
+FEW, MANY = 400, 10_000
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Call]]:
+    monkeypatch.chdir(tmp_path)  # a drawn ``out`` is relative to it
+    threads = torch.get_num_threads()
+    yield list_calls(tmp_path)
+    torch.set_num_threads(threads)
+
+
+def test_the_calls_that_are_made_wrong_were_right(calls: list[Call]) -> None:
+    for call in calls:
+        call.function(*call.positional, **call.named)
+
+
+def test_every_public_class_and_function_of_models_and_strategies_is_called(calls: list[Call]) -> None:
+    called = {call.function for call in calls}
+    # What a user writes subclasses of, or only gets.
+    given = {"Block", "Conv", "ConvSpec", "Decoder", "Encoder", "NodeMessages", "PyGConv"}
+    phases = {"Film", "Gated", "Max", "RelationScale", "WeightedSum", "destination", "mean_weight", "symmetric_weight"}
+    assert {name for name in dir(og.nn) if getattr(og.nn, name) not in called} == given | phases
+    results = {"Graph", "PlanReport", "Run", "datasets"}
+    public = {name for name in og.__all__ if callable(getattr(og, name))}
+    errors = {name for name in public if name.endswith(("Error", "Warning"))}
+    assert {name for name in public if getattr(og, name) not in called} == results | errors
+
+
+@pytest.mark.parametrize("number", [FEW, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+def test_only_input_errors_come_out(number: int, calls: list[Call]) -> None:
+    wrong = {}
+    for seed in range(number):
+        call = draw_call(calls, seed)
+        if (error := judge(call)) is not None:
+            wrong[seed] = (call.function, error)
+    assert not wrong
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("mutant", ["bind_arguments", "validate_types", "describe_value"])
+def test_a_missing_check_is_found(mutant: str, calls: list[Call], monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = {"describe_value": lambda value: value + ""}
+    for module in ("arguments", "validation"):
+        monkeypatch.setattr(f"outgrow.core.{module}.{mutant}", broken.get(mutant, lambda *_, **__: None), raising=False)
+    assert any(judge(draw_call(calls, seed)) is not None for seed in range(FEW))
+
+
+def test_a_drawn_call_depends_on_its_seed_alone(calls: list[Call]) -> None:
+    def show(seed: int) -> str:
+        call = draw_call(calls, seed)
+        return f"{call.function} {list(map(type, call.positional))} {sorted(call.named)}"
+
+    assert [show(seed) for seed in range(50)] == [show(seed) for seed in reversed(range(50))][::-1]
