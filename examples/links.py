@@ -33,7 +33,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     relations = graph.num_relations
-    layers = og.nn.RGCN(graph.num_features, hidden, hidden, num_relations=relations, sparse_input=graph.sparse)
+    layers = og.nn.RGCN(graph.num_features, hidden, hidden, num_relations=relations)
     model = layers.with_decoder(og.nn.DistMult(hidden, relations))
 
     # 1% of the linked pairs of nodes are set aside to test on; negatives are drawn anew in each epoch.

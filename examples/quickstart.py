@@ -39,7 +39,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     shape = (graph.num_features, options.hidden, graph.num_classes)
-    model = og.nn.SAGE(*shape, layers=2, dropout=0.5, norm=True, sparse_input=graph.sparse)
+    model = og.nn.SAGE(*shape, layers=2, dropout=0.5, norm=True)
 
     # Training. The strategy is chosen by what fits; workers=4 or og.Offload(memory="2GiB") would give the same results.
     run = og.train(graph, model, epochs=options.epochs, lr=0.01, weight_decay=0.01, optimizer="adamw", out=options.out)

@@ -36,7 +36,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     shape = (graph.num_features, options.hidden, graph.num_classes)
-    model = og.nn.SAGE(*shape, layers=2, dropout=0.5, norm=True, sparse_input=graph.sparse)
+    model = og.nn.SAGE(*shape, layers=2, dropout=0.5, norm=True)
 
     # Without `workers`: they are those of torchrun. Each owns some of the nodes and sends the others the rows that they
     # need. With `out`, `torchrun --max-restarts 2` goes on from the last checkpoint after a worker has died.

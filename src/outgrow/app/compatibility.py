@@ -57,19 +57,19 @@ def validate_argument_types(graph: Graph, model: Model) -> None:
 
 
 def validate_model_fits_graph(graph: Graph, model: Model) -> None:
-    """Check that a model fits the features, relations and weights of a graph.
+    """Check that a model fits the features, relations and weights of a graph; let it take features that are sparse.
 
     Raises:
-        InputError: It does not.
+        InputError: It does not fit.
     """
     _validate_parameters(model)
     # Aggregating sparse rows before projecting them would make them dense, and as wide as the features.
-    if graph.sparse and not model.first_reader.accepts_sparse:
+    if graph.sparse and not model.accept_sparse_features():
         raise InputError(
             f"the first layer of the model cannot take the sparse features of {graph.name!r}",
             needed="a first layer that projects before it aggregates, and has no residual",
             got=stage_name(model.first_reader),
-            repair="give the model sparse_input=True, or its first convolution project_first=True",
+            repair="leave the residual out, choose sparse_input=True where the model has it, or give dense features",
         )
     if model.in_features != graph.num_features:
         raise InputError(

@@ -76,11 +76,15 @@ def _read_lines(path: Path) -> list[str]:
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30}
 
 
+# Whoever writes fewer bytes than this without a unit means another one.
+_LEAST_WITHOUT_UNIT = 1 << 20
+
+
 def parse_bytes(text: str) -> int:
-    """Parse a size with a binary unit, such as ``"512MiB"`` (536870912).
+    """Parse a size with a binary unit, such as ``"512MiB"`` (536870912); without one, bytes, of which many are meant.
 
     Raises:
-        InputError: The text is not a size.
+        InputError: The text is not a size, or is a small number without a unit.
     """
     digits = text.strip().rstrip("BbIiKkMmGg ")
     unit = text.strip()[len(digits) :].strip().lower()
@@ -94,5 +98,12 @@ def parse_bytes(text: str) -> int:
             needed="a number with a unit, such as 512MiB or 4GiB",
             got=repr(text),
             repair="write 1GiB, say",
+        )
+    if not unit and 0 < size < _LEAST_WITHOUT_UNIT:
+        raise InputError(
+            f"{text!r} has no unit",
+            needed="a number with a unit, such as 512MiB or 4GiB",
+            got=f"{size} bytes",
+            repair=f"write {text.strip()}GiB, or {text.strip()}B if bytes are meant",
         )
     return size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
@@ -20,6 +21,8 @@ _WORDS = {
     type(None): "null",
 }
 _SHOWN = 100
+# Two letters at least: one is a drive of Windows.
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
 def validate_types(options: Mapping[str, object], hints: Mapping[str, Any]) -> None:
@@ -86,6 +89,21 @@ def require_relations(num_relations: int) -> None:
     """
     if not 0 <= num_relations < 1 << 31:
         raise out_of_range_error("num_relations", "from 0 to 2^31 - 1", num_relations)
+
+
+def require_local_path(path: Path) -> None:
+    """Check that a path is no address of a remote file system, which would become a local folder of that name.
+
+    Raises:
+        InputError: It is one.
+    """
+    if match := _ADDRESS.match(str(path)):
+        raise InputError(
+            f"{path} is not a local path",
+            needed="a folder or file of this machine, or of a file system that is mounted on it",
+            got=f"an address of {match[1]}",
+            repair="write to a local folder, and copy it; give the absolute path of a folder that is really called so",
+        )
 
 
 def validate_positive(owner: str, **options: int | None) -> None:

@@ -70,7 +70,11 @@ class GCNConv(Conv):
 
     def aggregate_first(self) -> Conv:
         """Return the form that projects after the sum, with which the product commutes."""
-        return _aggregate_first_twin(self)
+        return _reorder(self, project_first=False)
+
+    def project_first(self) -> Conv:
+        """Return the form that projects before the sum."""
+        return _reorder(self, project_first=True)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the aggregate, projected with the bias unless `source` has projected it."""
@@ -128,7 +132,11 @@ class _MeanConv(Conv, ABC):
 
     def aggregate_first(self) -> Conv:
         """Return the form that projects after the mean, with which the product commutes."""
-        return _aggregate_first_twin(self)
+        return _reorder(self, project_first=False)
+
+    def project_first(self) -> Conv:
+        """Return the form that projects before the sum."""
+        return _reorder(self, project_first=True)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the node's own projection plus that of the mean."""
@@ -260,7 +268,11 @@ class GINConv(Conv):
 
     def aggregate_first(self) -> Conv:
         """Return the form that projects after the sum, with which the first product commutes."""
-        return _aggregate_first_twin(self)
+        return _reorder(self, project_first=False)
+
+    def project_first(self) -> Conv:
+        """Return the form that projects before the sum."""
+        return _reorder(self, project_first=True)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: both projections of the aggregate plus the node itself."""
@@ -290,13 +302,13 @@ def _as_one_channel(x_VF: Features) -> NodeMessages:
     return NodeMessages(x_VF[:, None], None)
 
 
-def _aggregate_first_twin(conv: GCNConv | _MeanConv | GINConv) -> Conv:
-    """Return the convolution, with the same parameters, in the order that projects after the sum."""
-    if not conv.accepts_sparse:
+def _reorder(conv: GCNConv | _MeanConv | GINConv, *, project_first: bool) -> Conv:
+    """Return the convolution, with the same parameters, in the order that projects before or after the sum."""
+    if conv.accepts_sparse == project_first:
         return conv
     # A shallow copy shares the parameters; only the flag and the widths are its own.
     reordered = copy.copy(conv)
-    width = conv.spec.in_features
-    reordered.accepts_sparse = False
-    reordered.spec = replace(conv.spec, source=(1, width), aggregate=(1, width), source_is_input=True)
+    width = conv.spec.out_features if project_first else conv.spec.in_features
+    reordered.accepts_sparse = project_first
+    reordered.spec = replace(conv.spec, source=(1, width), aggregate=(1, width), source_is_input=not project_first)
     return reordered

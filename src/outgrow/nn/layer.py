@@ -123,6 +123,10 @@ class Conv(nn.Module, ABC):
         """
         return self if self.spec.source_is_input else None
 
+    def project_first(self) -> Conv | None:
+        """Return this convolution, with the same parameters, in a form that accepts sparse rows, or None."""
+        return self if self.accepts_sparse else None
+
     @abstractmethod
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]`` from the destinations' input and aggregate, without `epilogue_bias`; dense."""

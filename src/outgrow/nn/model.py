@@ -85,6 +85,16 @@ class Model(nn.Module):
         self.encoder = encoder
         self.decoder = decoder
 
+    def accept_sparse_features(self) -> bool:
+        """Let the first layer project before it aggregates, as sparse features need; return whether it can.
+
+        The parameters, and the function that the model computes, are the same.
+        """
+        if self.encoder is None:
+            first = self.layers_list()[0]
+            first.conv = first.conv.project_first() or first.conv
+        return self.first_reader.accepts_sparse
+
     @check_arguments()
     def with_decoder(self, decoder: Decoder) -> Model:
         """Return a model of links with the same layers; both models share the parameters.

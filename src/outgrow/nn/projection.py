@@ -7,9 +7,13 @@ from torch import Tensor, nn
 
 from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_members
+from outgrow.core.errors import InputError
+from outgrow.core.memory_limits import available_bytes
 from outgrow.core.validation import require_counts
 from outgrow.nn.layer import Features
 from outgrow.ops.linear import affine
+
+_LARGE_BYTES = 1 << 28
 
 
 @renamed_members(plus="add_products")
@@ -25,6 +29,7 @@ class Projection(nn.Module):
     def __init__(self, in_features: int, out_features: int, *, bias: bool = False) -> None:
         super().__init__()
         require_counts(in_features=in_features, out_features=out_features)
+        _require_memory(in_features, out_features)
         self.weight = nn.Parameter(torch.empty(in_features, out_features))
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
         nn.init.xavier_uniform_(self.weight)
@@ -39,6 +44,23 @@ class Projection(nn.Module):
         if isinstance(x_VD, Tensor):
             return affine((x_VD, self.weight), *terms, bias_O=self.bias)
         return project_rows(x_VD, self.weight, self.bias) + affine(*terms)
+
+
+def _require_memory(in_features: int, out_features: int) -> None:
+    """Check that a weight, and with it its gradient, can be allocated: the system may end this process for it.
+
+    Raises:
+        InputError: It cannot.
+    """
+    size = 2 * in_features * out_features * torch.finfo(torch.get_default_dtype()).bits // 8
+    # What is available takes some time to find out.
+    if size > _LARGE_BYTES and size > available_bytes():
+        raise InputError(
+            "a weight of the model does not fit memory",
+            needed=f"{size:,} bytes for {in_features:,} by {out_features:,} numbers and their gradient",
+            got=f"{available_bytes():,} bytes available",
+            repair="make the layer narrower",
+        )
 
 
 def project_rows(x_VD: Features, weight_DO: Tensor, bias_O: Tensor | None = None) -> Tensor:

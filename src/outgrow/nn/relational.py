@@ -6,6 +6,8 @@ are taken from the block if it has them, as a sampled one does, and else counted
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -59,17 +61,30 @@ class RGCNConv(Conv):
         self.aggregation = WeightedSum()
         # Projected rows have a channel per basis, input rows only one: all bases count in the comparison.
         self.accepts_sparse = bases * out_features < in_features if project_first is None else project_first
-        self.spec = ConvSpec(
+        self.spec = self._make_spec(in_features, out_features)
+
+    def _make_spec(self, in_features: int, out_features: int) -> ConvSpec:
+        return ConvSpec(
             in_features=in_features,
             out_features=out_features,
             # The order decides what moves: one input row per node, or a projected row per basis.
-            source=(bases, out_features) if self.accepts_sparse else (1, in_features),
-            aggregate=(bases, out_features if self.accepts_sparse else in_features),
+            source=(self.bases, out_features) if self.accepts_sparse else (1, in_features),
+            aggregate=(self.bases, out_features if self.accepts_sparse else in_features),
             static_edge_weight=False,
             source_is_input=not self.accepts_sparse,
             reads_target=True,
             needs_full_neighborhood=True,
         )
+
+    def project_first(self) -> Conv:
+        """Return the form that projects before the sum."""
+        if self.accepts_sparse:
+            return self
+        # A shallow copy shares the parameters.
+        reordered = copy.copy(self)
+        reordered.accepts_sparse = True
+        reordered.spec = reordered._make_spec(self.spec.in_features, self.spec.out_features)
+        return reordered
 
     def source(self, x_VD: Features) -> NodeMessages:
         """Return ``[V, B, O]`` rows projected by every basis, or ``[V, 1, D]`` the input."""

@@ -15,13 +15,14 @@ from torch import Tensor
 from outgrow.core.arguments import bind_arguments, check_arguments
 from outgrow.core.errors import InputError
 from outgrow.core.synonyms import accept_synonyms, rename_keys
-from outgrow.core.validation import require_counts, validate_probability
+from outgrow.core.validation import out_of_range_error, require_counts, validate_probability
 from outgrow.nn.encoder import Encoder, LinearEncoder
 from outgrow.nn.layer import Conv, Epilogue, Layer
 from outgrow.nn.model import Model
 
 ModelFunction = TypeVar("ModelFunction", bound=Callable[..., Model])
 
+_MOST_LAYERS = 10_000
 _SYNONYMS = {"num_layers": "layers"}
 
 
@@ -55,7 +56,8 @@ class Stack:
     activation: Callable[[Tensor], Tensor] | None = torch.relu
 
     def __post_init__(self) -> None:
-        require_counts(layers=self.layers)
+        if not 1 <= self.layers <= _MOST_LAYERS:
+            raise out_of_range_error("layers", f"from 1 to {_MOST_LAYERS:,}", self.layers)
         validate_probability("dropout", self.dropout)
         validate_probability("input_dropout", self.input_dropout)
 

@@ -32,7 +32,8 @@ def GCN(
         in_features: Width of the features.
         hidden: Width of hidden layers.
         out_features: Number of classes.
-        sparse_input: The features are sparse: the first layer projects before it aggregates.
+        sparse_input: The first layer projects before it aggregates, as sparse features need; `og.train` and the
+            other functions that get a graph see to it by themselves.
         **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
     """
 
@@ -59,7 +60,8 @@ def SAGE(
         hidden: Width of hidden layers.
         out_features: Number of classes.
         pool: How neighbours are combined.
-        sparse_input: The features are sparse: the first layer projects before it aggregates.
+        sparse_input: The first layer projects before it aggregates, as sparse features need; `og.train` and the
+            other functions that get a graph see to it by themselves.
         **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
 
     Raises:
@@ -201,7 +203,8 @@ def RGCN(
         out_features: Number of classes.
         num_relations: Number of relations of edges.
         bases: Weights that the relations of a layer share.
-        sparse_input: The features are sparse: the first layer projects before it aggregates.
+        sparse_input: The first layer projects before it aggregates, as sparse features need; `og.train` and the
+            other functions that get a graph see to it by themselves.
         **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
     """
 

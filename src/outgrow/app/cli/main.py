@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 import warnings
@@ -63,6 +64,12 @@ def run_cli() -> None:
     except OutgrowError as error:
         print_error(error)
         sys.exit(2 if isinstance(error, InputError) else 1)
+    except OSError as error:
+        # Asked for so late since any path of any option may be it.
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        print_error(_long_name_error(error))
+        sys.exit(2)
     except (MemoryError, RuntimeError) as error:
         # torch raises a plain RuntimeError when CPU memory runs out: only its text tells.
         if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
@@ -95,6 +102,16 @@ def _show_own_warnings_as_lines() -> None:
             show_in_python(message, category, *place, **options)
 
     warnings.showwarning = show
+
+
+def _long_name_error(error: OSError) -> InputError:
+    name = str(error.filename)
+    return InputError(
+        "the name of a file is too long",
+        needed="a name that the file system takes, often of 255 bytes at most",
+        got=f"{len(name)} letters, which begin with {name[:40]!r}",
+        repair="check the path",
+    )
 
 
 def _out_of_memory_error(error: Exception) -> OutgrowError:

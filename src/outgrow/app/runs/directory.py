@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -15,6 +16,7 @@ from outgrow.app.console import log_message
 from outgrow.app.runs.lock import NAME, RunLock
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write, os_errors_as_input_errors
+from outgrow.core.validation import require_local_path
 from outgrow.training import checkpoint
 from outgrow.training.trainer import EpochReport
 
@@ -44,9 +46,10 @@ class RunDirectory:
             again: Whether this restarts a run, whose files may already be there.
 
         Raises:
-            InputError: ``path`` is in use, or it cannot be written.
+            InputError: ``path`` is in use or no local path, or it cannot be written.
         """
-        if not again and path.exists() and (not path.is_dir() or any(path.iterdir())):
+        require_local_path(path)
+        if not again and os.path.exists(path) and (not path.is_dir() or any(path.iterdir())):
             raise InputError(
                 f"{path} is in use",
                 needed="a new or empty directory for the run",
@@ -105,11 +108,12 @@ class RunDirectory:
         Raises:
             InputError: There is no run at ``path``.
         """
-        if not (path / "config.json").is_file():
+        # Unlike that of a path, this is false for names that no file can have.
+        if not os.path.isfile(path / "config.json"):
             raise InputError(
                 f"there is no run in {path}",
                 needed="a directory with config.json, as `outgrow train --out DIR` makes it",
-                got="a directory without it" if path.is_dir() else "no such directory",
+                got="a directory without it" if os.path.isdir(path) else "no such directory",
                 repair="check the path; without --resume a new run starts",
             )
         return RunDirectory(path)

@@ -11,7 +11,10 @@ from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.graph.graph import Graph
 from outgrow.runtime.system.device import DEVICES
-from outgrow.runtime.system.environment import torchrun_world_size
+from outgrow.runtime.system.environment import available_cores, torchrun_world_size
+
+# Each is a process that holds torch; workers of a core take turns.
+_MOST_PER_CORE = 8
 
 
 @check_arguments()
@@ -84,16 +87,25 @@ def resolve_workers(requested: int | Workers | None, device: object = "auto") ->
 
 
 def validate_workers(graph: Graph, workers: Workers) -> None:
-    """Check that the number of workers suits a graph.
+    """Check that the number of workers suits a graph and this machine.
 
     Raises:
-        InputError: There are more workers than nodes, or restarts with only one worker.
+        InputError: There are more workers than nodes, many more than cores, or restarts with only one worker.
     """
     if workers.number > graph.num_nodes:
         raise InputError(
             f"{graph.name} has fewer nodes than there are workers",
             needed=f"at most {graph.num_nodes:,} workers",
             got=f"{workers.number:,} workers",
+            repair="train on fewer workers",
+        )
+    # A launcher of a cluster may have spread them over many machines.
+    cores = available_cores()
+    if workers.number > _MOST_PER_CORE * cores and not torchrun_world_size():
+        raise InputError(
+            "there are far more workers than cores",
+            needed=f"at most {_MOST_PER_CORE * cores} workers on {cores} cores; best is no more than one for each",
+            got=f"{workers.number} workers",
             repair="train on fewer workers",
         )
     if workers.number == 1 and workers.max_restarts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -110,7 +111,7 @@ def resolve_source(name_or_path: str | Path, *, data_dir: Path | None = None) ->
     path = Path(name_or_path).expanduser()
     name = str(name_or_path)
     # If there are both, a string means the data set of that name, and a `Path` the file.
-    if path.exists() and not (name in datasets() and isinstance(name_or_path, str)):
+    if os.path.exists(path) and not (name in datasets() and isinstance(name_or_path, str)):
         return ResolvedSource(detect_reader(path), undirected=False)
     made = parse_generator_name(name)
     if made is not None:

@@ -91,7 +91,7 @@ def _find_files(dataset: Dataset, data_dir: Path | None) -> LocatedFiles | None:
     for folder, kind in _search_folders(dataset, data_dir):
         # A set counts only if complete: half of one and half of another would not fit together.
         for form in dataset.file_sets:
-            if all((folder / path).exists() for path in form.paths):
+            if all(os.path.exists(folder / path) for path in form.paths):
                 return LocatedFiles(file_set=form, folder=folder, origin=kind)
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import mmap
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +41,7 @@ _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" 
 
 def is_store(path: Path) -> bool:
     """Whether a path is a store directory, broken or not. An unfinished store does not count."""
-    return (Path(path) / FILE).is_file() and not Path(path).absolute().name.endswith(PARTIAL)
+    return os.path.isfile(Path(path) / FILE) and not Path(path).absolute().name.endswith(PARTIAL)
 
 
 def array_path(store: Path, name: str) -> Path:

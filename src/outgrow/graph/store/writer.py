@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.core.files import fsync_path
+from outgrow.core.validation import require_local_path
 from outgrow.graph.store.manifest import FILE, HEADER_BYTES, ArrayEntry, Manifest, write_manifest
 
 PARTIAL = ".partial"
@@ -139,8 +140,9 @@ def open_store_writer(dest: Path, *, overwrite: bool) -> Iterator[StoreWriter]:
         overwrite: Replace an existing store; it is kept until the new one is complete.
 
     Raises:
-        InputError: ``dest`` exists, its folder cannot be written to, or the disk is full.
+        InputError: ``dest`` exists or is no local path, its folder cannot be written to, or the disk is full.
     """
+    require_local_path(Path(dest))
     dest = Path(dest).absolute()
     _check_destination(dest, overwrite)
     # On the same file system, so that the rename is atomic; the random part keeps two writers apart.
