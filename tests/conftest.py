@@ -22,6 +22,7 @@ import torch  # noqa: E402
 import order  # noqa: E402
 import pool  # noqa: E402
 import process_forks  # noqa: E402
+import promises  # noqa: E402
 from outgrow.runtime.distributed import launch  # noqa: E402
 from processes import processes_of  # noqa: E402
 from seeding import pytest_fixture_setup, pytest_make_collect_report, seeded  # noqa: E402, F401
@@ -43,6 +44,13 @@ if os.environ.get(MODE_VARIABLE) == "serial":
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported, which other packages do as well
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Break what a test of mutants has asked for, for the whole run."""
+    if (broken := promises.break_promise()) is not None:
+        broken.__enter__()
+        config.add_cleanup(lambda: broken.__exit__(None, None, None))
 
 
 @pytest.hookimpl(optionalhook=True)

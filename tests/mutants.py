@@ -41,6 +41,8 @@ def list_mutants() -> list[Mutant]:
     from tests.core.test_files import MUTANTS as WRITES
     from tests.fuzz.broken_readers import MUTANTS as READERS
 
+    from promises import MUTANTS as PROMISES
+    from suites.disagreements import MUTANTS as DISAGREEMENTS
     from suites.links import MUTANTS as LINKS
     from suites.mutants import MUTANTS as GRADIENTS
     from suites.test_leaks import MUTANTS as LEAKS
@@ -51,6 +53,12 @@ def list_mutants() -> list[Mutant]:
         },
         "suites/test_links.py::test_a_mutant_is_found": {name: (each.__doc__, each) for name, each in LINKS.items()},
         "suites/test_leaks.py::test_a_leak_is_noticed": {name: (each.__doc__, each) for name, each in LEAKS.items()},
+        "suites/test_disagreements.py::test_a_mutant_is_found": {
+            name: (breaks, make) for name, (breaks, _, make) in DISAGREEMENTS.items()
+        },
+        "test_promises.py::test_a_mutant_is_found": {
+            name: (promise.breaks, promise.apply) for name, promise in PROMISES.items()
+        },
         "nn/test_conformance.py::test_a_mutant_is_found": {
             name: (mutant.breaks, mutant.make) for name, mutant in LAYERS.items()
         },

@@ -37,15 +37,6 @@ def test_mistakes_are_told(number: int, lines: list[list[str]]) -> None:
     assert not wrong
 
 
-@pytest.mark.mutant
-@pytest.mark.parametrize("mutant", ["outgrow.app.cli.main.print_error", "outgrow.training.config.out_of_range_error"])
-def test_a_mistake_that_is_not_told_is_found(
-    mutant: str, lines: list[list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mutant, lambda *_, **__: None)
-    assert any(not command_lines.run(draw_command_line(lines, seed)).is_kept for seed in range(FEW))
-
-
 @pytest.mark.parametrize(
     ("code", "output"),
     [

@@ -49,15 +49,6 @@ def test_only_input_errors_come_out(number: int, calls: list[Call]) -> None:
     assert not wrong
 
 
-@pytest.mark.mutant
-@pytest.mark.parametrize("mutant", ["bind_arguments", "validate_types", "describe_value"])
-def test_a_missing_check_is_found(mutant: str, calls: list[Call], monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = {"describe_value": lambda value: value + ""}
-    for module in ("arguments", "validation"):
-        monkeypatch.setattr(f"outgrow.core.{module}.{mutant}", broken.get(mutant, lambda *_, **__: None), raising=False)
-    assert any(judge(draw_call(calls, seed)) is not None for seed in range(FEW))
-
-
 def test_a_drawn_call_depends_on_its_seed_alone(calls: list[Call]) -> None:
     def show(seed: int) -> str:
         call = draw_call(calls, seed)

@@ -1,0 +1,104 @@
+"""What is promised to users besides exact numbers, broken on purpose: each must be found by the tests of its kind.
+
+`pytest_configure` of ``conftest.py`` breaks what `VARIABLE` names, for a whole run of tests.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+from unittest.mock import patch
+
+VARIABLE = "TESTS_BROKEN_PROMISE"
+
+
+class BrokenPromise(NamedTuple):
+    """A promise, broken.
+
+    Attributes:
+        breaks: What is wrong, in a sentence.
+        test: Test that must find it, as pytest names it.
+        apply: Breaks the code while its context is entered.
+    """
+
+    breaks: str
+    test: str
+    apply: Callable[[], AbstractContextManager[object]]
+
+
+def _nothing(*given: object, **named: object) -> None:
+    return None
+
+
+MUTANTS: dict[str, BrokenPromise] = {
+    "matches_relations_by_number": BrokenPromise(
+        "Relations of another graph are matched by number.",
+        "tests/graph/test_alignment.py",
+        lambda: patch("outgrow.graph.alignment._renumber", lambda topology, number: topology),
+    ),
+    "takes_any_data": BrokenPromise(
+        "A run goes on whatever has become of its graph.",
+        "tests/app/runs/test_changed_data.py",
+        lambda: patch("outgrow.app.runs.data.changed_parts", lambda before, now: []),
+    ),
+    "trusts_every_module": BrokenPromise(
+        "What looks across rows is not looked for.",
+        "tests/app/test_model_probe.py",
+        lambda: patch("outgrow.app.model_probe._difference", _nothing),
+    ),
+    "divides_by_any_sum": BrokenPromise(
+        "Sums of weights are not checked.",
+        "tests/nn/test_edge_weights.py",
+        lambda: patch("outgrow.app.compatibility.require_divisible_weights", _nothing),
+    ),
+    "drops_without_a_word": BrokenPromise(
+        "What a file holds and is not read is not named.",
+        "tests/graph/readers/test_unread.py",
+        lambda: patch("outgrow.graph.readers.source.GraphSource.warn_of_unread", _nothing),
+    ),
+    "rounds_labels": BrokenPromise(
+        "Labels with fractions are cut.",
+        "tests/graph/readers/test_conversions.py",
+        lambda: patch("outgrow.graph.readers.conversions._whole_floats", lambda labels, where: labels.astype("i8")),
+    ),
+    "meets_under_one_name": BrokenPromise(
+        "The workers of every round agree on the same name.",
+        "tests/runtime/distributed/test_meeting.py",
+        lambda: patch("outgrow.runtime.distributed.meeting.uuid.uuid4", lambda: uuid.UUID(int=0)),
+    ),
+    "goes_on_after_a_signal": BrokenPromise(
+        "A loop over seeds goes on after a signal.",
+        "tests/app/runs/test_signals.py::test_in_python_a_loop_ends",
+        lambda: patch("outgrow.app.api.raise_as_signal", _nothing),
+    ),
+    "takes_any_argument": BrokenPromise(
+        "Arguments are not checked against annotations.",
+        "tests/fuzz/test_public_calls.py",
+        lambda: patch("outgrow.core.arguments.validate_types", _nothing),
+    ),
+    "tells_no_mistake": BrokenPromise(
+        "Errors of the command line are not printed.",
+        "tests/fuzz/test_command_lines.py",
+        lambda: patch("outgrow.app.cli.main.print_error", _nothing),
+    ),
+    "keeps_the_order_of_layers": BrokenPromise(
+        "Sparse features are given to layers that aggregate first.",
+        "tests/nn/test_sparse_input.py",
+        lambda: patch("outgrow.nn.convolution.GCNConv.project_first", lambda self: self),
+    ),
+    "reads_two_bytes": BrokenPromise(
+        "A small number without a unit is a size.",
+        "tests/core/test_sizes.py",
+        lambda: patch("outgrow.core.memory_limits._LEAST_WITHOUT_UNIT", 0),
+    ),
+}
+"""By name."""
+
+
+def break_promise() -> AbstractContextManager[object] | None:
+    """Return the context of the broken promise that the environment names; None if it names none."""
+    name = os.environ.get(VARIABLE)
+    return MUTANTS[name].apply() if name else None
