@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from random import Random
 
 import psutil
 import pytest
@@ -95,11 +96,15 @@ def cluster(request: pytest.FixtureRequest, npz: Path, tmp_path: Path) -> Iterat
         made.end()
 
 
+_UNDISTURBED: dict[int, list[float]] = {}
+
+
 def undisturbed(outgrow: Command, npz: Path, workers: int) -> list[float]:
-    losses: list[float] = outgrow("train", npz, *OPTIONS, "--workers", workers, "--out", "whole", "--json").summary[
-        "loss"
-    ]
-    return losses
+    """The losses of the run by as many local workers; computed once, since the graph of all tests is the same."""
+    if workers not in _UNDISTURBED:
+        command = ("train", npz, *OPTIONS, "--workers", workers, "--out", "whole", "--json")
+        _UNDISTURBED[workers] = outgrow(*command).summary["loss"]
+    return _UNDISTURBED[workers]
 
 
 @pytest.mark.slow
@@ -113,6 +118,22 @@ def test_a_worker_dies(cluster: Cluster, victim: int, outgrow: Command, npz: Pat
     cluster.wait_for(lambda: cluster.epochs() >= 30)
     cluster.worker(victim).kill()
     assert cluster.finish(range(size)) == undisturbed(outgrow, npz, size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["2"], indirect=True)
+@pytest.mark.parametrize("seed", range(20))
+def test_a_worker_dies_at_any_moment(seed: int, cluster: Cluster, outgrow: Command, npz: Path) -> None:
+    """While it starts, meets the other, trains or ends."""
+    draw = Random(seed)
+    victim, moment = draw.randrange(2), draw.uniform(0, 15)
+    agents = [cluster.start_agent(), cluster.start_agent()]
+    cluster.wait_for(lambda: bool(psutil.Process(agents[victim].pid).children()))
+    time.sleep(moment)
+    if agents[victim].poll() is None:
+        for worker in psutil.Process(agents[victim].pid).children():
+            worker.kill()
+    assert cluster.finish([0, 1]) == undisturbed(outgrow, npz, 2)
 
 
 @pytest.mark.slow
