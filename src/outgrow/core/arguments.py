@@ -64,11 +64,26 @@ def bind_arguments(
     except TypeError as error:
         raise InputError(
             f"{name} cannot be called so",
-            needed=f"{name}{signature}",
+            needed=f"{name}({_show_parameters(signature)})",
             got=str(error),
             repair="give what has no default, and options by name",
         ) from error
     validate_types({name: value for name, value in bound.items() if name not in unchecked}, hints)
+
+
+def _show_parameters(signature: inspect.Signature) -> str:
+    """Return names and defaults, as people write them in a call."""
+    shown = []
+    for each in signature.parameters.values():
+        if each.kind is each.KEYWORD_ONLY and "*" not in shown:
+            shown.append("*")
+        if each.kind is each.VAR_KEYWORD:
+            shown.append(f"**{each.name}")
+        elif each.default is each.empty:
+            shown.append(each.name)
+        else:
+            shown.append(f"{each.name}={getattr(each.default, '__name__', None) or repr(each.default)}")
+    return ", ".join(shown)
 
 
 def _check_calls(function: Callable[..., Any], name: str, unchecked: Collection[str]) -> Callable[..., Any]:
