@@ -87,12 +87,12 @@ MUTANTS: dict[str, BrokenPromise] = {
     "keeps_the_order_of_layers": BrokenPromise(
         "Sparse features are given to layers that aggregate first.",
         "tests/nn/test_sparse_input.py",
-        lambda: patch("outgrow.nn.convolution.GCNConv.project_first", lambda self: self),
+        lambda: patch("outgrow.nn.convolution.GCNConv.with_projection_first", lambda self: self),
     ),
     "reads_two_bytes": BrokenPromise(
         "A small number without a unit is a size.",
         "tests/core/test_sizes.py",
-        lambda: patch("outgrow.core.memory_limits._LEAST_WITHOUT_UNIT", 0),
+        lambda: patch("outgrow.core.memory_limits._MIN_BYTES_WITHOUT_UNIT", 0),
     ),
 }
 """By name."""

@@ -172,7 +172,7 @@ def test_options_that_are_not_known_or_of_another_type(options: dict[str, Any], 
 
 def test_missing_and_surplus_widths_are_refused() -> None:
     for widths in ((4,), (4, 8), (4, 8, 3, 2)):
-        with pytest.raises(InputError, match=r"og\.nn\.GCN cannot be called so"):
+        with pytest.raises(InputError, match=r"og\.nn\.GCN is called with wrong arguments"):
             GCN(*widths)
     with pytest.raises(InputError, match="option hidden has a value of the wrong type"):
         GAT(4, "8", 3)  # type: ignore[arg-type]

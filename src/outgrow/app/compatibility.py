@@ -57,20 +57,15 @@ def validate_argument_types(graph: Graph, model: Model) -> None:
 
 
 def validate_model_fits_graph(graph: Graph, model: Model) -> None:
-    """Check that a model fits the features, relations and weights of a graph; let it take features that are sparse.
+    """Check that a model fits the features, relations and weights of a graph.
+
+    Last, where features are sparse, its first layer is made to project before it aggregates
+    (`Model.accept_sparse_features`).
 
     Raises:
-        InputError: It does not fit.
+        InputError: It does not fit; the model is as it was.
     """
     _validate_parameters(model)
-    # Aggregating sparse rows before projecting them would make them dense, and as wide as the features.
-    if graph.sparse and not model.accept_sparse_features():
-        raise InputError(
-            f"the first layer of the model cannot take the sparse features of {graph.name!r}",
-            needed="a first layer that projects before it aggregates, and has no residual",
-            got=stage_name(model.first_reader),
-            repair="leave the residual out, choose sparse_input=True where the model has it, or give dense features",
-        )
     if model.in_features != graph.num_features:
         raise InputError(
             f"the model does not fit the graph {graph.name!r}",
@@ -80,6 +75,14 @@ def validate_model_fits_graph(graph: Graph, model: Model) -> None:
         )
     _validate_relations(graph, model)
     _validate_weights(graph, model)
+    # Aggregating sparse rows before projecting them would make them dense, and as wide as the features.
+    if graph.sparse and not model.accept_sparse_features():
+        raise InputError(
+            f"the first layer of the model cannot take the sparse features of {graph.name!r}",
+            needed="a first layer that projects before it aggregates, and has no residual",
+            got=stage_name(model.first_reader),
+            repair="leave the residual out, choose sparse_input=True where the model has it, or give dense features",
+        )
 
 
 def stage_name(stage: Encoder | Layer) -> str:

@@ -63,7 +63,7 @@ def bind_arguments(
         bound = signature.bind(*args, **options).arguments
     except TypeError as error:
         raise InputError(
-            f"{name} cannot be called so",
+            f"{name} is called with wrong arguments",
             needed=f"{name}({_show_parameters(signature)})",
             got=str(error),
             repair="give what has no default, and options by name",

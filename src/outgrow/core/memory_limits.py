@@ -77,11 +77,11 @@ _UNITS = {"": 1, "b": 1, "k": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mib": 1 <<
 
 
 # Whoever writes fewer bytes than this without a unit means another one.
-_LEAST_WITHOUT_UNIT = 1 << 20
+_MIN_BYTES_WITHOUT_UNIT = 1 << 20
 
 
 def parse_bytes(text: str) -> int:
-    """Parse a size with a binary unit, such as ``"512MiB"`` (536870912); without one, bytes, of which many are meant.
+    """Parse a size with a binary unit, such as ``"512MiB"`` (536870912); without one, bytes, at least 1 MiB.
 
     Raises:
         InputError: The text is not a size, or is a small number without a unit.
@@ -99,7 +99,7 @@ def parse_bytes(text: str) -> int:
             got=repr(text),
             repair="write 1GiB, say",
         )
-    if not unit and 0 < size < _LEAST_WITHOUT_UNIT:
+    if not unit and 0 < size < _MIN_BYTES_WITHOUT_UNIT:
         raise InputError(
             f"{text!r} has no unit",
             needed="a number with a unit, such as 512MiB or 4GiB",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
+
+import numpy as np
 
 from outgrow.core.errors import InputError
 
@@ -20,6 +23,7 @@ _WORDS = {
     Path: "a path",
     type(None): "null",
 }
+_WIDER_TYPES: dict[type, type] = {int: Integral, float: Real, Path: os.PathLike}
 _SHOWN = 100
 # Two letters at least: one is a drive of Windows.
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
@@ -142,11 +146,10 @@ def _is_of_type(value: object, hint: Any) -> bool:
     if not isinstance(hint, type) or origin is not None or hint in (object, Any):
         return True
     # `bool` is a subclass of `int`, but true is not a number of epochs.
-    if isinstance(value, bool):
+    if isinstance(value, bool | np.bool_):
         return hint is bool
-    # Numbers of NumPy are numbers too.
-    numbers: dict[type, type] = {int: Integral, float: Real}
-    return isinstance(value, numbers.get(hint, hint))
+    # Numbers of NumPy are numbers too, and paths of other libraries are paths.
+    return isinstance(value, _WIDER_TYPES.get(hint, hint))
 
 
 def _describe_type(hint: Any) -> str:
@@ -156,7 +159,7 @@ def _describe_type(hint: Any) -> str:
     if origin is Callable or hint is Callable:
         return "a function"
     if origin is Sequence:
-        return f"a sequence, each of it {_describe_type(get_args(hint)[0])}"
+        return f"a sequence, each element {_describe_type(get_args(hint)[0])}"
     return _WORDS.get(hint) or f"an object of class {getattr(hint, '__name__', hint)}"
 
 

@@ -65,7 +65,7 @@ class GATConv(Conv):
                 "heads must divide out_features",
                 needed=f"a multiple of {heads} features, or average=True",
                 got=f"{heads} heads and {out_features} features",
-                repair="change one of both",
+                repair="change one of the two",
             )
         validate_probability("attention_dropout", attention_dropout)
         require_relations(num_relations)

@@ -72,7 +72,7 @@ class GCNConv(Conv):
         """Return the form that projects after the sum, with which the product commutes."""
         return _reorder(self, project_first=False)
 
-    def project_first(self) -> Conv:
+    def with_projection_first(self) -> Conv:
         """Return the form that projects before the sum."""
         return _reorder(self, project_first=True)
 
@@ -134,8 +134,8 @@ class _MeanConv(Conv, ABC):
         """Return the form that projects after the mean, with which the product commutes."""
         return _reorder(self, project_first=False)
 
-    def project_first(self) -> Conv:
-        """Return the form that projects before the sum."""
+    def with_projection_first(self) -> Conv:
+        """Return the form that projects before the mean."""
         return _reorder(self, project_first=True)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
@@ -270,7 +270,7 @@ class GINConv(Conv):
         """Return the form that projects after the sum, with which the first product commutes."""
         return _reorder(self, project_first=False)
 
-    def project_first(self) -> Conv:
+    def with_projection_first(self) -> Conv:
         """Return the form that projects before the sum."""
         return _reorder(self, project_first=True)
 

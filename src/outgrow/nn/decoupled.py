@@ -59,7 +59,7 @@ def Decoupled(
             "heads and relations are given",
             needed="heads or num_relations, not both",
             got=f"{heads} heads, {num_relations} relations",
-            repair="leave one of both out",
+            repair="leave one of the two out",
         )
     encoders: list[Encoder] = options.build_mlp((in_features, hidden, out_features))
     # Scores are computed once, from the encoded nodes, and pass through all rounds as extra columns.

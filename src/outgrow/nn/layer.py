@@ -123,7 +123,7 @@ class Conv(nn.Module, ABC):
         """
         return self if self.spec.source_is_input else None
 
-    def project_first(self) -> Conv | None:
+    def with_projection_first(self) -> Conv | None:
         """Return this convolution, with the same parameters, in a form that accepts sparse rows, or None."""
         return self if self.accepts_sparse else None
 

@@ -88,12 +88,12 @@ class Model(nn.Module):
     def accept_sparse_features(self) -> bool:
         """Let the first layer project before it aggregates, as sparse features need; return whether it can.
 
-        The parameters, and the function that the model computes, are the same.
+        Parameters and results are the same, to rounding. If it cannot, the model stays as it is.
         """
-        if self.encoder is None:
-            first = self.layers_list()[0]
-            first.conv = first.conv.project_first() or first.conv
-        return self.first_reader.accepts_sparse
+        first = self.first_reader
+        if isinstance(first, Layer) and not first.accepts_sparse and not first.epilogue.residual:
+            first.conv = first.conv.with_projection_first() or first.conv
+        return first.accepts_sparse
 
     @check_arguments()
     def with_decoder(self, decoder: Decoder) -> Model:

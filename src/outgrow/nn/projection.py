@@ -47,17 +47,18 @@ class Projection(nn.Module):
 
 
 def _require_memory(in_features: int, out_features: int) -> None:
-    """Check that a weight, and with it its gradient, can be allocated: the system may end this process for it.
+    """Check that a weight can be allocated: the system may end this process for it.
 
     Raises:
         InputError: It cannot.
     """
-    size = 2 * in_features * out_features * torch.finfo(torch.get_default_dtype()).bits // 8
+    size = in_features * out_features * torch.finfo(torch.get_default_dtype()).bits // 8
+    on_host = torch.get_default_device().type == "cpu"
     # What is available takes some time to find out.
-    if size > _LARGE_BYTES and size > available_bytes():
+    if on_host and size > _LARGE_BYTES and size > available_bytes():
         raise InputError(
             "a weight of the model does not fit memory",
-            needed=f"{size:,} bytes for {in_features:,} by {out_features:,} numbers and their gradient",
+            needed=f"{size:,} bytes for {in_features:,} by {out_features:,} numbers",
             got=f"{available_bytes():,} bytes available",
             repair="make the layer narrower",
         )

@@ -76,7 +76,7 @@ class RGCNConv(Conv):
             needs_full_neighborhood=True,
         )
 
-    def project_first(self) -> Conv:
+    def with_projection_first(self) -> Conv:
         """Return the form that projects before the sum."""
         if self.accepts_sparse:
             return self

@@ -101,8 +101,12 @@ class TrainConfig:
     precision: str = "full"
 
     def __post_init__(self) -> None:
-        # The dataclass is frozen, and a text must become a tuple before types are checked.
+        # The dataclass is frozen.
         object.__setattr__(self, "fanout", parse_fanouts(self.fanout))
+        # Numbers of NumPy are welcome, but cannot be written to a file in JSON.
+        for name, value in vars(self).items():
+            if isinstance(value, np.generic):
+                object.__setattr__(self, name, value.item())
         validate_choice("optimizer", self.optimizer, _OPTIMIZERS)
         validate_choice("precision", self.precision, dict.fromkeys(("full", BFLOAT16)))
         for name in _COUNTS:
@@ -138,11 +142,8 @@ class TrainConfig:
         known = {field.name: field for field in fields(self)}
         for name in options:
             validate_choice("training option", name, known)
-        # NumPy scalars are welcome, but the type checks know only Python's own types.
-        plain: dict[str, Any] = {
-            name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()
-        }
-        return replace(self, **plain)
+        changed: dict[str, Any] = dict(options)
+        return replace(self, **changed)
 
     @property
     def uses_bfloat16(self) -> bool:

@@ -130,6 +130,26 @@ def test_a_group_that_is_started_again_gives_the_same_curve(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("by_script", [False, True])
+def test_a_restart_does_not_go_on_with_the_run_of_another_job(
+    by_script: bool, outgrow: Command, npz: Path, tmp_path: Path
+) -> None:
+    """The first start is refused, since the directory is in use; torchrun starts again what is refused."""
+    outgrow("train", npz, "--model", "gcn", "--hidden", 8, "--epochs", 3, "--out", tmp_path / "first", "--json")
+    before = {path: path.read_bytes() for path in (tmp_path / "first").rglob("*") if path.is_file()}
+    if by_script:
+        (tmp_path / "script.py").write_text(SCRIPT)
+        process = torchrun("--max-restarts", 1, tmp_path / "script.py", npz, f"{tmp_path}/")
+    else:
+        options = ("--model", "gcn", "--hidden", 8, "--epochs", 5, "--out", tmp_path / "first")
+        process = torchrun("--max-restarts", 1, "-m", "outgrow", "train", npz, *options)
+    _, err = ended(process)
+    assert process.returncode == 1
+    assert "is in use" in err
+    assert {path: path.read_bytes() for path in (tmp_path / "first").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.slow
 def test_another_number_of_workers_than_torchrun_has_started(npz: Path, tmp_path: Path) -> None:
     process = torchrun("-m", "outgrow", "train", npz, "--workers", 3, "--out", tmp_path / "run")
     _, err = ended(process)

@@ -105,11 +105,11 @@ def _show_own_warnings_as_lines() -> None:
 
 
 def _long_name_error(error: OSError) -> InputError:
-    name = str(error.filename)
+    name = str(error.filename or "")
     return InputError(
         "the name of a file is too long",
         needed="a name that the file system takes, often of 255 bytes at most",
-        got=f"{len(name)} letters, which begin with {name[:40]!r}",
+        got=f"{len(name)} characters, which begin with {name[:40]!r}",
         repair="check the path",
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from outgrow.app.runs.new_run import RunPlan
     from outgrow.app.runs.progress import ProgressDisplay
     from outgrow.app.runs.result import Run
+    from outgrow.app.runs.torchrun import Restart
     from outgrow.app.runs.workers import Workers
 
 
@@ -148,6 +150,7 @@ def train(
         from outgrow.app.runs.directory import RunDirectory
         from outgrow.app.runs.new_run import plan_new_run
         from outgrow.app.runs.resume import plan_resumed_run
+        from outgrow.app.runs.torchrun import Restart
         from outgrow.app.runs.workers import Workers, resolve_num_workers
 
     given: dict[str, object] = {
@@ -179,10 +182,10 @@ def train(
         grace_seconds=grace,
     )
 
-    def plan_attempt(attempt: int) -> tuple[RunPlan, bool]:
+    def plan_attempt(restart: Restart) -> tuple[RunPlan, bool]:
         # Without --out each attempt has a new directory, named by its time, and starts from scratch.
-        again = attempt > 0 and out is not None
-        known = resume_auto and (_require_run_path(out) / "config.json").is_file()
+        again = restart.owns(out)
+        known = resume_auto and os.path.isfile(_require_run_path(out) / "config.json")
         resumes = resume or known or (again and RunDirectory(_require_run_path(out)).has_checkpoint)
         if not resumes:
             plan_run = partial(
@@ -211,10 +214,13 @@ def train(
         )
         return resumed, resumed.directory.has_checkpoint
 
-    run = _run_under_torchrun(plan_attempt, worker_settings) if torchrun_world_size() else _run_local(*plan_attempt(0))
-    if as_json and run is not None:
+    if torchrun_world_size():
+        run = _run_under_torchrun(plan_attempt, worker_settings)
+    else:
+        run = _run_local(*plan_attempt(Restart(0, "")))
+    if as_json and run.directory is not None:
         print(json.dumps(run.summary))
-    if run is not None and run.interrupted_by is not None:
+    if run.interrupted_by is not None:
         raise typer.Exit(exit_code(run.interrupted_by))
 
 
@@ -243,13 +249,13 @@ def _run_local(plan: RunPlan, resume: bool) -> Run:
     return run
 
 
-def _run_under_torchrun(plan_attempt: Callable[[int], tuple[RunPlan, bool]], workers: Workers) -> Run | None:
+def _run_under_torchrun(plan_attempt: Callable[[Restart], tuple[RunPlan, bool]], workers: Workers) -> Run:
     """Train as one worker of the group that torchrun started."""
     from outgrow.app.runs.torchrun import train_under_torchrun
 
     started = time.perf_counter()
     run = train_under_torchrun(plan_attempt, heartbeat_seconds=workers.heartbeat_seconds, open_display=_open_display)
-    if run is not None:
+    if run.directory is not None:
         _print_result(run, time.perf_counter() - started)
     return run
 

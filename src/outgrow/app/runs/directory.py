@@ -62,7 +62,7 @@ class RunDirectory:
         try:
             run.acquire_lock()
             run.write_json("config.json", config)
-        except InputError:
+        except BaseException:
             run.release_lock()
             # Removes an empty directory only, and fails where another process has put its files.
             with suppress(OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ def resolve_resume(resume: bool | str, out: str | Path | None) -> bool:
         InputError: ``resume`` is another string than "auto".
     """
     if resume == "auto":
-        return out is not None and (Path(out) / "config.json").is_file()
+        return out is not None and os.path.isfile(Path(out) / "config.json")
     if not isinstance(resume, bool):
         raise InputError(
             "resume is not understood",

@@ -166,12 +166,14 @@ class Session:
             # Last: its presence marks a run as finished.
             directory.write_json("summary.json", summary)
         path = None if directory is None else directory.path
+        # A signal may have reached some workers only; all end as it wants.
+        signals = comm.all_gather_object(interruption.number or 0) if outcome.stop_reason == "interrupted" else [0]
         return Run(
             model=self.model,
             logits=outcome.logits,
             summary=summary,
             directory=path,
-            interrupted_by=interruption.number if outcome.stop_reason == "interrupted" else None,
+            interrupted_by=max(signals) or None,
         )
 
     def _is_exact(self) -> bool:

@@ -18,10 +18,10 @@ ENDING = tuple(
 """Signals that are caught; Slurm warns by SIGUSR1 if it is asked to, Kubernetes and spot machines by SIGTERM."""
 
 
-# The last is what a worker of torchrun does while it does not train.
-_DEFAULT = (signal.SIG_DFL, signal.default_int_handler, exit_on_signal)
 GRACE_SECONDS = 30.0
 """How long training may go on after a signal of a scheduler, unless a user says otherwise."""
+# Handlers that nobody has chosen; the last is that of a worker of torchrun while it does not train.
+_DEFAULT = (signal.SIG_DFL, signal.default_int_handler, exit_on_signal)
 
 
 class Interruption:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -26,6 +28,10 @@ from outgrow.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from outgrow.runtime.distributed.worker import WorkerContext
+
+
+JOB = "job.json"
+_SIGNAL_SECONDS = 2.0
 
 
 class _TorchrunSpec(NamedTuple):
@@ -56,28 +62,47 @@ class _TorchrunSpec(NamedTuple):
     grace_seconds: float
 
 
+class Restart(NamedTuple):
+    """What a worker knows of earlier rounds of its job.
+
+    Attributes:
+        attempt: Number of earlier rounds.
+        job: Name of the job; empty if it has none.
+    """
+
+    attempt: int
+    job: str
+
+    def owns(self, out: Path | None) -> bool:
+        """Whether an earlier round of this job has made a run directory, so that this one goes on with it."""
+        return self.attempt > 0 and out is not None and self.job != "" and _read_job(out) == self.job
+
+
 def train_under_torchrun(
-    plan_attempt: Callable[[int], tuple[RunPlan, bool]],
+    plan_attempt: Callable[[Restart], tuple[RunPlan, bool]],
     *,
     heartbeat_seconds: float,
     open_display: Callable[[RunPlan], AbstractContextManager[ProgressDisplay]],
-) -> Run | None:
+) -> Run:
     """Train as one worker of the group. Worker 0 plans, shows progress and writes files.
 
     Args:
-        plan_attempt: Given the number of restarts of the group, returns the plan of the run and whether to
-            resume it; called on worker 0.
+        plan_attempt: Given what is known of earlier rounds, returns the plan of the run and whether to resume
+            it; called on worker 0.
         heartbeat_seconds: Seconds without a heartbeat after which a worker counts as dead.
         open_display: Opens the progress display; called on worker 0.
 
     Returns:
-        The run on worker 0; None on the others.
+        The run; on workers other than 0 without a directory.
     """
     from outgrow.runtime.distributed.worker import run_under_torchrun
 
-    def train_worker(context: WorkerContext) -> Run | None:
+    def train_worker(context: WorkerContext) -> Run:
+        restart = Restart(context.attempt, context.job)
         # Only one process may choose: a plan depends on measurements, times and files, which differ by host.
-        planned, resume = plan_attempt(context.attempt) if context.comm.is_rank_zero else (None, False)
+        planned, resume = plan_attempt(restart) if context.comm.is_rank_zero else (None, False)
+        if planned is not None:
+            planned.directory.write_json(JOB, {"job": context.job})
         spec: _TorchrunSpec = context.comm.broadcast(
             None if planned is None else _make_spec(planned, resume), Kind.PARAMETERS
         )
@@ -97,21 +122,26 @@ def train_under_torchrun(
                 data=spec.data,
                 grace_seconds=spec.grace_seconds,
             )
-            run = session.run(resume=spec.resume)
-        return None if planned is None else run
+            return _wait_for_signal(session.run(resume=spec.resume))
 
     return run_under_torchrun(train_worker, heartbeat_seconds=heartbeat_seconds)
 
 
 def join_torchrun_session(
-    session: Session, make_directory: Callable[[bool], RunDirectory | None], *, heartbeat_seconds: float, resume: bool
+    session: Session,
+    make_directory: Callable[[Restart], RunDirectory | None],
+    *,
+    out: Path | None,
+    heartbeat_seconds: float,
+    resume: bool,
 ) -> Run:
     """Train as one worker of the group, each of which has already loaded the graph and built the model.
 
     Args:
         session: Session without directory and communicator.
-        make_directory: Given whether the group was restarted, creates or opens the run directory; called on
+        make_directory: Given what is known of earlier rounds, creates or opens the run directory; called on
             worker 0.
+        out: The run directory, or None.
         heartbeat_seconds: Seconds without a heartbeat after which a worker counts as dead.
         resume: Whether to resume from the last checkpoint.
 
@@ -122,17 +152,37 @@ def join_torchrun_session(
 
     def train_worker(context: WorkerContext) -> Run:
         comm = context.comm
-        again = context.attempt > 0
+        restart = Restart(context.attempt, context.job)
         _validate_same_graph(session.graph, comm)
-        with release_on_exit(make_directory(again) if comm.is_rank_zero else None) as files:
+        goes_on = resume or restart.owns(out)
+        with release_on_exit(make_directory(restart) if comm.is_rank_zero else None) as files:
+            if files is not None:
+                files.write_json(JOB, {"job": context.job})
             # A group that died before its first checkpoint starts from scratch.
-            has_checkpoint = comm.broadcast((again or resume) and files is not None and files.has_checkpoint)
+            has_checkpoint = comm.broadcast(goes_on and files is not None and files.has_checkpoint)
             # Worker 0 chose for all: the measurements of other hosts could lead to another strategy.
             chosen, data = comm.broadcast((session.strategy, session.data))
             joined = replace(session, comm=comm, directory=files, strategy=chosen, data=data)
-            return joined.run(resume=has_checkpoint)
+            return _wait_for_signal(joined.run(resume=has_checkpoint))
 
     return run_under_torchrun(train_worker, heartbeat_seconds=heartbeat_seconds)
+
+
+def _read_job(out: Path) -> str:
+    try:
+        return str(json.loads((out / JOB).read_text("utf-8"))["job"])
+    except (OSError, ValueError, KeyError, TypeError):  # there is none, or one that was being written
+        return ""
+
+
+def _wait_for_signal(run: Run) -> Run:
+    """After a signal that another worker has got, give torchrun time to send it to this one, too.
+
+    To torchrun a worker that ends by itself has failed, or is done; one that ends by its signal has not.
+    """
+    if run.interrupted_by is not None:
+        time.sleep(_SIGNAL_SECONDS)
+    return run
 
 
 def _validate_same_graph(graph: Graph, comm: Comm) -> None:

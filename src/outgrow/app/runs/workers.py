@@ -14,7 +14,7 @@ from outgrow.runtime.system.device import DEVICES
 from outgrow.runtime.system.environment import available_cores, torchrun_world_size
 
 # Each is a process that holds torch; workers of a core take turns.
-_MOST_PER_CORE = 8
+_MAX_WORKERS_PER_CORE = 8
 
 
 @check_arguments()
@@ -40,6 +40,9 @@ class Workers:
     grace_seconds: float = GRACE_SECONDS
 
     def __post_init__(self) -> None:
+        # Numbers of NumPy are welcome, but cannot be written to a file in JSON.
+        for name in ("number", "max_restarts"):
+            object.__setattr__(self, name, int(getattr(self, name)))
         validate_choice("device", self.device, dict.fromkeys(DEVICES))
         for name, what, least in (
             ("number", "the number of workers", 1),
@@ -101,10 +104,10 @@ def validate_workers(graph: Graph, workers: Workers) -> None:
         )
     # A launcher of a cluster may have spread them over many machines.
     cores = available_cores()
-    if workers.number > _MOST_PER_CORE * cores and not torchrun_world_size():
+    if workers.number > _MAX_WORKERS_PER_CORE * cores and not torchrun_world_size():
         raise InputError(
-            "there are far more workers than cores",
-            needed=f"at most {_MOST_PER_CORE * cores} workers on {cores} cores; best is no more than one for each",
+            f"there are too many workers for {cores} cores",
+            needed=f"at most {_MAX_WORKERS_PER_CORE * cores} workers; best is no more than one for each core",
             got=f"{workers.number} workers",
             repair="train on fewer workers",
         )

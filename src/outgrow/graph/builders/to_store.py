@@ -95,7 +95,7 @@ def build_store(
             repair="give more; 1 GiB is the default",
         )
     # Buffers are as large as allowed: of more than the machine has they could not be made.
-    memory_bytes = min(memory_bytes, available_bytes())
+    memory_bytes = max(_LEAST_MEMORY, min(memory_bytes, available_bytes()))
     report = progress or _ignore_progress
     policy = edge_policy_for(undirected)
     with open_store_writer(dest, overwrite=overwrite) as writer:

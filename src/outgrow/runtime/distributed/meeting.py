@@ -7,6 +7,7 @@ agree on a prefix of keys that no earlier round has used.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -16,17 +17,34 @@ import uuid
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.rendezvous import rendezvous
 
 from outgrow.core.errors import WorkerError
+from outgrow.runtime.distributed.async_exchange import communication_errors
+from outgrow.runtime.system.environment import is_in_program_group
 
-MEETING_SECONDS = 300.0
-"""How long a worker waits for the others of its round: hosts import torch and open graphs at different speeds."""
+MEETING_SECONDS = 900.0
+"""How long a worker waits for the others: hosts import torch, open graphs and choose a strategy at different speeds."""
 _POLL_SECONDS = 0.02
+_POLLED_WORKERS = 16  # more of them ask less often: one thread of one process answers all
 # Trainings of this process so far: a process may train several times, each time in a new group.
 _training_numbers = itertools.count()
+
+
+class Round(NamedTuple):
+    """What the workers of a round have agreed on.
+
+    Attributes:
+        name: Name that no other round has.
+        attempt: Number of rounds that have begun this training before.
+        job: Name of the job, which its rounds share; empty if nothing tells that two rounds are of one job.
+    """
+
+    name: str
+    attempt: int
+    job: str
 
 
 class Meeting(NamedTuple):
@@ -35,12 +53,12 @@ class Meeting(NamedTuple):
     Attributes:
         group_store: Store for the process group, with keys of its own.
         watchdog_store: Other connection to it: threads must not share one.
-        attempt: Number of rounds that have begun this training before.
+        round: What they have agreed on.
     """
 
     group_store: Store
     watchdog_store: Store
-    attempt: int
+    round: Round
 
 
 def meet_workers(rank: int, size: int, *, seconds: float = MEETING_SECONDS) -> Meeting:
@@ -53,50 +71,68 @@ def meet_workers(rank: int, size: int, *, seconds: float = MEETING_SECONDS) -> M
 
     Raises:
         WorkerError: They have not come in time, or another process has taken the place of this one.
+        CommunicationError: The store cannot be reached.
     """
-    timeout = timedelta(seconds=seconds)
-    if dist.is_initialized():
-        host, port, shared = _host_store(timeout)
-    else:
-        host, port, shared = _connect_to_launcher(timeout)
-    own = TCPStore(host, port, is_master=False, timeout=timeout)
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    number = next(_training_numbers)
-    name, attempt = agree_on_round(
-        PrefixStore("outgrow", shared), rank, size, training=number, restarts=restarts, seconds=seconds
+    with communication_errors():
+        host, port, shared = _open_store(rank, size, seconds)
+        own = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=seconds))
+        agreed = agree_on_round(
+            PrefixStore("outgrow", shared),
+            rank,
+            size,
+            training=next(_training_numbers),
+            restarts=restarts,
+            seconds=seconds,
+        )
+    group_store, watchdog_store = (
+        PrefixStore(f"outgrow/{agreed.name}/{kind}", store) for kind, store in (("group", shared), ("watchdog", own))
     )
-    return Meeting(PrefixStore(f"outgrow/{name}/group", shared), PrefixStore(f"outgrow/{name}/watchdog", own), attempt)
+    return Meeting(group_store, watchdog_store, agreed)
 
 
-def _connect_to_launcher(timeout: timedelta) -> tuple[str, int, Store]:
-    """Return the address of the launcher's store, and a connection."""
+def _open_store(rank: int, size: int, seconds: float) -> tuple[str, int, Store]:
+    """Return the address of the store where workers meet, and a connection."""
+    timeout = timedelta(seconds=seconds)
+    # Its store remembers earlier rounds, so it is preferred to one of a program's group.
+    has_agent_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+    if is_in_program_group() and not has_agent_store:
+        return _host_store(rank, timeout)
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    # Not by ``env://``: older versions of torch put the agent's own count of restarts before the keys.
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True):
-        return host, port, TCPStore(host, port, is_master=False, timeout=timeout)
-    # Worker 0 hosts the store, and each round has a new one.
-    shared, _, _ = next(rendezvous("env://", timeout=timeout))
-    return host, port, shared
+    return host, port, _connect_to_launcher(host, port, rank == 0 and not has_agent_store, timeout)
 
 
-def _host_store(timeout: timedelta) -> tuple[str, int, Store]:
-    """Return the address of a new store, and a connection; worker 0 of the existing group hosts it."""
-    address: list[tuple[str, int] | None] = [None]
+@functools.cache
+def _connect_to_launcher(host: str, port: int, hosts_it: bool, timeout: timedelta) -> Store:
+    # Kept until the process ends: a second server at the same address would not be reached by all.
+    return TCPStore(host, port, is_master=hosts_it, wait_for_workers=False, multi_tenant=True, timeout=timeout)
+
+
+def _host_store(rank: int, timeout: timedelta) -> tuple[str, int, Store]:
+    """Return the address of a new store, and a connection; worker 0 of the program's group hosts it."""
+    # Objects travel as tensors of a device that the backend has.
+    device = None
+    if dist.get_backend() == dist.Backend.NCCL:
+        local = int(os.environ.get("LOCAL_RANK", rank % torch.cuda.device_count()))
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
+    names: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(names, socket.gethostname())
     served = None
-    if dist.get_rank() == 0:
-        # Not the host's name if the launcher gave an address that is known to be reachable.
-        host = os.environ.get("MASTER_ADDR", socket.gethostname())
+    address: list[Any] = [None]
+    if rank == 0:
+        # The name of a host may not be known to itself.
+        host = "127.0.0.1" if len(set(names)) == 1 else os.environ.get("MASTER_ADDR", names[0])
         served = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=timeout)
         address = [(host, served.port)]
-    dist.broadcast_object_list(address)
-    [found] = address
-    assert found is not None
-    return *found, served or TCPStore(*found, is_master=False, timeout=timeout)
+    dist.broadcast_object_list(address, device=device)
+    [(host, port)] = address
+    return host, port, served or TCPStore(host, port, is_master=False, timeout=timeout)
 
 
 def agree_on_round(
     store: Store, rank: int, size: int, *, training: int = 0, restarts: int = 0, seconds: float = MEETING_SECONDS
-) -> tuple[str, int]:
+) -> Round:
     """Agree with the other workers of this round on its name, in a store that has keys of earlier rounds.
 
     Each worker writes a token. Worker 0 proposes a name for the tokens that it sees, anew when one changes; a worker
@@ -111,40 +147,79 @@ def agree_on_round(
         restarts: Number of restarts that this worker's launcher knows of.
         seconds: Longest time to wait.
 
-    Returns:
-        The name, and the number of rounds that have begun this training before.
-
     Raises:
         WorkerError: The others have not come in time, or another process has taken the place of this one.
     """
     token = uuid.uuid4().hex
     store.set(f"token/{rank}", json.dumps([token, restarts]))
     deadline, parent = time.monotonic() + seconds, os.getppid()
-    proposed = dict[int, Any]()
-    name = ""
-    while time.monotonic() < deadline and os.getppid() == parent:
-        tokens = _read_all(store, "token", size)
-        if tokens[rank][0] != token:
+    agree = _Leader(store, size, training) if rank == 0 else _Follower(store, rank, token)
+    while time.monotonic() < deadline:
+        if os.getppid() != parent:
+            raise _orphan_error(rank, size)
+        if _read(store, f"token/{rank}")[0] != token:
             raise _place_taken_error(rank, size)
-        if rank == 0:
-            if len(tokens) == size and tokens != proposed:
-                proposed, name = tokens, uuid.uuid4().hex
-                store.set("proposal", json.dumps([name, [tokens[each][0] for each in range(size)]]))
-            accepted = _read_all(store, "accepted", size)
-            if name and all(accepted.get(each) == name for each in range(1, size)):
-                begun = store.add(f"begun/{training}", 1) - 1
-                attempt = max(begun, *(count for _, count in tokens.values()))
-                store.set("confirmed", json.dumps([name, attempt]))
-                return name, attempt
-        else:
-            found, invited = _read(store, "proposal") or ("", [])
-            if rank < len(invited) and invited[rank] == token:
-                store.set(f"accepted/{rank}", json.dumps(found))
-                confirmed, attempt = _read(store, "confirmed") or ("", 0)
-                if confirmed == found:
-                    return confirmed, attempt
-        time.sleep(_POLL_SECONDS)
+        if (agreed := agree.poll()) is not None:
+            return agreed
+        time.sleep(_POLL_SECONDS * max(1, size / _POLLED_WORKERS))
     raise _missing_error(store, rank, size, seconds)
+
+
+class _Leader:
+    """Worker 0 while it meets the others."""
+
+    def __init__(self, store: Store, size: int, training: int) -> None:
+        self._store = store
+        self._size = size
+        self._training = training
+        self._proposed = dict[int, Any]()
+        self._name = ""
+
+    def poll(self) -> Round | None:
+        """Propose a name for the tokens that are there; confirm it once all have accepted."""
+        tokens = _read_all(self._store, "token", self._size)
+        if len(tokens) < self._size:
+            return None
+        if tokens != self._proposed:
+            self._proposed, self._name = tokens, uuid.uuid4().hex
+            proposal = [self._name, [tokens[each][0] for each in range(self._size)]]
+            self._store.set("proposal", json.dumps(proposal))
+        accepted = _read_all(self._store, "accepted", self._size)
+        if any(accepted.get(each) != self._name for each in range(1, self._size)):
+            return None
+        begun = self._store.add(f"begun/{self._training}", 1) - 1
+        agreed = Round(self._name, max(begun, *(count for _, count in tokens.values())), self._find_job())
+        self._store.set("confirmed", json.dumps(agreed))
+        return agreed
+
+    def _find_job(self) -> str:
+        # The store of an agent is there in all rounds; otherwise the name that a user has given.
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True):
+            if not self._store.check(["job"]):
+                self._store.set("job", uuid.uuid4().hex)
+            return str(self._store.get("job").decode())
+        return os.environ.get("TORCHELASTIC_RUN_ID", "none").removeprefix("none")
+
+
+class _Follower:
+    """Another worker while it meets the others."""
+
+    def __init__(self, store: Store, rank: int, token: str) -> None:
+        self._store = store
+        self._rank = rank
+        self._token = token
+        self._accepted = ""
+
+    def poll(self) -> Round | None:
+        """Accept a proposal with the own token; return it once it is confirmed."""
+        name, invited = _read(self._store, "proposal") or ("", [])
+        if self._rank >= len(invited) or invited[self._rank] != self._token:
+            return None
+        if name != self._accepted:
+            self._store.set(f"accepted/{self._rank}", json.dumps(name))
+            self._accepted = name
+        confirmed = Round(*(_read(self._store, "confirmed") or ("", 0, "")))
+        return confirmed if confirmed.name == name else None
 
 
 def _read_all(store: Store, key: str, size: int) -> dict[int, Any]:
@@ -157,6 +232,15 @@ def _read_all(store: Store, key: str, size: int) -> dict[int, Any]:
 
 def _read(store: Store, key: str) -> Any:
     return json.loads(store.get(key)) if store.check([key]) else None
+
+
+def _orphan_error(rank: int, size: int) -> WorkerError:
+    return WorkerError(
+        f"worker {rank} of {size} on {socket.gethostname()} ends before it has met the others",
+        needed="the process that started this one",
+        got="it is gone",
+        repair="look at what it has written",
+    )
 
 
 def _place_taken_error(rank: int, size: int) -> WorkerError:

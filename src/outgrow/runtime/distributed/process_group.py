@@ -12,8 +12,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from outgrow.core.errors import WorkerError
 from outgrow.runtime.distributed.async_exchange import communication_errors
 from outgrow.runtime.distributed.comm import Comm, ProcessGroupComm
+from outgrow.runtime.system.environment import has_own_group, mark_own_group
 
 _PATIENCE = timedelta(days=7)  # practically no timeout: a slow worker is not dead, and heartbeats detect dead ones
 
@@ -28,13 +30,36 @@ def join_process_group(rank: int, size: int, store: Store) -> Comm:
         rank: Number of this worker.
         size: Number of workers.
         store: Rendezvous store, which no other group has used.
+
+    Raises:
+        WorkerError: An earlier training of this process has failed.
     """
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.device_count() and dist.is_nccl_available() else "gloo"
     with communication_errors():
-        if dist.is_initialized():
+        if dist.is_initialized() and not has_own_group():
             return ProcessGroupComm(_GroupFunctions(dist.new_group(backend=backend, timeout=_PATIENCE)))
+        if dist.is_initialized():
+            raise WorkerError(
+                "this process cannot train again",
+                needed="a process whose earlier trainings have ended well",
+                got="the process group of one that has failed, whose other workers may wait for it",
+                repair="start all workers again",
+            )
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
-        return ProcessGroupComm()
+        mark_own_group(True)
+        return ProcessGroupComm(_OwnGroupFunctions())
+
+
+class _OwnGroupFunctions:
+    """The functions of `torch.distributed`, for the default group that `join_process_group` has made."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(dist, name)
+
+    def destroy_process_group(self) -> None:
+        """Leave the group, so that another can be made."""
+        dist.destroy_process_group()
+        mark_own_group(False)
 
 
 class _GroupFunctions:

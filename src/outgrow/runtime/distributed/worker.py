@@ -54,6 +54,7 @@ class WorkerContext:
         comm: Communicator with the other workers.
         folder: Scratch folder shared by the workers of a host, removed after the run.
         attempt: Number of restarts so far, of the whole group.
+        job: Name of torchrun's job, which its restarts share; empty if there is none.
         send_message: Sends an object to the process that runs the workers; under torchrun, to this process's
             own ``on_message``.
         should_stop: Whether the run should stop. Workers may see the change at different times.
@@ -64,6 +65,7 @@ class WorkerContext:
     attempt: int
     send_message: Callable[[object], None]
     should_stop: Callable[[], bool]
+    job: str = ""
 
 
 def run_task(job_files: JobFiles, rank: int) -> None:
@@ -167,7 +169,12 @@ def run_under_torchrun(
             with watchdog, Heartbeat(watchdog.send_beat, parent, folder), explain_bus_errors():
                 comm = join_process_group(rank, size, met.group_store)
                 context = WorkerContext(
-                    comm=comm, folder=folder, attempt=met.attempt, send_message=on_message, should_stop=should_stop
+                    comm=comm,
+                    folder=folder,
+                    attempt=met.round.attempt,
+                    job=met.round.job,
+                    send_message=on_message,
+                    should_stop=should_stop,
                 )
                 with _exit_on_sigterm():
                     result = task(context)

@@ -7,22 +7,21 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def torchrun_world_size() -> int:
     """Return the number of workers that torchrun, or the program by itself, has started; 0 if this process is alone."""
-    if group := _program_group():
-        return int(group.get_world_size())
+    if is_in_program_group():
+        return int(sys.modules["torch.distributed"].get_world_size())
     return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in _NAMES) else 0
 
 
 def torchrun_rank() -> int:
     """Return the rank of this process in the group; 0 if it is alone."""
-    if group := _program_group():
-        return int(group.get_rank())
+    if is_in_program_group():
+        return int(sys.modules["torch.distributed"].get_rank())
     return int(os.environ["RANK"]) if torchrun_world_size() else 0
 
 
@@ -37,12 +36,26 @@ def is_torchrun_leader() -> bool:
     return torchrun_rank() == 0
 
 
-def _program_group() -> Any:
-    """Return `torch.distributed` if the program has called ``init_process_group``; None otherwise."""
+def is_in_program_group() -> bool:
+    """Whether the program has made a group of several processes, by ``init_process_group``, that is not one of ours."""
     distributed = sys.modules.get("torch.distributed")
-    return distributed if distributed and distributed.is_available() and distributed.is_initialized() else None
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return False
+    return not _own_group and distributed.get_world_size() > 1
 
 
+def has_own_group() -> bool:
+    """Whether torch's default group is one of ours."""
+    return _own_group
+
+
+def mark_own_group(joined: bool) -> None:
+    """Record whether torch's default group is one of ours, which a failed training may leave behind."""
+    global _own_group
+    _own_group = joined
+
+
+_own_group = False
 _too_late = False
 
 
