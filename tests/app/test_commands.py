@@ -10,6 +10,7 @@ from pyarrow import parquet
 from tests.app.conftest import Command
 
 import outgrow as og
+from outgrow.app.cli.options import parse_assignments
 
 
 def test_help_names_every_command_and_no_argument_shows_it(outgrow: Command) -> None:
@@ -126,3 +127,11 @@ def test_a_longer_resumed_run_remembers_its_length(outgrow: Command, npz: Path) 
     assert outgrow("train", npz, "--hidden", 16, "--epochs", 2, "--out", "run").code == 0
     assert outgrow("train", "--out", "run", "--resume", "--epochs", 4).code == 0
     assert json.loads(Path("run/config.json").read_text())["train"]["epochs"] == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("None", None), ("null", None), ("True", True), ("false", False), ("3", 3), ("[1, 2]", [1, 2]), ("mean", "mean")],
+)
+def test_values_of_assignments_have_the_types_that_they_are_written_as(text: str, value: object) -> None:
+    assert parse_assignments([f"batch-size={text}"]) == {"batch_size": value}

@@ -91,7 +91,7 @@ def test_paths_of_other_libraries_are_paths(tmp_path: Path) -> None:
         (lambda: pool(True), "option rows has a value of the wrong type", "a whole number"),
         (lambda: pool(2.0), "option rows has a value of the wrong type", "a whole number"),
         (lambda: pool(1, share="half"), "option share has a value of the wrong type", "a number"),
-        (lambda: pool(1, how=b"mean"), "option how has a value of the wrong type", "a string or null"),
+        (lambda: pool(1, how=b"mean"), "option how has a value of the wrong type", "a string or None"),
         (lambda: pool(1, on=3), "option on has a value of the wrong type", "a function"),
         (load, "og.load is called with wrong arguments", "og.load(graph, **options)"),
         (lambda: Stack(3), "option layers has a value", "a sequence, each element an object of class Module"),

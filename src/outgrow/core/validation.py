@@ -21,7 +21,7 @@ _WORDS = {
     bool: "true or false",
     str: "a string",
     Path: "a path",
-    type(None): "null",
+    type(None): "None",
 }
 _WIDER_TYPES: dict[type, type] = {int: Integral, float: Real, Path: os.PathLike}
 _SHOWN = 100

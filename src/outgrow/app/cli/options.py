@@ -28,10 +28,13 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, object]:
     return options
 
 
+_JSON_OF_PYTHON = {"True": "true", "False": "false", "None": "null"}
+
+
 def _parse_value(text: str) -> object:
     # JSON gives numbers, booleans and lists their types; anything else is a string, without quotes.
     try:
-        value: object = json.loads(text.lower() if text in ("True", "False", "None") else text)
+        value: object = json.loads(_JSON_OF_PYTHON.get(text, text))
     except ValueError:
         return text
     return value
