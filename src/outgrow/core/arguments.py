@@ -1,4 +1,4 @@
-"""`check_arguments`: calls of public functions and constructors with wrong arguments end in an `InputError`."""
+"""`check_arguments`: wrong arguments of public functions and constructors end in an `InputError`."""
 
 from __future__ import annotations
 

@@ -30,9 +30,9 @@ _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
 def validate_types(options: Mapping[str, object], hints: Mapping[str, Any]) -> None:
-    """Check each option against its annotation: a class, a function, a sequence of a class, or a union of these.
+    """Check each option against its annotation.
 
-    Options with no annotation, or another one, pass.
+    That is a class, a function, a sequence of a class, or a union of these. Options with another one, or none, pass.
 
     Raises:
         InputError: A value has another type.
@@ -96,7 +96,7 @@ def require_relations(num_relations: int) -> None:
 
 
 def require_local_path(path: Path) -> None:
-    """Check that a path is no address of a remote file system, which would become a local folder of that name.
+    """Check that a path is no address of a remote file system: a local folder of that name would be made.
 
     Raises:
         InputError: It is one.

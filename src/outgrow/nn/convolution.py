@@ -303,7 +303,7 @@ def _as_one_channel(x_VF: Features) -> NodeMessages:
 
 
 def _reorder(conv: GCNConv | _MeanConv | GINConv, *, project_first: bool) -> Conv:
-    """Return the convolution, with the same parameters, in the order that projects before or after the sum."""
+    """Return the convolution, with the same parameters, in the order that projects first or last."""
     if conv.accepts_sparse == project_first:
         return conv
     # A shallow copy shares the parameters; only the flag and the widths are its own.

@@ -1,4 +1,4 @@
-"""Directories of runs that `og.train` starts or goes on with: their models are built in Python, and not recorded."""
+"""Directories of runs of `og.train`, whose models are built in Python and not recorded."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """How the workers that torchrun, or another launcher, has started find one another before each training.
 
-torchrun restarts a group in rounds, and keeps one key-value store for all of them. No variable that it sets tells the
-round: ``TORCHELASTIC_RESTART_COUNT`` counts the failures of one agent, and differs by host. So the workers of a round
-agree on a prefix of keys that no earlier round has used.
+torchrun restarts a group in rounds, and keeps one key-value store for all of them. No variable that it sets tells
+the round: ``TORCHELASTIC_RESTART_COUNT`` counts the failures of one agent, and differs by host. So the workers of
+a round agree on a prefix of keys that no earlier round has used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from outgrow.runtime.distributed.async_exchange import communication_errors
 from outgrow.runtime.system.environment import is_in_program_group
 
 MEETING_SECONDS = 900.0
-"""How long a worker waits for the others: hosts import torch, open graphs and choose a strategy at different speeds."""
+"""How long a worker waits: hosts import torch, open graphs and choose a strategy at different speeds."""
 _POLL_SECONDS = 0.02
 _POLLED_WORKERS = 16  # more of them ask less often: one thread of one process answers all
 # Trainings of this process so far: a process may train several times, each time in a new group.
@@ -135,9 +135,9 @@ def agree_on_round(
 ) -> Round:
     """Agree with the other workers of this round on its name, in a store that has keys of earlier rounds.
 
-    Each worker writes a token. Worker 0 proposes a name for the tokens that it sees, anew when one changes; a worker
-    accepts a proposal with its own token. Once all have accepted the same, worker 0 confirms it. Tokens of workers that
-    have died accept nothing.
+    Each worker writes a token. Worker 0 proposes a name for the tokens that it sees, anew when one changes; a
+    worker accepts a proposal with its own token. Once all have accepted the same, worker 0 confirms it. Tokens
+    of workers that have died accept nothing.
 
     Args:
         store: The store.

@@ -23,8 +23,8 @@ _PATIENCE = timedelta(days=7)  # practically no timeout: a slow worker is not de
 def join_process_group(rank: int, size: int, store: Store) -> Comm:
     """Join the process group and return its communicator.
 
-    If this process is in a group already, by ``init_process_group``, the communicator has a group of its own with the
-    same workers, and that of the program stays as it is.
+    If this process is in a group already, by ``init_process_group``, the communicator has a group of its own
+    with the same workers, and that of the program stays as it is.
 
     Args:
         rank: Number of this worker.
@@ -63,7 +63,7 @@ class _OwnGroupFunctions:
 
 
 class _GroupFunctions:
-    """The functions of `torch.distributed` that a communicator calls, for one group instead of the default one.
+    """The functions of `torch.distributed` that a communicator calls, for another group than the default one.
 
     Args:
         group: Group of all workers, in which ranks are those of the default group.

@@ -139,7 +139,7 @@ def run_under_torchrun(
     on_message: Callable[[object], None] = lambda message: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> T:
-    """Run a task as one worker of the group that torchrun, or the program, has started; all of them must call this.
+    """Run a task as one worker of the group that torchrun, or the program, has started. All must call this.
 
     torchrun detects workers that die; their peers detect silent ones (`PeerWatchdog`).
 
@@ -178,7 +178,7 @@ def run_under_torchrun(
                 )
                 with _exit_on_sigterm():
                     result = task(context)
-                    # Inside the context: it waits for the slowest worker, and heartbeats must go on meanwhile.
+                    # Inside the context: it waits for the slowest worker, and heartbeats must go on.
                     comm.close()
         return result
 

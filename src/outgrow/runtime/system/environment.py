@@ -12,7 +12,7 @@ _NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def torchrun_world_size() -> int:
-    """Return the number of workers that torchrun, or the program by itself, has started; 0 if this process is alone."""
+    """Return the number of workers that torchrun, or the program, has started; 0 if this process is alone."""
     if is_in_program_group():
         return int(sys.modules["torch.distributed"].get_world_size())
     return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in _NAMES) else 0
@@ -37,7 +37,7 @@ def is_torchrun_leader() -> bool:
 
 
 def is_in_program_group() -> bool:
-    """Whether the program has made a group of several processes, by ``init_process_group``, that is not one of ours."""
+    """Whether the program has made a group of several processes, by ``init_process_group``, that is not ours."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return False
