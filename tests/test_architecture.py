@@ -24,6 +24,8 @@ ONLY_IN = {
     "torch.distributed": (
         "runtime/distributed/comm.py",
         "runtime/distributed/launch.py",
+        "runtime/distributed/meeting.py",
+        "runtime/distributed/process_group.py",
         "runtime/distributed/worker.py",
     ),
     "torch.cuda": ("runtime/", "ops/backend.py"),

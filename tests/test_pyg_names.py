@@ -106,7 +106,7 @@ def test_relations_and_weights_of_edges() -> None:
         assert torch.equal(by_name, by_synonym)
         with pytest.raises(og.InputError, match=f"option {name} of from_arrays is given twice"):
             small_graph(**{name: values[name], synonym: values[name]})
-    with pytest.raises(TypeError, match="edge_attr"):
+    with pytest.raises(og.InputError, match="edge_attr"):
         small_graph(edge_attr=values["weight"])
 
 
@@ -152,7 +152,7 @@ def test_facts_of_the_strategy_have_both_names() -> None:
 def test_a_number_of_workers_needs_no_name() -> None:
     assert og.Workers(4) == og.Workers(number=4)
     assert og.Workers(4, max_restarts=2).max_restarts == 2
-    with pytest.raises(TypeError):
+    with pytest.raises(og.InputError, match="wrong arguments"):
         og.Workers(4, "cpu")  # type: ignore[misc]
     with pytest.raises(og.InputError, match="number of workers is out of range"):
         og.Workers(0)

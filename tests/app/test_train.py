@@ -146,7 +146,7 @@ def test_ctrl_c_stops_with_a_checkpoint(outgrow: Command, npz: Path, tmp_path: P
         (("GRAPH", "--lr", "nan"), ("lr", "positive")),
         (("GRAPH", "--dropout", "1"), ("dropout",)),
         (("GRAPH", "--dropout", "0.5", "--set", "norm=7"), ("norm",)),
-        (("GRAPH", "--layers", "0"), ("at least 1 layer",)),
+        (("GRAPH", "--layers", "0"), ("option layers is out of range",)),
         (("GRAPH", "--model", "rgcn"), ("relations", "another model")),
         (("GRAPH", "--model", "rgcn-diagonal"), ("relations", "another model")),
         (("GRAPH", "--model", "gcn", "--set", "num_relations=3"), ("num_relations",)),

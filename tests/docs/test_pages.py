@@ -40,7 +40,7 @@ NEEDS_DATA = {"links.md", "orchestrate.md", "README.md"}
 """Pages that train on data sets which are neither packaged nor generated."""
 README_NOT_RUN = {
     "make demo": "sets up an environment",
-    "pip install torch": "installs, and names files of the reader's own; the pages of the site run the same commands",
+    "pip install .": "installs, and names files of the reader's own; the pages of the site run the same commands",
 }
 """Blocks of the README by their first word or words, which has no comments for the sake of tests."""
 NOT_RUN = {

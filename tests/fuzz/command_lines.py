@@ -77,7 +77,7 @@ def list_command_lines(folder: Path) -> list[list[str]]:
     return [
         [*train, "--layers", "2", "--dropout", "0.1", "--lr", "0.1", "--seed", "1", "--out", "run-a", "--json"],
         [*train, "--batch-size", "8", "--fanout", "2,2", "--strategy", "sampled", "--out", "run-b"],
-        [*train, "--strategy", "offload", "--memory", "1GiB", "--set", "chunks=2", "--out", "run-c"],
+        [*train, "--strategy", "offload", "--memory", "8GiB", "--set", "chunks=2", "--out", "run-c"],
         [*train, "--set", "norm=true", "--device", "cpu", "--grace", "3", "--heartbeat", "4", "--out", "run-d"],
         ["train", "g.npz", "--task", "links", "--model", "gcn", "--hidden", "4", "--epochs", "1", "--out", "run-e"],
         ["train", "--resume", "--out", "finished", "--epochs", "2"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar, get_type_hints
 
 from outgrow.core.errors import InputError
@@ -87,21 +88,26 @@ def _show_parameters(signature: inspect.Signature) -> str:
 
 
 def _check_calls(function: Callable[..., Any], name: str, unchecked: Collection[str]) -> Callable[..., Any]:
-    is_method = next(iter(inspect.signature(function).parameters), None) == "self"
+    signature = inspect.signature(function)
+    is_method = next(iter(signature.parameters), None) == "self"
+    named = list(signature.parameters.values())[1 if is_method else 0 :]
+    signature = signature.replace(parameters=named)
+    variadic = {each.name for each in named if each.kind is inspect.Parameter.VAR_KEYWORD}
 
     @functools.cache
-    def facts() -> tuple[inspect.Signature, dict[str, Any]]:
-        # At the first call, not while a file is read: annotations are evaluated as code.
-        signature = inspect.signature(function)
-        named = list(signature.parameters.values())[1 if is_method else 0 :]
-        hints = get_type_hints(function)
-        variadic = {each.name for each in named if each.kind is inspect.Parameter.VAR_KEYWORD}
-        return signature.replace(parameters=named), {key: hint for key, hint in hints.items() if key not in variadic}
+    def find_hints() -> dict[str, Any]:
+        return {key: hint for key, hint in get_type_hints(function).items() if key not in variadic}
+
+    # Annotations are evaluated as code: now, if possible, and not while a file is read. A method may name its class,
+    # which is not there yet.
+    with suppress(NameError):
+        find_hints()
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         # ``self`` is among the positional arguments: no option of that name can be taken for it.
-        bind_arguments(name, *facts(), args[1:] if is_method else args, options, unchecked=unchecked)
+        given = args[1:] if is_method else args
+        bind_arguments(name, signature, find_hints(), given, options, unchecked=unchecked)
         return function(*args, **options)
 
     return call

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
@@ -138,11 +138,13 @@ def _is_of_type(value: object, hint: Any) -> bool:
         return callable(value)
     if origin is Sequence:
         [kind] = get_args(hint)
-        # By its methods: a `ModuleList` is no `Sequence`.
-        known = all(hasattr(value, name) for name in ("__len__", "__getitem__", "__iter__"))
-        # The length of a tensor without dimensions raises an error, and that of a mapping counts keys.
-        known = known and not isinstance(value, str | bytes | Mapping) and getattr(value, "shape", (0,)) != ()
-        return known and all(_is_of_type(each, kind) for each in value)  # type: ignore[attr-defined]
+        # Not by `Sequence`, which a `ModuleList` is not.
+        if not isinstance(value, Sized) or not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
+            return False
+        try:
+            return all(_is_of_type(each, kind) for each in value)
+        except TypeError:  # an array without dimensions
+            return False
     if not isinstance(hint, type) or origin is not None or hint in (object, Any):
         return True
     # `bool` is a subclass of `int`, but true is not a number of epochs.

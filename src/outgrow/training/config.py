@@ -113,11 +113,10 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise out_of_range_error(name, "at least 1", value)
-        # Not up to infinity: what float32 cannot hold makes parameters infinite in the first step.
-        if not 0 < self.lr <= _LARGEST:
-            raise out_of_range_error("lr", "a positive number of float32", self.lr)
-        if not 0 <= self.weight_decay <= _LARGEST:
-            raise out_of_range_error("weight_decay", "zero or a positive number of float32", self.weight_decay)
+        if not 0 < self.lr < float("inf"):
+            raise out_of_range_error("lr", "a positive number", self.lr)
+        if not 0 <= self.weight_decay < float("inf"):
+            raise out_of_range_error("weight_decay", "zero or a positive number", self.weight_decay)
         for name in ("val_links", "test_links"):
             if not 0 <= getattr(self, name) < 1:
                 raise out_of_range_error(name, "zero or more, below 1", getattr(self, name))
@@ -156,11 +155,18 @@ class TrainConfig:
         return BatchConfig(size=self.batch_size, fanout=self.fanout, weighted=self.weighted)
 
     def make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Create the optimizer of all parameters of ``model``."""
+        """Create the optimizer of all parameters of ``model``.
+
+        Raises:
+            InputError: The type of the parameters does not hold a number.
+        """
+        largest = max(torch.finfo(each.dtype).max for each in model.parameters())
+        for name in ("lr", "weight_decay"):
+            if getattr(self, name) > largest:
+                raise out_of_range_error(name, f"at most {largest:.3g}, for these parameters", getattr(self, name))
         kind = _OPTIMIZERS[self.optimizer]
         return kind(model.parameters(), lr=self.lr, weight_decay=self.weight_decay)
 
 
-_LARGEST = torch.finfo(torch.float32).max
 _COUNTS = ("epochs", "eval_every", "checkpoint_every", "checkpoint_steps", "patience", "batch_size", "negatives")
 _OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": Adam, "adamw": AdamW}

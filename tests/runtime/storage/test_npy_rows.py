@@ -23,7 +23,8 @@ def disk() -> Iterator[IoPool]:
     disk = IoPool()
     yield disk
     disk.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    # Of other tests some may be closed meanwhile, when what held them is collected.
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
