@@ -1,6 +1,6 @@
 """What is promised to users besides exact numbers, broken on purpose: each must be found by the tests of its kind.
 
-`pytest_configure` of ``conftest.py`` breaks what `VARIABLE` names, for a whole run of tests.
+`pytest_configure` of ``conftest.py`` breaks what `VARIABLE` names, for a whole run of tests; `STARTUP`, in programs.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ import os
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
 from typing import NamedTuple
 from unittest.mock import patch
 
 VARIABLE = "TESTS_BROKEN_PROMISE"
+STARTUP = "import promises\n\nbroken = promises.break_promise()\nif broken is not None:\n    broken.__enter__()\n"
+"""What Python runs first, if it is called ``sitecustomize.py``."""
 
 
 class BrokenPromise(NamedTuple):
@@ -22,11 +25,13 @@ class BrokenPromise(NamedTuple):
         breaks: What is wrong, in a sentence.
         test: Test that must find it, as pytest names it.
         apply: Breaks the code while its context is entered.
+        in_programs: Whether to break it in the programs that the test starts, too.
     """
 
     breaks: str
     test: str
     apply: Callable[[], AbstractContextManager[object]]
+    in_programs: bool = False
 
 
 def _nothing(*given: object, **named: object) -> None:
@@ -73,6 +78,18 @@ MUTANTS: dict[str, BrokenPromise] = {
         "A loop over seeds goes on after a signal.",
         "tests/app/runs/test_signals.py::test_in_python_a_loop_ends",
         lambda: patch("outgrow.app.api.raise_as_signal", _nothing),
+    ),
+    "leaves_generated_code_behind": BrokenPromise(
+        "A layer that PyG has generated from a script is not sent with the task.",
+        "tests/app/test_workers.py::test_a_layer_of_pyg_that_a_script_defines",
+        lambda: patch.multiple("cloudpickle", register_pickle_by_value=_nothing, unregister_pickle_by_value=_nothing),
+        in_programs=True,
+    ),
+    "waits_for_threads_of_its_parent": BrokenPromise(
+        "A forked child runs the loops of its parent, on threads that it does not have.",
+        "tests/ops/test_fork.py",
+        lambda: patch("outgrow.ops.backend.parallel", SimpleNamespace(_is_initialized=False)),
+        in_programs=True,
     ),
     "takes_any_argument": BrokenPromise(
         "Arguments are not checked against annotations.",

@@ -23,7 +23,7 @@ NUMBERS = {
     "tests/suites/test_links.py": 6,
     "tests/suites/test_leaks.py": 1,
     "tests/suites/test_disagreements.py": 4,
-    "tests/test_promises.py": 12,
+    "tests/test_promises.py": 14,
     "tests/nn/test_conformance.py": 8,
     "tests/core/test_files.py": 14,
     "tests/fuzz/test_readers.py": 11,

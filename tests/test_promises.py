@@ -5,22 +5,27 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from mutants import ROOT
-from promises import MUTANTS, VARIABLE
+from promises import MUTANTS, STARTUP, VARIABLE
 
 
 @pytest.mark.mutant
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_mutant_is_found(mutant: str) -> None:
+def test_a_mutant_is_found(mutant: str, tmp_path: Path) -> None:
+    settings = {**os.environ, "PYTEST_ADDOPTS": "", VARIABLE: mutant}
+    if MUTANTS[mutant].in_programs:
+        (tmp_path / "sitecustomize.py").write_text(STARTUP)
+        settings["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(ROOT / "tests")])
     options = ["-q", "-x", "-m", "not slow and not mutant", "-p", "no:cacheprovider", "-p", "no:xdist"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, MUTANTS[mutant].test],
         cwd=ROOT,
-        env={**os.environ, "PYTEST_ADDOPTS": "", VARIABLE: mutant},
+        env=settings,
         capture_output=True,
         text=True,
         check=False,
