@@ -129,6 +129,32 @@ def test_a_group_that_is_started_again_gives_the_same_curve(
     assert found["loss"] == whole["loss"]
 
 
+CAUGHT = """
+import sys
+import outgrow as og
+graph = og.load(sys.argv[1])
+for out in (sys.argv[2], None):
+    try:
+        og.train(graph, og.nn.GCN(graph.num_features, 8, graph.num_classes), epochs=3, out=out, progress=False)
+    except og.InputError:
+        print("caught", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_whose_training_has_failed_does_not_train_again(npz: Path, tmp_path: Path) -> None:
+    """Worker 0 alone is refused, and goes on with another training, in which the other is not."""
+    used = tmp_path / "used"
+    used.mkdir()
+    (used / "file").touch()
+    (tmp_path / "script.py").write_text(CAUGHT)
+    process = torchrun(tmp_path / "script.py", npz, used)
+    out, err = ended(process, 60)
+    assert process.returncode == 1
+    assert out.splitlines() == ["caught"]
+    assert "this process cannot train again" in err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("by_script", [False, True])
 def test_a_restart_does_not_go_on_with_the_run_of_another_job(

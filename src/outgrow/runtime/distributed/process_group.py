@@ -20,6 +20,21 @@ from outgrow.runtime.system.environment import has_own_group, mark_own_group
 _PATIENCE = timedelta(days=7)  # practically no timeout: a slow worker is not dead, and heartbeats detect dead ones
 
 
+def require_no_failed_training() -> None:
+    """Check that no earlier training of this process has failed: the other workers may still wait for it.
+
+    Raises:
+        WorkerError: One has.
+    """
+    if has_own_group():
+        raise WorkerError(
+            "this process cannot train again",
+            needed="a process whose earlier trainings have ended well",
+            got="the process group of one that has failed",
+            repair="start all workers again",
+        )
+
+
 def join_process_group(rank: int, size: int, store: Store) -> Comm:
     """Join the process group and return its communicator.
 
@@ -30,21 +45,11 @@ def join_process_group(rank: int, size: int, store: Store) -> Comm:
         rank: Number of this worker.
         size: Number of workers.
         store: Rendezvous store, which no other group has used.
-
-    Raises:
-        WorkerError: An earlier training of this process has failed.
     """
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.device_count() and dist.is_nccl_available() else "gloo"
     with communication_errors():
-        if dist.is_initialized() and not has_own_group():
-            return ProcessGroupComm(_GroupFunctions(dist.new_group(backend=backend, timeout=_PATIENCE)))
         if dist.is_initialized():
-            raise WorkerError(
-                "this process cannot train again",
-                needed="a process whose earlier trainings have ended well",
-                got="the process group of one that has failed, whose other workers may wait for it",
-                repair="start all workers again",
-            )
+            return ProcessGroupComm(_GroupFunctions(dist.new_group(backend=backend, timeout=_PATIENCE)))
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
         mark_own_group(True)
         return ProcessGroupComm(_OwnGroupFunctions())

@@ -36,7 +36,7 @@ from outgrow.runtime.distributed.job_files import (
 )
 from outgrow.runtime.distributed.meeting import meet_workers
 from outgrow.runtime.distributed.peer_watchdog import PeerWatchdog
-from outgrow.runtime.distributed.process_group import join_process_group
+from outgrow.runtime.distributed.process_group import join_process_group, require_no_failed_training
 from outgrow.runtime.storage.tempdir_reaper import temporary_directory
 from outgrow.runtime.system.environment import torchrun_rank, torchrun_world_size
 from outgrow.runtime.system.sigbus import explain_bus_errors
@@ -162,6 +162,7 @@ def run_under_torchrun(
     if os.environ.get("LOCAL_WORLD_SIZE") == str(size):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
     with _report_failure(rank, size):
+        require_no_failed_training()
         met = meet_workers(rank, size)
         with _shared_folder(met.watchdog_store) as folder:
             watchdog = PeerWatchdog(met.watchdog_store, rank, size, heartbeat_seconds)
