@@ -29,7 +29,7 @@ STRATEGIES = {
     "sampled": ("--batch-size", 60, "--fanout", "4,4"),
     "split": ("--batch-size", 60, "--fanout", "4,4"),
     "migrate": ("--batch-size", 60, "--fanout", "4,4"),
-    "orchestrate": ("--batch-size", 60, "--fanout", "4,4"),
+    "orchestrate": ("--batch-size", 10, "--fanout", "4,4"),
 }
 
 
