@@ -98,6 +98,8 @@ def list_calls(folder: Path) -> list[Call]:
         Call(og.SplitParallel, (), {"prefetch": 2, "cache": "1MiB", "partial_sums": True}),
         Call(og.Migrate, (), {"time_steps": 2, "move_model": True, "merge": False, "sampling_threads": 1}),
         Call(og.Orchestrate, (), {"hot_ratio": 0.1, "super_batch": 2, "reuse": "embedding", "cache": 0.5}),
+        Call(og.datasets),
+        Call(og.Graph, (), {"name": "g", "topology": graph().topology, "num_classes": 2, "split": graph().split}),
         Call(og.NodeType, (), {"name": "a", "first": 0, "last": 3, "num_columns": 2}),
         Call(og.Split, (), {name: torch.arange(3) for name in ("train", "val", "test")}),
         Call(nn.GCN, widths, {"layers": 3, "dropout": 0.1, "norm": True, "residual": True, "sparse_input": False}),

@@ -55,6 +55,7 @@ class Split:
         return Split(train=_NO_NODES, val=_NO_NODES, test=_NO_NODES)
 
 
+@check_arguments()
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Graph:
     """A graph with features, labels and a split of its nodes. Arrays may be memory-mapped.

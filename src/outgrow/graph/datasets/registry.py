@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from outgrow.core.arguments import check_arguments
 from outgrow.graph.datasets.dataset import Dataset, FileSet, RemoteFile
 from outgrow.graph.datasets.download import FileDownloader, OgbDownloader
 from outgrow.graph.readers.gnn_benchmark import GnnBenchmarkSource
@@ -25,6 +26,7 @@ _PLANETOID = "https://raw.githubusercontent.com/kimiyoung/planetoid/af6abf468a77
 _GNN_BENCHMARK = "https://raw.githubusercontent.com/shchur/gnn-benchmark/master/data/npz"
 
 
+@check_arguments()
 def datasets() -> Mapping[str, Dataset]:
     """Return all data sets by name, in the order in which they are listed."""
     return _DATASETS
