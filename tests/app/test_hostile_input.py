@@ -145,16 +145,20 @@ def test_a_store_is_not_converted_again(outgrow: Command, npz: Path) -> None:
     _refused(outgrow("convert", "my.store", "other.store"), "store already")
 
 
-def test_a_model_that_does_not_fit_memory_is_refused(outgrow: Command, npz: Path) -> None:
-    _refused(
-        outgrow("train", npz, "--model", "gcn", "--hidden", 2**31 - 1), "a weight of the model does not fit memory"
-    )
+def test_a_model_that_does_not_fit_memory_is_refused(
+    outgrow: Command, npz: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outgrow.nn.projection.available_bytes", lambda: 1 << 28)
+    result = outgrow("train", npz, "--model", "gcn", "--hidden", 10**7)
+    _refused(result, "a weight of the model does not fit memory")
 
 
 def test_too_little_memory_ends_with_code_1(outgrow: Command, npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As torch's allocator says it, wherever it is asked for too much."""
+    for place in ("stack", "projection"):
+        monkeypatch.setattr(f"outgrow.nn.{place}.require_counts", lambda **counts: None)
     monkeypatch.setattr("outgrow.nn.projection.available_bytes", lambda: 1 << 60)
-    result = outgrow("train", npz, "--model", "gcn", "--hidden", 2**31 - 1, "--layers", 3)
+    result = outgrow("train", npz, "--model", "gcn", "--hidden", 10**14)
     assert result.code == 1, result.err
     assert "memory is at its end" in result.err
     assert "Traceback" not in result.err

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 NODES, COLUMNS, CLASSES = 30, 4, 3
-LARGE = "1000000007"
+LARGE = "3000000000"
 ODD = (
     "", " ", "0", "1", "-1", "2.5", "-0.5", "3", LARGE, "1e300", "nan", "inf", "x", "None", "true", "1,2", "2,2",
     "-1,3", "1:2,1", "auto", "cuda", "gcn", "gat", "metis", "./", "/", "/dev/null", "no/such/file", "s3://bucket/x",

@@ -47,18 +47,18 @@ class Projection(nn.Module):
 
 
 def _require_memory(in_features: int, out_features: int) -> None:
-    """Check that a weight can be allocated: the system may end this process for it.
+    """Check that a weight, and with it its gradient, fit memory: the system may end this process otherwise.
 
     Raises:
         InputError: It cannot.
     """
-    size = in_features * out_features * torch.finfo(torch.get_default_dtype()).bits // 8
+    size = 2 * in_features * out_features * torch.finfo(torch.get_default_dtype()).bits // 8
     on_host = torch.get_default_device().type == "cpu"
     # What is available takes some time to find out.
     if on_host and size > _LARGE_BYTES and size > available_bytes():
         raise InputError(
             "a weight of the model does not fit memory",
-            needed=f"{size:,} bytes for {in_features:,} by {out_features:,} numbers",
+            needed=f"{size:,} bytes for {in_features:,} by {out_features:,} numbers and their gradient",
             got=f"{available_bytes():,} bytes available",
             repair="make the layer narrower",
         )
