@@ -27,12 +27,16 @@ COMMAND = """
 import sys
 from outgrow.__main__ import main
 
-sys.argv = ["outgrow", "train", "planted.npz", "--model", "gcn", "--hidden", "8", "--epochs", "1", "--out", "run"]
+sys.argv = ["outgrow", {words}]
 try:
     main()
 except SystemExit as stop:
     assert not stop.code
 """
+TRAIN = COMMAND.format(
+    words='"train", "planted.npz", "--model", "gcn", "--hidden", "8", "--epochs", "1", "--out", "run"',
+)
+HELP = COMMAND.format(words='"--help"')
 REPORT = """
 import json
 import sys
@@ -65,10 +69,15 @@ def test_training_from_python(folder: Path) -> None:
 
 
 def test_training_from_the_command_line_with_checkpoints_and_curves(folder: Path) -> None:
-    found = loaded(COMMAND, folder)
+    found = loaded(TRAIN, folder)
     assert {"outgrow.training.trainer", "typer", "tensorboard"} <= found
     assert list((folder / "run" / "checkpoint").iterdir())
     unused = found & {*COMPILER, *READERS}
+    assert not unused
+
+
+def test_help_loads_nothing_large(folder: Path) -> None:
+    unused = loaded(HELP, folder) & {"numpy", "scipy", "torch", "numba", *READERS}
     assert not unused
 
 

@@ -81,6 +81,13 @@ def test_paths_of_other_libraries_are_paths(tmp_path: Path) -> None:
     assert Stack([], entry).name is entry  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("number", [np.int64(3), np.float32(0.5), np.bool_(True)])
+def test_numbers_of_numpy_reach_a_function_as_those_of_python(number: Any) -> None:
+    given, options = load(number, option=number)  # type: ignore[misc]
+    assert [type(given), type(options["option"])] == [type(number.item())] * 2
+    assert given == options["option"] == number
+
+
 @pytest.mark.parametrize(
     ("call", "what", "needed"),
     [

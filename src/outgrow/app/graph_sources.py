@@ -69,8 +69,9 @@ def from_arrays(
     """
     # The decorator has already translated the synonyms that exist.
     for name in synonyms:
-        named = [key for key in inspect.signature(from_arrays).parameters if key != "synonyms"]
-        validate_choice("option of og.from_arrays", name, dict.fromkeys([*named, *EdgeSynonyms.__annotations__]))
+        known = {**inspect.signature(from_arrays).parameters, **EdgeSynonyms.__annotations__}
+        del known["synonyms"]
+        validate_choice("option of og.from_arrays", name, known)
     # NumPy has no bfloat16: such features pass through float32, which holds them exactly.
     is_bfloat16 = isinstance(features, torch.Tensor) and features.dtype == torch.bfloat16
     given = {} if split is None else _split_arrays(split)

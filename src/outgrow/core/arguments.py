@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, TypeVar, get_type_hints
 
 from outgrow.core.errors import InputError
-from outgrow.core.validation import validate_choice, validate_types
+from outgrow.core.validation import to_python_number, validate_choice, validate_types
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 
@@ -17,21 +17,27 @@ Target = TypeVar("Target", bound=Callable[..., Any])
 def check_arguments(*, unchecked: Collection[str] = ()) -> Callable[[Target], Target]:
     """Decorator of a function, a method or a class: arguments are checked against names and annotations.
 
-    See `bind_arguments` for what is refused. A subclass with a constructor of its own is not checked twice.
+    See `bind_arguments` for what is refused. Numbers of NumPy reach the function as Python's. The constructor of
+    a subclass is not checked, unless it is that of the class.
 
     Args:
         unchecked: Names of arguments of any type: the function has a better error for them.
     """
 
     def decorate(target: Target) -> Target:
-        if not isinstance(target, type):
-            checked: Any = _check_calls(target, _public_name(target), unchecked)
-            return checked  # type: ignore[no-any-return]
-        made: Any = target
-        made.__init__ = _check_calls(made.__init__, _public_name(target), unchecked)
-        return target
+        return wrap_calls(target, lambda function: _check_calls(function, _public_name(target), unchecked))
 
     return decorate
+
+
+def wrap_calls(target: Target, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Target:
+    """Return a function as ``wrap`` returns it, or a class with its constructor wrapped."""
+    if not isinstance(target, type):
+        wrapped: Any = wrap(target)
+        return wrapped  # type: ignore[no-any-return]
+    kind: Any = target
+    kind.__init__ = wrap(kind.__init__)
+    return target
 
 
 def bind_arguments(
@@ -56,8 +62,8 @@ def bind_arguments(
     Raises:
         InputError: An option that the function does not have, a missing one, or a value of the wrong type.
     """
-    kinds = {each.kind for each in signature.parameters.values()}
-    if inspect.Parameter.VAR_KEYWORD not in kinds:
+    collected = {each.name for each in signature.parameters.values() if each.kind is each.VAR_KEYWORD}
+    if not collected:
         for option in options:
             validate_choice(f"option of {name}", option, signature.parameters)
     try:
@@ -69,7 +75,8 @@ def bind_arguments(
             got=str(error),
             repair="give what has no default, and options by name",
         ) from error
-    validate_types({name: value for name, value in bound.items() if name not in unchecked}, hints)
+    skipped = collected.union(unchecked)
+    validate_types({name: value for name, value in bound.items() if name not in skipped}, hints)
 
 
 def _show_parameters(signature: inspect.Signature) -> str:
@@ -90,14 +97,8 @@ def _show_parameters(signature: inspect.Signature) -> str:
 def _check_calls(function: Callable[..., Any], name: str, unchecked: Collection[str]) -> Callable[..., Any]:
     signature = inspect.signature(function)
     is_method = next(iter(signature.parameters), None) == "self"
-    named = list(signature.parameters.values())[1 if is_method else 0 :]
-    signature = signature.replace(parameters=named)
-    variadic = {each.name for each in named if each.kind is inspect.Parameter.VAR_KEYWORD}
-
-    @functools.cache
-    def find_hints() -> dict[str, Any]:
-        return {key: hint for key, hint in get_type_hints(function).items() if key not in variadic}
-
+    signature = signature.replace(parameters=list(signature.parameters.values())[is_method:])
+    find_hints = functools.cache(functools.partial(get_type_hints, function))
     # Annotations are evaluated as code: now, if possible, and not while a file is read. A method may name its class,
     # which is not there yet.
     with suppress(NameError):
@@ -106,9 +107,9 @@ def _check_calls(function: Callable[..., Any], name: str, unchecked: Collection[
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         # ``self`` is among the positional arguments: no option of that name can be taken for it.
-        given = args[1:] if is_method else args
-        bind_arguments(name, signature, find_hints(), given, options, unchecked=unchecked)
-        return function(*args, **options)
+        bind_arguments(name, signature, find_hints(), args[is_method:], options, unchecked=unchecked)
+        numbers = {key: to_python_number(value) for key, value in options.items()}
+        return function(*map(to_python_number, args), **numbers)
 
     return call
 

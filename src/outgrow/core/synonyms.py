@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from outgrow.core.arguments import wrap_calls
 from outgrow.core.errors import InputError
 
 Target = TypeVar("Target", bound=Callable[..., Any])
@@ -23,12 +24,7 @@ def accept_synonyms(**names: str) -> Callable[[Target], Target]:
     """
 
     def decorate(target: Target) -> Target:
-        if isinstance(target, type):
-            constructor = translate_keywords(target.__name__, getattr(target, "__init__"), names)  # noqa: B009 - mypy
-            setattr(target, "__init__", constructor)  # noqa: B010 - mypy refuses the assignment
-            return target
-        translated: Any = translate_keywords(target.__name__, target, names)
-        return translated  # type: ignore[no-any-return]
+        return wrap_calls(target, lambda function: translate_keywords(target.__name__, function, names))
 
     return decorate
 

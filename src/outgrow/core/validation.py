@@ -5,13 +5,12 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
-
-import numpy as np
 
 from outgrow.core.errors import InputError
 
@@ -54,6 +53,13 @@ def describe_value(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
+def to_python_number(value: object) -> object:
+    """Return a number or truth value of NumPy as Python's, which JSON can hold; other values as they are."""
+    # Without importing NumPy, which takes longer than all else that the command needs to start.
+    numpy = sys.modules.get("numpy")
+    return value.item() if numpy is not None and isinstance(value, numpy.number | numpy.bool_) else value
+
+
 def out_of_range_error(option: str, needed: str, got: object) -> InputError:
     """Return the error of an option whose value has the right type, but is out of range."""
     return InputError(
@@ -64,15 +70,15 @@ def out_of_range_error(option: str, needed: str, got: object) -> InputError:
     )
 
 
-def require_counts(**counts: int) -> None:
-    """Check that each count, such as a width, is at least 1 and below 2^31.
+def require_counts(least: int = 1, /, **counts: int) -> None:
+    """Check that each count, such as a width, is at least ``least`` and below 2^31.
 
     Raises:
         InputError: A count is out of range.
     """
     for name, count in counts.items():
-        if not 1 <= count < 1 << 31:
-            raise out_of_range_error(name, "from 1 to 2^31 - 1", count)
+        if not least <= count < 1 << 31:
+            raise out_of_range_error(name, f"from {least} to 2^31 - 1", count)
 
 
 def validate_probability(name: str, p: float) -> None:
@@ -83,16 +89,6 @@ def validate_probability(name: str, p: float) -> None:
     """
     if not 0 <= p < 1:
         raise out_of_range_error(name, "in [0, 1)", p)
-
-
-def require_relations(num_relations: int) -> None:
-    """Check a number of relations, which is 0 where relations are not read.
-
-    Raises:
-        InputError: It is out of range.
-    """
-    if not 0 <= num_relations < 1 << 31:
-        raise out_of_range_error("num_relations", "from 0 to 2^31 - 1", num_relations)
 
 
 def require_local_path(path: Path) -> None:
@@ -134,7 +130,7 @@ def _is_of_type(value: object, hint: Any) -> bool:
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         return any(_is_of_type(value, each) for each in get_args(hint))
-    if origin is Callable or hint is Callable:
+    if origin is Callable:
         return callable(value)
     if origin is Sequence:
         [kind] = get_args(hint)
@@ -148,7 +144,7 @@ def _is_of_type(value: object, hint: Any) -> bool:
     if not isinstance(hint, type) or origin is not None or hint in (object, Any):
         return True
     # `bool` is a subclass of `int`, but true is not a number of epochs.
-    if isinstance(value, bool | np.bool_):
+    if isinstance(to_python_number(value), bool):
         return hint is bool
     # Numbers of NumPy are numbers too, and paths of other libraries are paths.
     return isinstance(value, _WIDER_TYPES.get(hint, hint))
@@ -158,7 +154,7 @@ def _describe_type(hint: Any) -> str:
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         return " or ".join(dict.fromkeys(_describe_type(each) for each in get_args(hint)))
-    if origin is Callable or hint is Callable:
+    if origin is Callable:
         return "a function"
     if origin is Sequence:
         return f"a sequence, each element {_describe_type(get_args(hint)[0])}"

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
-from outgrow.core.validation import require_counts, require_relations, validate_probability
+from outgrow.core.validation import require_counts, validate_probability
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.nn.projection import Projection, project_rows
 from outgrow.ops.aggregation.attention import attention_weight
@@ -68,7 +68,7 @@ class GATConv(Conv):
                 repair="change one of the two",
             )
         validate_probability("attention_dropout", attention_dropout)
-        require_relations(num_relations)
+        require_counts(0, num_relations=num_relations)
         columns = out_features if average else out_features // heads
         self.heads = heads
         self.columns = columns

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from outgrow.core.errors import InputError
-from outgrow.core.validation import require_counts, require_relations
+from outgrow.core.validation import require_counts
 from outgrow.nn.encoder import AttentionScores, Encoder, SequentialEncoder
 from outgrow.nn.layer import Conv, Layer
 from outgrow.nn.model import Model
@@ -51,9 +51,7 @@ def Decoupled(
     options = make_stack(stack)
     count = options.layers if rounds is None else rounds
     require_counts(rounds=count)
-    require_relations(num_relations)
-    if heads:
-        require_counts(heads=heads)
+    require_counts(0, heads=heads, num_relations=num_relations)
     if heads and num_relations:
         raise InputError(
             "heads and relations are given",

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
-from outgrow.core.validation import require_relations
+from outgrow.core.validation import require_counts
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.nn.projection import Projection, project_channels
 from outgrow.ops.aggregation.film import Film
@@ -39,7 +39,7 @@ class FiLMConv(Conv):
 
     def __init__(self, in_features: int, out_features: int, *, slope: float = 0.0, num_relations: int = 0) -> None:
         super().__init__()
-        require_relations(num_relations)
+        require_counts(0, num_relations=num_relations)
         self.num_relations = num_relations
         channels = max(1, num_relations)
         self.message = _stack_projections(in_features, out_features, channels)

@@ -53,13 +53,15 @@ def _require_memory(in_features: int, out_features: int) -> None:
         InputError: It cannot.
     """
     size = 2 * in_features * out_features * torch.finfo(torch.get_default_dtype()).bits // 8
-    on_host = torch.get_default_device().type == "cpu"
     # What is available takes some time to find out.
-    if on_host and size > _LARGE_BYTES and size > available_bytes():
+    if size <= _LARGE_BYTES or torch.get_default_device().type != "cpu":
+        return
+    available = available_bytes()
+    if size > available:
         raise InputError(
             "a weight of the model does not fit memory",
             needed=f"{size:,} bytes for {in_features:,} by {out_features:,} numbers and their gradient",
-            got=f"{available_bytes():,} bytes available",
+            got=f"{available:,} bytes available",
             repair="make the layer narrower",
         )
 

@@ -118,7 +118,7 @@ def accept_stack_options(**defaults: Unpack[StackOptions]) -> Callable[[ModelFun
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> Model:
             given = rename_keys(function.__name__, options, _SYNONYMS)
-            bind_arguments(f"og.nn.{function.__name__}", inspect.signature(shown), hints, args, given)
+            bind_arguments(f"og.nn.{function.__name__}", shown, hints, args, given)
             return function(*args, **{**defaults, **given})
 
         # Once, and not while a file is read: annotations are evaluated as code.
@@ -129,9 +129,10 @@ def accept_stack_options(**defaults: Unpack[StackOptions]) -> Callable[[ModelFun
             each.replace(default=defaults.get(name, each.default))
             for name, each in inspect.signature(Stack).parameters.items()
         ]
-        shown: Any = call
-        shown.__signature__ = signature.replace(parameters=[*named, *fields])
-        return shown  # type: ignore[no-any-return]
+        shown = signature.replace(parameters=[*named, *fields])
+        decorated: Any = call
+        decorated.__signature__ = shown
+        return decorated  # type: ignore[no-any-return]
 
     return decorate
 

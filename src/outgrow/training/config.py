@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -103,10 +102,6 @@ class TrainConfig:
     def __post_init__(self) -> None:
         # The dataclass is frozen.
         object.__setattr__(self, "fanout", parse_fanouts(self.fanout))
-        # Numbers of NumPy are welcome, but cannot be written to a file in JSON.
-        for name, value in vars(self).items():
-            if isinstance(value, np.generic):
-                object.__setattr__(self, name, value.item())
         validate_choice("optimizer", self.optimizer, _OPTIMIZERS)
         validate_choice("precision", self.precision, dict.fromkeys(("full", BFLOAT16)))
         for name in _COUNTS:
@@ -137,11 +132,10 @@ class TrainConfig:
             InputError: An option does not exist (the message offers the nearest names), it is given by both of its
                 names, or a value has a wrong type or is out of range.
         """
-        options = rename_keys("training", options, _SYNONYMS)
+        changed = rename_keys("training", options, _SYNONYMS)
         known = {field.name: field for field in fields(self)}
-        for name in options:
+        for name in changed:
             validate_choice("training option", name, known)
-        changed: dict[str, Any] = dict(options)
         return replace(self, **changed)
 
     @property

@@ -40,9 +40,6 @@ class Workers:
     grace_seconds: float = GRACE_SECONDS
 
     def __post_init__(self) -> None:
-        # Numbers of NumPy are welcome, but cannot be written to a file in JSON.
-        for name in ("number", "max_restarts"):
-            object.__setattr__(self, name, int(getattr(self, name)))
         validate_choice("device", self.device, dict.fromkeys(DEVICES))
         for name, what, least in (
             ("number", "the number of workers", 1),
