@@ -33,7 +33,7 @@ from outgrow.app.runs.python_run import create_run_directory, open_run_directory
 from outgrow.app.runs.result import Run
 from outgrow.app.runs.session import Session
 from outgrow.app.runs.signals import raise_as_signal
-from outgrow.app.runs.torchrun import Restart, join_torchrun_session
+from outgrow.app.runs.torchrun import join_torchrun_session
 from outgrow.app.runs.workers import Workers, resolve_workers, validate_workers
 from outgrow.app.strategy_registry import resolve_strategy
 from outgrow.core.arguments import check_arguments
@@ -144,10 +144,7 @@ def train(
     resumes = resolve_resume(resume, out)
     facts = graph_record(graph) if out is not None and is_torchrun_leader() else {}
 
-    folder = None if out is None else Path(out)
-
-    def make_directory(restart: Restart) -> RunDirectory | None:
-        again = restart.owns(folder)
+    def make_directory(again: bool) -> RunDirectory | None:
         config = {
             "outgrow": __version__,
             "graph": graph.name,
@@ -181,13 +178,13 @@ def train(
             run = join_torchrun_session(
                 session,
                 make_directory,
-                out=folder,
+                out=None if out is None else Path(out),
                 heartbeat_seconds=worker_settings.heartbeat_seconds,
                 resume=resumes,
             )
         else:
             # Opened last and released first: the lock covers no more than the training.
-            with release_on_exit(make_directory(Restart(0, ""))) as files:
+            with release_on_exit(make_directory(False)) as files:
                 session = replace(session, directory=files)
                 warn = log_message if progress else warnings.warn
                 goes_on = resumes and files is not None and files.has_checkpoint

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from outgrow.app.runs.new_run import RunPlan
     from outgrow.app.runs.progress import ProgressDisplay
     from outgrow.app.runs.result import Run
-    from outgrow.app.runs.torchrun import Restart
     from outgrow.app.runs.workers import Workers
 
 
@@ -150,7 +148,6 @@ def train(
         from outgrow.app.runs.directory import RunDirectory
         from outgrow.app.runs.new_run import plan_new_run
         from outgrow.app.runs.resume import plan_resumed_run
-        from outgrow.app.runs.torchrun import Restart
         from outgrow.app.runs.workers import Workers, resolve_num_workers
 
     given: dict[str, object] = {
@@ -182,10 +179,8 @@ def train(
         grace_seconds=grace,
     )
 
-    def plan_attempt(restart: Restart) -> tuple[RunPlan, bool]:
-        # Without --out each attempt has a new directory, named by its time, and starts from scratch.
-        again = restart.owns(out)
-        known = resume_auto and os.path.isfile(_require_run_path(out) / "config.json")
+    def plan_attempt(again: bool) -> tuple[RunPlan, bool]:
+        known = resume_auto and RunDirectory(_require_run_path(out)).exists
         resumes = resume or known or (again and RunDirectory(_require_run_path(out)).has_checkpoint)
         if not resumes:
             plan_run = partial(
@@ -215,9 +210,10 @@ def train(
         return resumed, resumed.directory.has_checkpoint
 
     if torchrun_world_size():
-        run = _run_under_torchrun(plan_attempt, worker_settings)
+        # Without --out each start has a new directory, named by its time, and begins from scratch.
+        run = _run_under_torchrun(plan_attempt, out, worker_settings)
     else:
-        run = _run_local(*plan_attempt(Restart(0, "")))
+        run = _run_local(*plan_attempt(False))
     if as_json and run.directory is not None:
         print(json.dumps(run.summary))
     if run.interrupted_by is not None:
@@ -249,12 +245,16 @@ def _run_local(plan: RunPlan, resume: bool) -> Run:
     return run
 
 
-def _run_under_torchrun(plan_attempt: Callable[[Restart], tuple[RunPlan, bool]], workers: Workers) -> Run:
+def _run_under_torchrun(
+    plan_attempt: Callable[[bool], tuple[RunPlan, bool]], out: Path | None, workers: Workers
+) -> Run:
     """Train as one worker of the group that torchrun started."""
     from outgrow.app.runs.torchrun import train_under_torchrun
 
     started = time.perf_counter()
-    run = train_under_torchrun(plan_attempt, heartbeat_seconds=workers.heartbeat_seconds, open_display=_open_display)
+    run = train_under_torchrun(
+        plan_attempt, out=out, heartbeat_seconds=workers.heartbeat_seconds, open_display=_open_display
+    )
     if run.directory is not None:
         _print_result(run, time.perf_counter() - started)
     return run

@@ -108,15 +108,21 @@ class RunDirectory:
         Raises:
             InputError: There is no run at ``path``.
         """
-        # Unlike that of a path, this is false for names that no file can have.
-        if not os.path.isfile(path / "config.json"):
+        run = RunDirectory(path)
+        if not run.exists:
             raise InputError(
                 f"there is no run in {path}",
                 needed="a directory with config.json, as `outgrow train --out DIR` makes it",
                 got="a directory without it" if os.path.isdir(path) else "no such directory",
                 repair="check the path; without --resume a new run starts",
             )
-        return RunDirectory(path)
+        return run
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run has been started here."""
+        # Unlike `Path.is_file`, this is false for names that no file can have.
+        return os.path.isfile(self.path / "config.json")
 
     def discard_unstarted(self) -> None:
         """Remove the directory of a refused run, unless an epoch has finished or there is a checkpoint."""

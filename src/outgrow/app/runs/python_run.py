@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ def resolve_resume(resume: bool | str, out: str | Path | None) -> bool:
         InputError: ``resume`` is another string than "auto".
     """
     if resume == "auto":
-        return out is not None and os.path.isfile(Path(out) / "config.json")
+        return out is not None and RunDirectory(Path(out)).exists
     if not isinstance(resume, bool):
         raise InputError(
             "resume is not understood",

@@ -62,33 +62,19 @@ class _TorchrunSpec(NamedTuple):
     grace_seconds: float
 
 
-class Restart(NamedTuple):
-    """What a worker knows of earlier rounds of its job.
-
-    Attributes:
-        attempt: Number of earlier rounds.
-        job: Name of the job; empty if it has none.
-    """
-
-    attempt: int
-    job: str
-
-    def owns(self, out: Path | None) -> bool:
-        """Whether an earlier round of this job has made a run directory, so that this one goes on with it."""
-        return self.attempt > 0 and out is not None and self.job != "" and _read_job(out) == self.job
-
-
 def train_under_torchrun(
-    plan_attempt: Callable[[Restart], tuple[RunPlan, bool]],
+    plan_attempt: Callable[[bool], tuple[RunPlan, bool]],
     *,
+    out: Path | None,
     heartbeat_seconds: float,
     open_display: Callable[[RunPlan], AbstractContextManager[ProgressDisplay]],
 ) -> Run:
     """Train as one worker of the group. Worker 0 plans, shows progress and writes files.
 
     Args:
-        plan_attempt: Given what is known of earlier rounds, returns the plan of the run and whether to resume
-            it; called on worker 0.
+        plan_attempt: Given whether an earlier start of this job has made the run directory, returns the plan of
+            the run and whether to resume it; called on worker 0.
+        out: The run directory; None for a new one.
         heartbeat_seconds: Seconds without a heartbeat after which a worker counts as dead.
         open_display: Opens the progress display; called on worker 0.
 
@@ -98,9 +84,8 @@ def train_under_torchrun(
     from outgrow.runtime.distributed.worker import run_under_torchrun
 
     def train_worker(context: WorkerContext) -> Run:
-        restart = Restart(context.attempt, context.job)
         # Only one process may choose: a plan depends on measurements, times and files, which differ by host.
-        planned, resume = plan_attempt(restart) if context.comm.is_rank_zero else (None, False)
+        planned, resume = plan_attempt(_is_restart(context, out)) if context.comm.is_rank_zero else (None, False)
         if planned is not None:
             planned.directory.write_json(JOB, {"job": context.job})
         spec: _TorchrunSpec = context.comm.broadcast(
@@ -129,7 +114,7 @@ def train_under_torchrun(
 
 def join_torchrun_session(
     session: Session,
-    make_directory: Callable[[Restart], RunDirectory | None],
+    make_directory: Callable[[bool], RunDirectory | None],
     *,
     out: Path | None,
     heartbeat_seconds: float,
@@ -139,8 +124,8 @@ def join_torchrun_session(
 
     Args:
         session: Session without directory and communicator.
-        make_directory: Given what is known of earlier rounds, creates or opens the run directory; called on
-            worker 0.
+        make_directory: Given whether an earlier start of this job has made the run directory, creates or opens
+            it; called on worker 0.
         out: The run directory, or None.
         heartbeat_seconds: Seconds without a heartbeat after which a worker counts as dead.
         resume: Whether to resume from the last checkpoint.
@@ -152,14 +137,13 @@ def join_torchrun_session(
 
     def train_worker(context: WorkerContext) -> Run:
         comm = context.comm
-        restart = Restart(context.attempt, context.job)
+        again = _is_restart(context, out)
         _validate_same_graph(session.graph, comm)
-        goes_on = resume or restart.owns(out)
-        with release_on_exit(make_directory(restart) if comm.is_rank_zero else None) as files:
+        with release_on_exit(make_directory(again) if comm.is_rank_zero else None) as files:
             if files is not None:
                 files.write_json(JOB, {"job": context.job})
             # A group that died before its first checkpoint starts from scratch.
-            has_checkpoint = comm.broadcast(goes_on and files is not None and files.has_checkpoint)
+            has_checkpoint = comm.broadcast((again or resume) and files is not None and files.has_checkpoint)
             # Worker 0 chose for all: the measurements of other hosts could lead to another strategy.
             chosen, data = comm.broadcast((session.strategy, session.data))
             joined = replace(session, comm=comm, directory=files, strategy=chosen, data=data)
@@ -168,11 +152,15 @@ def join_torchrun_session(
     return run_under_torchrun(train_worker, heartbeat_seconds=heartbeat_seconds)
 
 
-def _read_job(out: Path) -> str:
+def _is_restart(context: WorkerContext, out: Path | None) -> bool:
+    """Whether an earlier start of this job has made a run directory, so that this one goes on with it."""
+    if context.attempt == 0 or not context.job or out is None:
+        return False
     try:
-        return str(json.loads((out / JOB).read_text("utf-8"))["job"])
+        made_by = json.loads((out / JOB).read_text("utf-8"))["job"]
     except (OSError, ValueError, KeyError, TypeError):  # there is none, or one that was being written
-        return ""
+        return False
+    return bool(made_by == context.job)
 
 
 def _wait_for_signal(run: Run) -> Run:
