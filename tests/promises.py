@@ -71,8 +71,8 @@ MUTANTS: dict[str, BrokenPromise] = {
     ),
     "meets_under_one_name": BrokenPromise(
         "The workers of every round agree on the same name.",
-        "tests/runtime/distributed/test_meeting.py",
-        lambda: patch("outgrow.runtime.distributed.meeting.uuid.uuid4", lambda: uuid.UUID(int=0)),
+        "tests/runtime/distributed/test_rendezvous.py",
+        lambda: patch("outgrow.runtime.distributed.rendezvous.uuid.uuid4", lambda: uuid.UUID(int=0)),
     ),
     "goes_on_after_a_signal": BrokenPromise(
         "A loop over seeds goes on after a signal.",

@@ -24,7 +24,7 @@ ONLY_IN = {
     "torch.distributed": (
         "runtime/distributed/comm.py",
         "runtime/distributed/launch.py",
-        "runtime/distributed/meeting.py",
+        "runtime/distributed/rendezvous.py",
         "runtime/distributed/process_group.py",
         "runtime/distributed/worker.py",
     ),

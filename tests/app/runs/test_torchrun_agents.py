@@ -35,7 +35,7 @@ class Cluster:
 
     def __init__(self, npz: Path, folder: Path, nodes: str, *, changes: bool = False) -> None:
         # Not in one of the agents: the others would end with it.
-        self.meeting_place = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.rendezvous_store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.nodes, self.npz, self.folder, self.changes = nodes, npz, folder, changes
         self.agents: list[subprocess.Popen[bytes]] = []
 
@@ -44,7 +44,7 @@ class Cluster:
         if self.changes:
             settings["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         launcher = (sys.executable, "-m", "torch.distributed.run", "--nnodes", self.nodes, "--nproc-per-node", 1)
-        place = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.meeting_place.port}")
+        place = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.rendezvous_store.port}")
         rules = ("--max-restarts", 1, "--rdzv-conf", "last_call_timeout=1,join_timeout=100")
         train = ("-m", "outgrow", "train", self.npz, *OPTIONS, "--out", self.folder / "run")
         train = (*train, "--resume", "auto") if self.changes else train

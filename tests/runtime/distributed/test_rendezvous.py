@@ -12,8 +12,8 @@ import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from outgrow.core.errors import WorkerError
-from outgrow.runtime.distributed.meeting import Round as AgreedRound
-from outgrow.runtime.distributed.meeting import agree_on_round
+from outgrow.runtime.distributed.rendezvous import Round as AgreedRound
+from outgrow.runtime.distributed.rendezvous import agree_on_round
 
 SECONDS = 20.0
 
@@ -131,7 +131,7 @@ def test_what_is_left_of_an_earlier_start_gives_way(group: Threads, rank: int) -
 def test_an_orphan_does_not_wait(group: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = time.monotonic()
     parents = iter([1, 1, 2])
-    monkeypatch.setattr("outgrow.runtime.distributed.meeting.os.getppid", lambda: next(parents))
+    monkeypatch.setattr("outgrow.runtime.distributed.rendezvous.os.getppid", lambda: next(parents))
     with pytest.raises(WorkerError):
         agree_on_round(group.connect(), 0, 2, seconds=SECONDS)
     assert time.monotonic() - begun < SECONDS / 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from dataclasses import dataclass
 
 from outgrow.core.errors import OutgrowError, WorkerError
@@ -41,6 +42,11 @@ class WorkerExit:
         if self.record is not None:
             return (4 if self.record.is_peer_failure else 2), self.record.seconds
         return (3 if self.exit_code is not None else 5), 0.0
+
+
+def describe_worker(rank: int, size: int) -> str:
+    """Return what messages call a worker of several hosts that speaks of itself."""
+    return f"worker {rank} of {size} on {socket.gethostname()}"
 
 
 def root_cause_error(exits: list[WorkerExit], workers: int) -> OutgrowError:

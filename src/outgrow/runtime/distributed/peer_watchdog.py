@@ -12,6 +12,7 @@ from typing import Protocol
 import psutil
 
 from outgrow.core.errors import WorkerError
+from outgrow.runtime.distributed.failures import describe_worker
 from outgrow.runtime.distributed.heartbeat import BEAT_SECONDS
 
 
@@ -68,7 +69,7 @@ class PeerWatchdog:
         self._due.set()
         if self._unanswered_beats > self._most:
             return _watchdog_error(
-                f"worker {self._rank} of {self._size} on {socket.gethostname()} is out of reach of the others",
+                f"{describe_worker(self._rank, self._size)} is out of reach of the others",
                 got=f"no answer for {self._unanswered_beats * BEAT_SECONDS:.0f} s from the host where they meet",
             )
         return self._why

@@ -52,19 +52,7 @@ def join_process_group(rank: int, size: int, store: Store) -> Comm:
             return ProcessGroupComm(_GroupFunctions(dist.new_group(backend=backend, timeout=_PATIENCE)))
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
         mark_own_group(True)
-        return ProcessGroupComm(_OwnGroupFunctions())
-
-
-class _OwnGroupFunctions:
-    """The functions of `torch.distributed`, for the default group that `join_process_group` has made."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(dist, name)
-
-    def destroy_process_group(self) -> None:
-        """Leave the group, so that another can be made."""
-        dist.destroy_process_group()
-        mark_own_group(False)
+        return ProcessGroupComm()
 
 
 class _GroupFunctions:

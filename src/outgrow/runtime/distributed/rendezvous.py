@@ -23,9 +23,10 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from outgrow.core.errors import WorkerError
 from outgrow.runtime.distributed.async_exchange import communication_errors
+from outgrow.runtime.distributed.failures import describe_worker
 from outgrow.runtime.system.environment import is_in_program_group
 
-MEETING_SECONDS = 900.0
+RENDEZVOUS_SECONDS = 900.0
 """How long a worker waits: hosts import torch, open graphs and choose a strategy at different speeds."""
 _POLL_SECONDS = 0.02
 _POLLED_WORKERS = 16  # more of them ask less often: one thread of one process answers all
@@ -47,7 +48,7 @@ class Round(NamedTuple):
     job: str
 
 
-class Meeting(NamedTuple):
+class Rendezvous(NamedTuple):
     """Where the workers of one round have met.
 
     Attributes:
@@ -61,7 +62,7 @@ class Meeting(NamedTuple):
     round: Round
 
 
-def meet_workers(rank: int, size: int, *, seconds: float = MEETING_SECONDS) -> Meeting:
+def join_rendezvous(rank: int, size: int, *, seconds: float = RENDEZVOUS_SECONDS) -> Rendezvous:
     """Wait until all workers of this round are there.
 
     Args:
@@ -75,7 +76,7 @@ def meet_workers(rank: int, size: int, *, seconds: float = MEETING_SECONDS) -> M
     """
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     with communication_errors():
-        host, port, shared = _open_store(rank, size, seconds)
+        host, port, shared = _open_store(rank, timedelta(seconds=seconds))
         own = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=seconds))
         agreed = agree_on_round(
             PrefixStore("outgrow", shared),
@@ -88,18 +89,21 @@ def meet_workers(rank: int, size: int, *, seconds: float = MEETING_SECONDS) -> M
     group_store, watchdog_store = (
         PrefixStore(f"outgrow/{agreed.name}/{kind}", store) for kind, store in (("group", shared), ("watchdog", own))
     )
-    return Meeting(group_store, watchdog_store, agreed)
+    return Rendezvous(group_store, watchdog_store, agreed)
 
 
-def _open_store(rank: int, size: int, seconds: float) -> tuple[str, int, Store]:
+def _open_store(rank: int, timeout: timedelta) -> tuple[str, int, Store]:
     """Return the address of the store where workers meet, and a connection."""
-    timeout = timedelta(seconds=seconds)
-    # Its store remembers earlier rounds, so it is preferred to one of a program's group.
-    has_agent_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
-    if is_in_program_group() and not has_agent_store:
+    # The agent's store remembers earlier rounds, so it is preferred to one of a program's group.
+    if is_in_program_group() and not _has_agent_store():
         return _host_store(rank, timeout)
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return host, port, _connect_to_launcher(host, port, rank == 0 and not has_agent_store, timeout)
+    return host, port, _connect_to_launcher(host, port, rank == 0 and not _has_agent_store(), timeout)
+
+
+def _has_agent_store() -> bool:
+    """Whether an agent of torchrun hosts the store, which is then there in all rounds of its job."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
 
 
 @functools.cache
@@ -131,7 +135,7 @@ def _host_store(rank: int, timeout: timedelta) -> tuple[str, int, Store]:
 
 
 def agree_on_round(
-    store: Store, rank: int, size: int, *, training: int = 0, restarts: int = 0, seconds: float = MEETING_SECONDS
+    store: Store, rank: int, size: int, *, training: int = 0, restarts: int = 0, seconds: float = RENDEZVOUS_SECONDS
 ) -> Round:
     """Agree with the other workers of this round on its name, in a store that has keys of earlier rounds.
 
@@ -153,13 +157,23 @@ def agree_on_round(
     token = uuid.uuid4().hex
     store.set(f"token/{rank}", json.dumps([token, restarts]))
     deadline, parent = time.monotonic() + seconds, os.getppid()
-    agree = _Leader(store, size, training) if rank == 0 else _Follower(store, rank, token)
+    member = _Leader(store, size, training) if rank == 0 else _Follower(store, rank, token)
     while time.monotonic() < deadline:
         if os.getppid() != parent:
-            raise _orphan_error(rank, size)
+            raise WorkerError(
+                f"{describe_worker(rank, size)} ends before it has met the others",
+                needed="the process that started this one",
+                got="it is gone",
+                repair="look at what it has written",
+            )
         if _read(store, f"token/{rank}")[0] != token:
-            raise _place_taken_error(rank, size)
-        if (agreed := agree.poll()) is not None:
+            raise WorkerError(
+                f"{describe_worker(rank, size)} has been replaced",
+                needed="one process for each rank",
+                got="another process that has the same rank",
+                repair="end what is left of an earlier start of this job",
+            )
+        if (agreed := member.poll()) is not None:
             return agreed
         time.sleep(_POLL_SECONDS * max(1, size / _POLLED_WORKERS))
     raise _missing_error(store, rank, size, seconds)
@@ -193,12 +207,13 @@ class _Leader:
         return agreed
 
     def _find_job(self) -> str:
-        # The store of an agent is there in all rounds; otherwise the name that a user has given.
-        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True):
-            if not self._store.check(["job"]):
-                self._store.set("job", uuid.uuid4().hex)
-            return str(self._store.get("job").decode())
-        return os.environ.get("TORCHELASTIC_RUN_ID", "none").removeprefix("none")
+        if not _has_agent_store():
+            # The name that a user has given; torchrun's own is the same for all jobs.
+            name = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+            return "" if name == "none" else name
+        if not self._store.check(["job"]):
+            self._store.set("job", uuid.uuid4().hex)
+        return str(self._store.get("job").decode())
 
 
 class _Follower:
@@ -234,29 +249,11 @@ def _read(store: Store, key: str) -> Any:
     return json.loads(store.get(key)) if store.check([key]) else None
 
 
-def _orphan_error(rank: int, size: int) -> WorkerError:
-    return WorkerError(
-        f"worker {rank} of {size} on {socket.gethostname()} ends before it has met the others",
-        needed="the process that started this one",
-        got="it is gone",
-        repair="look at what it has written",
-    )
-
-
-def _place_taken_error(rank: int, size: int) -> WorkerError:
-    return WorkerError(
-        f"worker {rank} of {size} on {socket.gethostname()} has been replaced",
-        needed="one process for each rank",
-        got="another process that has the same rank",
-        repair="end what is left of an earlier start of this job",
-    )
-
-
 def _missing_error(store: Store, rank: int, size: int, seconds: float) -> WorkerError:
     there = _read_all(store, "token", size)
     missing = [each for each in range(size) if each not in there]
     return WorkerError(
-        f"worker {rank} of {size} on {socket.gethostname()} has not met the others",
+        f"{describe_worker(rank, size)} has not met the others",
         needed=f"all workers within {seconds:.0f} s",
         got=f"none of {', '.join(map(str, missing))}" if missing else "some that have ended since they came",
         repair="look at what their hosts have written, and at the network; then start all workers again",

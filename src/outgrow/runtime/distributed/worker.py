@@ -25,6 +25,7 @@ from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 from outgrow.core.errors import OutgrowError, WorkerError
 from outgrow.core.process import exit_on_signal
 from outgrow.runtime.distributed.comm import Comm, CommunicationError
+from outgrow.runtime.distributed.failures import describe_worker
 from outgrow.runtime.distributed.heartbeat import Heartbeat
 from outgrow.runtime.distributed.job_files import (
     FailureRecord,
@@ -34,11 +35,11 @@ from outgrow.runtime.distributed.job_files import (
     explain_write_error,
     serialize_by_value,
 )
-from outgrow.runtime.distributed.meeting import meet_workers
 from outgrow.runtime.distributed.peer_watchdog import PeerWatchdog
 from outgrow.runtime.distributed.process_group import join_process_group, require_no_failed_training
+from outgrow.runtime.distributed.rendezvous import join_rendezvous
 from outgrow.runtime.storage.tempdir_reaper import temporary_directory
-from outgrow.runtime.system.environment import torchrun_rank, torchrun_world_size
+from outgrow.runtime.system.environment import mark_own_group, torchrun_rank, torchrun_world_size
 from outgrow.runtime.system.sigbus import explain_bus_errors
 
 T = TypeVar("T")
@@ -163,7 +164,7 @@ def run_under_torchrun(
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback_interface())
     with _report_failure(rank, size):
         require_no_failed_training()
-        met = meet_workers(rank, size)
+        met = join_rendezvous(rank, size)
         with _shared_folder(met.watchdog_store) as folder:
             watchdog = PeerWatchdog(met.watchdog_store, rank, size, heartbeat_seconds)
             # Before the group: what waits for a host that is gone waits no longer than for its heartbeat.
@@ -181,6 +182,7 @@ def run_under_torchrun(
                     result = task(context)
                     # Inside the context: it waits for the slowest worker, and heartbeats must go on.
                     comm.close()
+                    mark_own_group(False)
         return result
 
 
@@ -225,7 +227,7 @@ def _report_failure(rank: int, size: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        who = f"worker {rank} of {size} on {socket.gethostname()}"
+        who = describe_worker(rank, size)
         if is_peer_failure(error):
             # Late and without a record: torchrun reports the earliest failure as the root cause.
             time.sleep(_SETTLE_SECONDS)

@@ -50,7 +50,7 @@ def has_own_group() -> bool:
 
 
 def mark_own_group(joined: bool) -> None:
-    """Record whether torch's default group is one of ours, which a failed training may leave behind."""
+    """Record whether torch's default group is one of ours: a training that fails leaves it behind."""
     global _own_group
     _own_group = joined
 
