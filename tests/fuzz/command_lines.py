@@ -15,8 +15,8 @@ from random import Random
 from typing import NamedTuple
 
 import numpy as np
+from tests.app.conftest import planted
 
-NODES, COLUMNS, CLASSES = 30, 4, 3
 LARGE = "3000000000"
 ODD = (
     "", " ", "0", "1", "-1", "2.5", "-0.5", "3", LARGE, "1e300", "nan", "inf", "x", "None", "true", "1,2", "2,2",
@@ -61,18 +61,9 @@ class Verdict(NamedTuple):
 
 def list_command_lines(folder: Path) -> list[list[str]]:
     """Valid command lines, on a small graph that is written to the folder, which is the current one."""
-    draw = np.random.default_rng(0)
-    edges = draw.integers(0, NODES, (2, 120))
-    np.savez(
-        folder / "g.npz",
-        edge_index=edges,
-        features=draw.normal(size=(NODES, COLUMNS)).astype("f4"),
-        label=draw.integers(0, CLASSES, NODES),
-        train_idx=np.arange(15),
-        val_idx=np.arange(15, 22),
-        test_idx=np.arange(22, 30),
-    )
-    np.savetxt(folder / "e.csv", edges.T, "%d", delimiter=",")
+    arrays = planted()
+    np.savez(folder / "g.npz", **arrays)
+    np.savetxt(folder / "e.csv", arrays["edge_index"].T, "%d", delimiter=",")
     train = ["train", "g.npz", "--model", "gcn", "--hidden", "4", "--epochs", "1"]
     return [
         [*train, "--layers", "2", "--dropout", "0.1", "--lr", "0.1", "--seed", "1", "--out", "run-a", "--json"],
@@ -86,7 +77,7 @@ def list_command_lines(folder: Path) -> list[list[str]]:
         ["predict", "finished", "--out", "p.npy", "--what", "logits", "--graph", "g.npz"],
         ["report", "finished", "--out", "r.html"],
         ["info", "g.npz", "--json"],
-        ["convert", "e.csv", "s.store", "--undirected", "--nodes", "40", "--memory", "64MiB", "--overwrite"],
+        ["convert", "e.csv", "s.store", "--undirected", "--nodes", "300", "--memory", "64MiB", "--overwrite"],
         ["partition", "g.npz", "--parts", "2", "--method", "hash", "--set", "seed=1"],
         ["datasets", "--data-dir", "."],
     ]
