@@ -23,7 +23,12 @@ STRATEGIES: dict[str, Any] = {
     "split": og.SplitParallel(cache=0.3),
     "offload": og.Offload(chunks=4),
     "offload-on-disk": og.Offload(chunks=4, host_memory="0"),
+    "tensor": og.TensorParallel(),
+    "tensor-nn-on-the-cpu": og.TensorParallel(nn_device="cpu"),
+    "migrate": og.Migrate(),
+    "orchestrate": og.Orchestrate(hot_ratio=0.3),
 }
+MINIBATCHES = ("sampled", "split", "migrate", "orchestrate")
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +72,7 @@ def test_a_device_that_is_too_small(world: Planted) -> None:
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_cuda_gives_the_same_run(world: Planted, strategy: str, kind: str) -> None:
-    batches = {"batch_size": 20, "fanout": (3, 2)} if strategy in ("sampled", "split") else {}
+    batches = {"batch_size": 20, "fanout": (3, 2)} if strategy in MINIBATCHES else {}
     runs = [run_of(world, kind, strategy=STRATEGIES[strategy], device=device, **batches) for device in ("cpu", "cuda")]
     assert runs[1].summary["device"] == "cuda"
     assert largest_step(runs[1].loss, runs[0].loss) < 1e-8
