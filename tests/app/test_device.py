@@ -72,7 +72,7 @@ def test_a_device_that_is_too_small(world: Planted) -> None:
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_cuda_gives_the_same_run(world: Planted, strategy: str, kind: str) -> None:
-    batches = {"batch_size": 20, "fanout": (3, 2)} if strategy in MINIBATCHES else {}
+    batches = {"batch_size": 8, "fanout": (3, 2)} if strategy in MINIBATCHES else {}
     runs = [run_of(world, kind, strategy=STRATEGIES[strategy], device=device, **batches) for device in ("cpu", "cuda")]
     assert runs[1].summary["device"] == "cuda"
     assert largest_step(runs[1].loss, runs[0].loss) < 1e-8

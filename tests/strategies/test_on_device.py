@@ -19,9 +19,11 @@ from outgrow.nn.pyg import PyGAggregation
 from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
+from outgrow.strategies.migrate.strategy import Migrate
 from outgrow.strategies.offload import storage
 from outgrow.strategies.offload import strategy as offload
 from outgrow.strategies.offload.strategy import Offload
+from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.strategies.tensor.strategy import TensorParallel
@@ -31,12 +33,17 @@ from support import disk_folder
 
 META = torch.device("meta")
 FEW = BatchConfig(size=7, fanout=(3, 2, 4))
+WHOLE_BOTTOM = BatchConfig(size=7, fanout=(3, 2, -1))
+HOT = Orchestrate(hot_ratio=0.5, super_batch=2)
 CHUNKS = Offload(chunks=3, memory="1GiB", scratch_dir=str(disk_folder()))
 WAYS: dict[str, tuple[Strategy, BatchConfig, bool]] = {
     "full": (Full(), FULL_GRAPH, False),
     "sampled": (Sampled(), FEW, False),
     "split": (SplitParallel(), FEW, False),
     "split-cached": (SplitParallel(cache=0.4), FEW, False),
+    "migrate": (Migrate(), FEW, False),
+    "orchestrate": (HOT, FEW, False),
+    "orchestrate-aggregate": (replace(HOT, reuse="aggregate"), WHOLE_BOTTOM, False),
     "tensor": (TensorParallel(), FULL_GRAPH, False),
     "tensor-textbook": (TensorParallel(cache_first_aggregate=False, chunks=1), FULL_GRAPH, False),
     "tensor-coefficients": (TensorParallel(attention="coefficients"), FULL_GRAPH, False),
@@ -61,7 +68,8 @@ RUNS = [
     (way, case)
     for way in WAYS
     for case in (CASES if way.startswith("offload") else FEW_CASES)
-    if way != "split-cached" or case.features != "sparse"  # sizes of sparse rows are numbers of the device
+    # Sizes of sparse rows are numbers of the device, and aggregates of sparse rows are not reused.
+    if way not in ("split-cached", "orchestrate-aggregate") or case.features != "sparse"
 ]
 
 

@@ -35,7 +35,7 @@ def moved(given: Any, device: str) -> Any:
     if not dataclasses.is_dataclass(given):
         return given
     fields = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
-    fields = {name: {} if name == "derived" else moved(value, device) for name, value in fields.items()}
+    fields = {name: {} if name == "cache" else moved(value, device) for name, value in fields.items()}
     return type(given)(**fields)
 
 

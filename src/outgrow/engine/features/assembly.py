@@ -84,7 +84,8 @@ class SparseMatrixBuilder(MatrixBuilder):
             num_columns=first.num_columns,
         )
         places = [
-            torch.arange(len(part)) if to is None else to for part, to in zip(self.parts, self.positions, strict=True)
+            torch.arange(len(part), device=part.device) if to is None else to
+            for part, to in zip(self.parts, self.positions, strict=True)
         ]
         return whole.index_rows(torch.cat(places).argsort())
 

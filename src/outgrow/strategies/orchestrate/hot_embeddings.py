@@ -82,7 +82,7 @@ def _concat_features(parts: Sequence[Features]) -> Features:
     sizes = [len(part) for part in parts]
     like = next((part for part in parts if len(part)), parts[0])
     draft = make_matrix_builder(sum(sizes), like, like.dtype)
-    for part, places in zip(parts, torch.split(torch.arange(sum(sizes)), sizes), strict=True):
+    for part, places in zip(parts, torch.split(torch.arange(sum(sizes), device=like.device), sizes), strict=True):
         draft.write_rows(part, None, places)
     return draft.build_matrix()
 

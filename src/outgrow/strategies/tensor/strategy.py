@@ -211,8 +211,8 @@ def _validate_cpu(options: TensorParallel, shard: GraphShard) -> None:
     if shard.comm.device.type != "cpu":
         raise InputError(
             f"strategy {options.name} keeps to a limit of memory on CPUs only",
-            needed="no memory and no files, or device cpu",
-            got=f"memory {options.memory}, files {options.on_disk} on {shard.comm.device.type}",
+            needed="no memory and no on_disk, or device cpu",
+            got=f"memory {options.memory}, on_disk {options.on_disk} on {shard.comm.device.type}",
             repair="leave them out, or choose strategy offload",
         )
 
