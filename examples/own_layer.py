@@ -48,7 +48,8 @@ class GatedMean(og.nn.Conv):
     def edge_weight(self, block: og.nn.Block, source: og.nn.NodeMessages, target: og.nn.NodeMessages) -> Tensor:
         """Phase 2: ``[E, 1]`` weight of each edge, from the graph and the scores. Phase 3 is the aggregation."""
         edges = block.edges
-        destination = torch.repeat_interleave(torch.arange(edges.num_dst), edges.indptr.diff())
+        rows = torch.arange(edges.num_dst, device=edges.indptr.device)  # where the block is: it may be a GPU
+        destination = torch.repeat_interleave(rows, edges.indptr.diff())
         gate = torch.sigmoid(source.scores[edges.indices] + target.scores[destination])
         # The degree is that of the graph: a block may hold a part of a node's edges, or a sample of them.
         gate = gate / block.dst_degree[destination, None].to(gate.dtype)

@@ -49,15 +49,22 @@ def test_workers_of_a_host_have_devices_of_their_own(rank: int, index: int) -> N
     workers = line(["a", "b", "a", "b"], [2, 3, 2, 3], rank=rank)
     with patch("torch.cuda.set_device") as chosen, patch("importlib.import_module") as imported:
         assert choose_device("cuda", workers) == torch.device("cuda", index)
-        with patch.object(device, "CUDA_VALIDATED", new=True):
+        with patch.object(device, "VALIDATED_DEVICES", new=4):
             assert choose_device("auto", workers) == torch.device("cuda", index)
     assert [call.args for call in chosen.call_args_list] == [(index,)] * 2
     assert [call.args for call in imported.call_args_list] == [("outgrow.ops.gpu",)] * 2
 
 
-def test_who_does_not_ask_for_what_was_never_tried_does_not_get_it() -> None:
-    with patch.object(device, "CUDA_VALIDATED", new=False):
-        assert choose_device("auto", line(["a"], [8])) == CPU
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_who_does_not_ask_for_what_was_never_tried_does_not_get_it(workers: int) -> None:
+    with patch("torch.cuda.set_device"), patch("importlib.import_module"), patch("importlib.util.find_spec"):
+        chosen = choose_device("auto", line(["a"] * workers, [8] * workers))
+    assert chosen == (torch.device("cuda", 0) if workers == 1 else CPU)
+
+
+def test_who_has_no_triton_does_not_get_what_needs_it() -> None:
+    with patch("importlib.util.find_spec", return_value=None):
+        assert choose_device("auto", line(["a"], [1])) == CPU
 
 
 def test_on_a_cpu_nothing_moves_and_nobody_waits() -> None:

@@ -85,7 +85,11 @@ def train(
         int | None, typer.Option(help="Processes that train. Under torchrun its own are the workers.", show_default="1")
     ] = None,
     device: Annotated[
-        str, typer.Option(help="What workers compute on: cpu, cuda for a device each, or auto, which is cpu for now.")
+        str,
+        typer.Option(
+            help="What workers compute on: cpu, cuda for a device each, or auto: the CUDA device if there is one and "
+            "one worker, else cpu."
+        ),
     ] = "auto",
     max_restarts: Annotated[
         int, typer.Option(help="How often to start again, from the last checkpoint, after a worker has died.")

@@ -7,6 +7,7 @@ directly.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,16 +21,16 @@ from outgrow.runtime.system.process_memory import resident_bytes
 
 DEVICES = ("auto", "cpu", "cuda")
 CPU = torch.device("cpu")
-CUDA_VALIDATED = False
-"""Whether the tests marked ``gpu`` have passed on a device. Until then ``"auto"`` never selects CUDA."""
+VALIDATED_DEVICES = 1
+"""CUDA devices of the largest run in which the tests marked ``gpu`` have passed; ``"auto"`` selects no more."""
 
 
 def choose_device(requested: str, comm: Comm) -> torch.device:
     """Choose the device of this worker. Each worker of a host has its own; all choose the same kind.
 
     Args:
-        requested: ``"cpu"``, ``"cuda"``, or ``"auto"`` for CUDA if every worker can have a device and
-            `CUDA_VALIDATED`.
+        requested: ``"cpu"``, ``"cuda"``, or ``"auto"`` for CUDA if every worker can have a device, there are
+            at most `VALIDATED_DEVICES` workers, and Triton is installed.
         comm: Communicator with the other workers.
 
     Raises:
@@ -38,7 +39,7 @@ def choose_device(requested: str, comm: Comm) -> torch.device:
     # Decided from data that all workers have, so they agree without communication.
     needed = {host: comm.hosts.count(host) for host in comm.hosts}
     short = [host for host, there in zip(comm.hosts, comm.gpu_counts, strict=True) if there < needed[host]]
-    if requested == "cpu" or (requested == "auto" and (short or not CUDA_VALIDATED)):
+    if requested == "cpu" or (requested == "auto" and (short or not _is_ready(comm.size))):
         return CPU
     if short:
         there = comm.gpu_counts[comm.hosts.index(short[0])]
@@ -53,6 +54,10 @@ def choose_device(requested: str, comm: Comm) -> torch.device:
     index = comm.hosts[: comm.rank].count(comm.hosts[comm.rank])
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def _is_ready(num_devices: int) -> bool:
+    return num_devices <= VALIDATED_DEVICES and importlib.util.find_spec("triton") is not None
 
 
 def used_device_bytes(device: torch.device) -> int:
