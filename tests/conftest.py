@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from outgrow.ops.kernel_cache import FOLDER_VARIABLE, MODE_VARIABLE, kernel_folder
 from outgrow.runtime.system.environment import set_thread_environment
@@ -44,6 +45,10 @@ if os.environ.get(MODE_VARIABLE) == "serial":
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported, which other packages do as well
+
+
+settings.register_profile("outgrow", deadline=None)  # a machine may be busy with other work
+settings.load_profile("outgrow")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -21,10 +21,10 @@ from outgrow.app.compatibility import (
 from outgrow.app.console import log_message
 from outgrow.app.graph_sources import reader_for_object, reader_for_path
 from outgrow.app.model_probe import warn_of_probe
+from outgrow.app.node_outputs import Nodes, compute_embeddings, compute_logits
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.plan.question import PlanSite, candidate_layouts, query_for_graph
 from outgrow.app.plan.table import PlanReport
-from outgrow.app.predictions import compute_embeddings, compute_logits
 from outgrow.app.runs.data import align_with_model, graph_record
 from outgrow.app.runs.directory import RunDirectory, release_on_exit
 from outgrow.app.runs.local_workers import run_session
@@ -236,34 +236,42 @@ def plan(
     return PlanReport(planner.make_plan(query_for_graph(graph, model, settings, site)))
 
 
-@check_arguments(unchecked=("graph", "model"))
-def predict(graph: Graph, model: Model) -> Tensor:
-    """Return ``[V, C]`` logits of every node, from its full neighbourhood, layer by layer in bounded memory.
+@check_arguments(unchecked=("graph", "model", "nodes"))
+def predict(graph: Graph, model: Model, nodes: Nodes = None, *, device: str = "auto") -> Tensor:
+    """Return ``[n, C]`` logits of nodes, each from its full neighbourhood, in bounded memory.
 
-    Link models have none: see `embed`. Features may be larger than memory: those of a store are mapped.
+    All nodes are computed layer by layer; of some nodes only their neighbourhood is. Degrees are those of the graph,
+    so a single node has the logits that it has among all. Features may be larger than memory: those of a store are
+    mapped. Link models have no logits: see `embed`.
 
     Args:
         graph: Graph with features.
         model: Model for the graph's number of features.
+        nodes: ``[n]`` ids in any order, or a ``[V]`` mask; None for all nodes.
+        device: ``"cpu"``, ``"cuda"`` or ``"auto"``.
 
     Raises:
-        InputError: The graph has no features, the model does not fit them, or it is a link model.
+        InputError: The graph has no features, the model does not fit them, or it is a link model; or there is no such
+            node or device.
     """
-    return compute_logits(graph, model)
+    return compute_logits(graph, model, nodes, device)
 
 
-@check_arguments(unchecked=("graph", "model"))
-def embed(graph: Graph, model: Model) -> Tensor:
-    """Return ``[V, H]`` embeddings of every node: the input of the last layer or, if any, of the decoder.
+@check_arguments(unchecked=("graph", "model", "nodes"))
+def embed(graph: Graph, model: Model, nodes: Nodes = None, *, device: str = "auto") -> Tensor:
+    """Return ``[n, H]`` embeddings of nodes: the input of the last layer or, if any, of the decoder.
 
     Args:
         graph: Graph with features.
         model: Model for the graph's number of features, with at least two layers or a decoder.
+        nodes: ``[n]`` ids in any order, or a ``[V]`` mask; None for all nodes.
+        device: ``"cpu"``, ``"cuda"`` or ``"auto"``.
 
     Raises:
-        InputError: The graph has no features, or the model does not fit them or has one layer.
+        InputError: The graph has no features, or the model does not fit them or has one layer; or there is no such
+            node or device.
     """
-    return compute_embeddings(graph, model)
+    return compute_embeddings(graph, model, nodes, device)
 
 
 @check_arguments()

@@ -7,8 +7,11 @@ import torch
 from outgrow.app.link_task import validate_link_problem
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
+from outgrow.engine.batches import BatchConfig
+from outgrow.engine.inference.modes import validate_evaluation
 from outgrow.graph.builders.validate import require_trainable
 from outgrow.graph.graph import Graph
+from outgrow.graph.sampling.edge_sampler import Fanout
 from outgrow.nn.attention import GATConv
 from outgrow.nn.encoder import Encoder
 from outgrow.nn.layer import Conv, Layer
@@ -156,13 +159,14 @@ def _validate_classes(graph: Graph, model: Model) -> None:
 
 
 def validate_strategy(graph: Graph, model: Model, strategy: Strategy, config: TrainConfig) -> None:
-    """Check that a strategy can train a model on a graph, with the mini-batches of ``config``.
+    """Check that a strategy can train a model on a graph, with the mini-batches and evaluations of ``config``.
 
     Raises:
-        InputError: It does not support the mini-batches, the graph or the model.
+        InputError: It does not support the mini-batches, the graph or the model; or the model cannot be evaluated so.
     """
     strategy.validate_graph(graph, config.batch_config)
     strategy.validate_model(model)
+    validate_evaluation(config.evaluation, predicts_links=model.decoder is not None, patience=config.patience)
 
 
 def validate_fanout(graph: Graph, model: Model, config: TrainConfig) -> None:
@@ -171,22 +175,26 @@ def validate_fanout(graph: Graph, model: Model, config: TrainConfig) -> None:
     Raises:
         InputError: They do not.
     """
-    if config.fanout is None:
-        return
+    for option, hops in (("--fanout ", config.fanout), ("--set eval_fanout=", config.eval_fanout)):
+        if hops is not None:
+            _validate_hops(graph, model, hops, option)
+
+
+def _validate_hops(graph: Graph, model: Model, hops: tuple[Fanout, ...], option: str) -> None:
     # One hop for each layer: a layer must have the sampled neighbours of all nodes of the next.
     layers = len(model.layers_list())
-    if len(config.fanout) != layers:
+    given = BatchConfig(fanout=hops).describe()
+    if len(hops) != layers:
         raise InputError(
             "the fan-outs do not fit the model",
             needed=f"{layers} hops, one for each layer, outward from the seeds",
-            got=f"{len(config.fanout)} hops: {config.batch_config.describe()}",
-            repair=f"give {layers} numbers, such as --fanout {','.join(['10'] * layers)}",
+            got=f"{len(hops)} hops: {given}",
+            repair=f"give {layers} numbers, such as {option}{','.join(['10'] * layers)}",
         )
-    typed = [hop for hop in config.fanout if not isinstance(hop, int)]
-    if any(len(hop) != graph.num_relations for hop in typed):
+    if any(not isinstance(hop, int) and len(hop) != graph.num_relations for hop in hops):
         raise InputError(
             f"the fan-outs do not fit the relations of {graph.name!r}",
             needed=f"one number, or {graph.num_relations} of them joined by colons, for each hop",
-            got=config.batch_config.describe(),
+            got=given,
             repair="give as many numbers as `outgrow info` shows relations, or one for all",
         )

@@ -1,35 +1,22 @@
-"""Predictions and embeddings of every node, and the files that they are written to."""
+"""Predictions and embeddings of nodes, and the files that they are written to."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from outgrow.app.compatibility import (
-    validate_argument_types,
-    validate_model_fits_graph,
-    warn_of_unread_weights,
-)
-from outgrow.app.runs.data import align_with_model
 from outgrow.app.runs.directory import convert_write_errors
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write
-from outgrow.engine.inference import infer_full_graph
-from outgrow.graph.graph import Graph
 from outgrow.graph.store.writer import ArrayWriter
-from outgrow.nn.layer import Layer
-from outgrow.nn.model import Model
 from outgrow.nn.tasks import MultiLabel, SingleLabel
-from outgrow.ops import memory_pool
-from outgrow.runtime.system.sigbus import explain_bus_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,79 +24,34 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 64 << 20
 WHAT = ("classes", "probabilities", "logits", "embeddings")
-"""Outputs that can be written for every node."""
-
-
-def compute_embeddings(graph: Graph, model: Model) -> Tensor:
-    """Return ``[V, H]`` embeddings of every node; see `outgrow.app.api.embed`."""
-    graph = _validate_inputs(graph, model)
-    stages = model.layers_list()
-    if model.decoder is not None:
-        return _infer_rows(graph, model, stages)
-    if len(stages) == 1:
-        raise InputError(
-            "the model has no embeddings",
-            needed="at least 2 layers: embeddings are the input of the last one",
-            got="1 layer, which takes the features themselves",
-            repair="train a model with more layers, or ask for its logits",
-        )
-    return _infer_rows(graph, model, stages[:-1])
-
-
-def compute_logits(graph: Graph, model: Model, embeddings: Tensor | None = None) -> Tensor:
-    """Return ``[V, C]`` logits of every node, from its embeddings if given; see `outgrow.app.api.predict`."""
-    graph = _validate_inputs(graph, model)
-    assert graph.features is not None
-    if model.decoder is not None:
-        raise InputError(
-            "link models have no per-node predictions",
-            needed="a model without a decoder, or embeddings, which the decoder takes",
-            got=f"a model with the decoder {type(model.decoder).__name__}",
-            repair="ask for embeddings: `outgrow predict RUN --what embeddings`, or og.embed(graph, model)",
-        )
-    # The file of the features may be truncated while it is mapped: reading it then raises SIGBUS.
-    with explain_bus_errors(), graph.files.check_sizes_on_exit(), model.evaluating():
-        if embeddings is None:
-            logits = infer_full_graph(model, graph.topology, graph.features)
-        else:
-            # Only the last layer is left to compute.
-            logits = infer_full_graph(model, graph.topology, embeddings, layers=model.layers_list()[-1:])
-    # The pool keeps buffers of whole layers, which the caller has no use for.
-    memory_pool.release_idle_memory()
-    return logits
-
-
-def _infer_rows(graph: Graph, model: Model, layers: Sequence[Layer]) -> Tensor:
-    assert graph.features is not None
-    with explain_bus_errors(), graph.files.check_sizes_on_exit(), model.evaluating():
-        rows = infer_full_graph(model, graph.topology, graph.features, layers=layers)
-    memory_pool.release_idle_memory()
-    return rows
+"""Outputs that can be written."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Predictions:
-    """Outputs of a model for every node.
+    """Outputs of a model for nodes.
 
     Attributes:
-        logits: ``[V, C]``; None if they were not computed.
-        embeddings: ``[V, H]``; None if they were not computed.
+        nodes: ``[n]`` int64, their ids.
+        logits: ``[n, C]``; None if they were not computed.
+        embeddings: ``[n, H]``; None if they were not computed.
         class_names: Names of the classes; may be empty.
         multi_label: Whether a node may have several labels.
     """
 
+    nodes: Tensor
     logits: Tensor | None = None
     embeddings: Tensor | None = None
     class_names: tuple[str, ...] = ()
     multi_label: bool = False
 
     def select_rows(self, what: str, first: int, last: int) -> Tensor:
-        """Return the output for the nodes ``first`` to ``last - 1``.
+        """Return the output for the nodes at positions ``first`` to ``last - 1``.
 
         Args:
             what: One of `WHAT`: classes are ``[n]`` int64 or, if multi-label, ``[n, C]`` uint8 zeros and
                 ones; probabilities and logits are ``[n, C]``; embeddings are ``[n, H]``.
-            first: First node.
+            first: First position.
             last: End of the range, exclusive.
         """
         values = self.embeddings if what == "embeddings" else self.logits
@@ -122,11 +64,12 @@ class Predictions:
         return rows
 
     def chunk_ranges(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of nodes, end exclusive, that need about 64 MiB each to be written."""
+        """Yield ranges of positions, end exclusive, that need about 64 MiB each to be written."""
         known = [values for values in (self.logits, self.embeddings) if values is not None]
         # Each value exists up to three times: as output, as probability and in the table that is written.
         step = max(1, _CHUNK_BYTES // sum(3 * values[:1].nbytes + 1 for values in known))
-        for first in range(0, len(known[0]), step):
+        # At least one, since the first one determines the columns of a table.
+        for first in range(0, max(1, len(known[0])), step):
             yield first, min(first + step, len(known[0]))
 
 
@@ -191,7 +134,7 @@ def _write_table(predictions: Predictions, what: str, path: Path) -> None:
 def _make_table(predictions: Predictions, what: str, first: int, last: int) -> pa.Table:
     import pyarrow as pa
 
-    columns = {"node": pa.array(torch.arange(first, last).numpy())}
+    columns = {"node": pa.array(predictions.nodes[first:last].numpy())}
     if predictions.logits is not None:
         columns |= _class_columns(predictions, first, last)
     if what != "classes":
@@ -218,16 +161,3 @@ def _class_columns(predictions: Predictions, first: int, last: int) -> dict[str,
             columns["class"] = pa.array(names, pa.string()).take(columns["label"])
         columns["probability"] = pa.array(probability.gather(1, label[:, None])[:, 0].numpy())
     return columns
-
-
-def _validate_inputs(graph: Graph, model: Model) -> Graph:
-    """Return the graph, with its relations and columns in the order that the model was trained with."""
-    validate_argument_types(graph, model)
-    if graph.features is None:
-        raise InputError(
-            f"graph {graph.name!r} has no features", needed="features", got="none", repair="add features to the graph"
-        )
-    graph = align_with_model(graph, model)
-    validate_model_fits_graph(graph, model)
-    warn_of_unread_weights(graph, model)
-    return graph

@@ -20,6 +20,7 @@ from outgrow.core.deprecation import renamed_members
 from outgrow.core.synonyms import accept_synonyms, rename_keys
 from outgrow.core.validation import out_of_range_error, validate_choice
 from outgrow.engine.batches import BatchConfig, parse_fanouts
+from outgrow.engine.inference.modes import AUTO, EVALUATION_MODES, EvaluationOptions
 from outgrow.graph.sampling.edge_sampler import Fanout
 
 Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
@@ -72,6 +73,13 @@ class TrainConfig:
         val_links: Link prediction: share of the linked pairs of nodes to validate on.
         test_links: Link prediction: share of the linked pairs to test on.
         split_seed: Seed of the split of links.
+        eval: How nodes are evaluated: ``auto`` (the cheapest exact way that fits into memory), ``exact`` (all
+            neighbours, of the scored nodes alone), ``sampled`` (some neighbours, approximate), ``layerwise`` (all
+            nodes) or ``none``.
+        val: The same for validation nodes, after an epoch and in the end; None for ``eval``.
+        test: The same for test nodes; None for ``eval``.
+        eval_fanout: Neighbours to sample per hop where evaluation is ``sampled``; None for ``fanout``.
+        eval_batch_size: Nodes in a batch of a worker where evaluation is ``sampled``; None for ``batch_size``, or 1024.
         eval_every: Number of epochs between evaluations.
         checkpoint_every: Number of epochs between checkpoints, if a run has a directory; training always ends
             with one.
@@ -94,6 +102,11 @@ class TrainConfig:
     val_links: float = 0.05
     test_links: float = 0.1
     split_seed: int = 0
+    eval: str = AUTO
+    val: str | None = None
+    test: str | None = None
+    eval_fanout: tuple[Fanout, ...] | None = None
+    eval_batch_size: int | None = None
     eval_every: int = 1
     checkpoint_every: int = 10
     checkpoint_steps: int | None = None
@@ -101,7 +114,11 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         # The dataclass is frozen.
-        object.__setattr__(self, "fanout", parse_fanouts(self.fanout))
+        for name in ("fanout", "eval_fanout"):
+            object.__setattr__(self, name, parse_fanouts(getattr(self, name)))
+        for name in ("eval", "val", "test"):
+            if getattr(self, name) is not None:
+                validate_choice(name, getattr(self, name), dict.fromkeys(EVALUATION_MODES))
         validate_choice("optimizer", self.optimizer, _OPTIMIZERS)
         validate_choice("precision", self.precision, dict.fromkeys(("full", BFLOAT16)))
         for name in _COUNTS:
@@ -148,6 +165,17 @@ class TrainConfig:
         """Options of mini-batches."""
         return BatchConfig(size=self.batch_size, fanout=self.fanout, weighted=self.weighted)
 
+    @property
+    def evaluation(self) -> EvaluationOptions:
+        """Options of evaluation."""
+        batches = BatchConfig(
+            size=self.eval_batch_size or self.batch_size,
+            fanout=self.eval_fanout or self.fanout,
+            weighted=self.weighted,
+        )
+        sampling = tuple(name for name in ("eval_fanout", "eval_batch_size") if getattr(self, name) is not None)
+        return EvaluationOptions(self.val or self.eval, self.test or self.eval, batches, sampling)
+
     def make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Create the optimizer of all parameters of ``model``.
 
@@ -162,5 +190,14 @@ class TrainConfig:
         return kind(model.parameters(), lr=self.lr, weight_decay=self.weight_decay)
 
 
-_COUNTS = ("epochs", "eval_every", "checkpoint_every", "checkpoint_steps", "patience", "batch_size", "negatives")
+_COUNTS = (
+    "epochs",
+    "eval_every",
+    "eval_batch_size",
+    "checkpoint_every",
+    "checkpoint_steps",
+    "patience",
+    "batch_size",
+    "negatives",
+)
 _OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": Adam, "adamw": AdamW}

@@ -35,11 +35,11 @@ class Metrics:
 class Evaluator(Protocol):
     """Accumulator of the metrics of one model."""
 
-    def update(self, first: int, out: Tensor) -> None:
-        """Add the output ``[k, C]`` of this worker's nodes ``first`` to ``first + k - 1``."""
+    def update(self, nodes: Tensor, out: Tensor) -> None:
+        """Add the output ``[k, C]`` of some of this worker's nodes, ``[k]`` int64, ascending."""
 
     def compute(self) -> Metrics:
-        """Return the metrics over all workers, once all own nodes were added. Collective."""
+        """Return the metrics over all workers, once all nodes to score were added. Collective."""
 
 
 class Evaluation(Protocol):
@@ -49,8 +49,16 @@ class Evaluation(Protocol):
     def metric(self) -> str:
         """Name of the main metric."""
 
-    def validation_evaluator(self) -> Evaluator | None:
-        """Return an evaluator with loss, for use between epochs; None without a validation set."""
+    @property
+    def scored_nodes(self) -> tuple[Tensor, Tensor]:
+        """The own nodes whose output the validation and the test scores need, each ascending."""
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether there is anything to validate on, over all workers."""
+
+    def validation_evaluator(self) -> Evaluator:
+        """Return an evaluator with loss, for use between epochs."""
 
     def final_evaluators(self) -> tuple[Evaluator, Evaluator]:
         """Return evaluators of the final model on the validation and test sets."""
@@ -71,6 +79,7 @@ class NodeEvaluation:
         self.comm = shard.comm
         self.task = targets.task
         self.labels = targets.labels
+        self.owned_nodes = shard.owned_nodes
         self.val = shard.local_index(val)
         self.test = shard.local_index(test)
         # Of all workers: a worker without validation nodes must still take part in the reductions.
@@ -81,34 +90,53 @@ class NodeEvaluation:
         """Name of the task's metric."""
         return self.task.metric
 
-    def validation_evaluator(self) -> Evaluator | None:
-        """Return an evaluator of the validation nodes, with loss; None if there are none."""
-        return self._make_evaluator(self.val, self.num_val) if self.num_val else None
+    @property
+    def scored_nodes(self) -> tuple[Tensor, Tensor]:
+        """The own nodes of the validation and the test set."""
+        return self.owned_nodes[self.val], self.owned_nodes[self.test]
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether any worker has validation nodes."""
+        return self.num_val > 0
+
+    def validation_evaluator(self) -> Evaluator:
+        """Return an evaluator of the validation nodes, with loss."""
+        return self._make_evaluator(self.val, self.num_val)
 
     def final_evaluators(self) -> tuple[Evaluator, Evaluator]:
         """Return evaluators of the validation and test nodes, without loss."""
         return self._make_evaluator(self.val, None), self._make_evaluator(self.test, None)
 
     def _make_evaluator(self, rows: Tensor, total: int | None) -> _NodeEvaluator:
-        return _NodeEvaluator(self.comm, self.task, self.labels, rows, total)
+        return _NodeEvaluator(self.comm, self.task, self.labels, self.owned_nodes[rows], rows, total)
 
 
 class _NodeEvaluator:
-    """Scores ascending own rows; with their loss if ``total``, their number over all workers, is given."""
+    """Scores ascending own nodes; with their loss if ``total``, their number over all workers, is given."""
 
-    def __init__(self, comm: Comm, task: NodeTask, labels: Tensor, rows: Tensor, total: int | None) -> None:
+    def __init__(
+        self, comm: Comm, task: NodeTask, labels: Tensor, nodes: Tensor, rows: Tensor, total: int | None
+    ) -> None:
         self.comm = comm
         self.task = task
         self.labels = labels
+        self.nodes = nodes
         self.rows = rows
         self.total = total
         self.counts: list[Tensor] = []
         self.losses: list[Tensor] = []
 
-    def update(self, first: int, out: Tensor) -> None:
-        selected = self.rows[row_range(self.rows, first, first + len(out))]
-        logits = out[selected - first]
-        labels = self.labels[selected]
+    def update(self, nodes: Tensor, out: Tensor) -> None:
+        if len(nodes):
+            near = row_range(self.nodes, int(nodes[0]), int(nodes[-1]) + 1)
+            wanted = self.nodes[near]
+            places = torch.searchsorted(nodes, wanted)
+            found = nodes[places] == wanted
+            logits = out[places[found]]
+            labels = self.labels[self.rows[near][found]]
+        else:
+            logits, labels = out, self.labels[:0]
         self.counts.append(self.task.metric_counts(logits, labels))
         if self.total is not None:
             # In float64, so that the sum hardly depends on how nodes were cut into chunks.
@@ -133,9 +161,20 @@ class LinkEvaluation:
     def __init__(self, val: LinkRanker, test: LinkRanker) -> None:
         self.val, self.test = val, test
 
-    def validation_evaluator(self) -> Evaluator | None:
-        """Return an evaluator of the validation links; None if there are none."""
-        return _LinkEvaluator(self.val) if len(self.val.links) else None
+    @property
+    def scored_nodes(self) -> tuple[Tensor, Tensor]:
+        """All own nodes, since links are ranked against them."""
+        owned_nodes = self.val.shard.owned_nodes
+        return owned_nodes, owned_nodes
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether there are validation links."""
+        return len(self.val.links) > 0
+
+    def validation_evaluator(self) -> Evaluator:
+        """Return an evaluator of the validation links."""
+        return _LinkEvaluator(self.val)
 
     def final_evaluators(self) -> tuple[Evaluator, Evaluator]:
         """Return evaluators of the validation and test links."""
@@ -149,8 +188,8 @@ class _LinkEvaluator:
         self.ranking = ranking
         self.parts: dict[int, Tensor] = {}
 
-    def update(self, first: int, out: Tensor) -> None:
-        self.parts[first] = out
+    def update(self, nodes: Tensor, out: Tensor) -> None:
+        self.parts[int(nodes[0]) if len(nodes) else -1] = out
 
     def compute(self) -> Metrics:
         # Chunks may be added in any order of nodes.

@@ -16,11 +16,13 @@ class ProgressEvent(NamedTuple):
         phase: Name of the phase.
         done: Units of work done; 0 at the start.
         total: Total units of work; None if unknown.
+        note: A fact about the run, to be shown at once; empty for none.
     """
 
     phase: str
     done: int = 0
     total: int | None = None
+    note: str = ""
 
 
 class ProgressCallback(Protocol):
@@ -40,9 +42,11 @@ class ProgressReporter:
     def __init__(self, callbacks: Iterable[ProgressCallback] = ()) -> None:
         self._callbacks = tuple(callbacks)
         self._last_sent = 0.0
+        self._phase = ""
 
     def start_phase(self, phase: str, total: int | None = None) -> None:
         """Report the start of a phase, and thereby the end of the previous one."""
+        self._phase = phase
         self._send_event(ProgressEvent(phase, 0, total))
 
     def advance_to(self, phase: str, done: int, total: int | None = None) -> None:
@@ -50,6 +54,10 @@ class ProgressReporter:
         # The last step is always reported, so that displays reach 100 %.
         if self._callbacks and (done == total or time.monotonic() - self._last_sent >= _SECONDS_BETWEEN):
             self._send_event(ProgressEvent(phase, done, total))
+
+    def show_note(self, note: str) -> None:
+        """Report a fact about the run."""
+        self._send_event(ProgressEvent(self._phase, note=note))
 
     def _send_event(self, event: ProgressEvent) -> None:
         self._last_sent = time.monotonic()

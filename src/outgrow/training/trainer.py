@@ -20,6 +20,7 @@ from outgrow.training.checkpoint import TrainingProgress
 from outgrow.training.config import TrainConfig
 from outgrow.training.divergence import all_finite, divergence_error, has_finite_gradient
 from outgrow.training.evaluation import Evaluation, Metrics
+from outgrow.training.model_evaluator import ModelEvaluator
 from outgrow.training.progress_events import ProgressReporter
 
 EVALUATE, SAVE = "evaluate", "checkpoint"
@@ -160,6 +161,14 @@ class Trainer:
         stopped = "epochs"
         saved = self.progress.finished_epochs
         try:
+            evaluator = ModelEvaluator(
+                self.problem,
+                self.evaluation,
+                self.config.evaluation,
+                execution,
+                self.reporter,
+                uses_minibatches=strategy.uses_minibatches,
+            )
             while self.progress.finished_epochs < self.config.epochs:
                 # Before the epoch, so that a resumed run with no patience left trains none.
                 if self._is_out_of_patience():
@@ -167,7 +176,7 @@ class Trainer:
                     break
                 # Closed at once after an error: the generator may hold threads and buffers of the epoch.
                 with closing(execution.steps(self.progress.finished_epochs + 1, self.progress.step)) as steps:
-                    report = self._train_epoch(execution, steps)
+                    report = self._train_epoch(execution, evaluator, steps)
                 for callback in self.callbacks:
                     callback.on_epoch_end(report)
                 if self._any_interrupted():
@@ -177,11 +186,11 @@ class Trainer:
                     saved = self._save_checkpoint(execution)
             if saved != self.progress.finished_epochs:
                 self._save_checkpoint(execution)
-            return self._make_result(execution, stopped)
+            return self._make_result(evaluator, stopped)
         finally:
             execution.close()
 
-    def _train_epoch(self, execution: Execution, steps: Generator[Step]) -> EpochReport:
+    def _train_epoch(self, execution: Execution, evaluator: ModelEvaluator, steps: Generator[Step]) -> EpochReport:
         progress, config, timeline = self.progress, self.config, self.problem.timeline
         self.problem.model.train()
         phases_before = timeline.phases.copy()
@@ -221,10 +230,10 @@ class Trainer:
         phases = {name: took for name, took in (timeline.phases - phases_before).items() if name != SAVE}
         edges = self.ledger.counters["edges_aggregated"] - edges_before
         progress.end_epoch()
-        evaluated = progress.finished_epochs % config.eval_every == 0
+        evaluated = progress.finished_epochs % config.eval_every == 0 and evaluator.validates
         began = time.perf_counter()
         with timeline.span(EVALUATE):
-            progress.val_score.append(self._evaluate_model(execution) if evaluated else None)
+            progress.val_score.append(self._evaluate_model(evaluator) if evaluated else None)
         evaluation_seconds = time.perf_counter() - began if evaluated else 0.0
         return EpochReport(
             epoch=progress.finished_epochs,
@@ -237,18 +246,10 @@ class Trainer:
             evaluation_seconds=evaluation_seconds,
         )
 
-    def _evaluate_model(self, execution: Execution) -> float | None:
+    def _evaluate_model(self, evaluator: ModelEvaluator) -> float:
         """Return the validation score; keep the model if it is the best so far (ties: lower loss)."""
         progress = self.progress
-        evaluator = self.evaluation.validation_evaluator()
-        if evaluator is None:
-            return None
-        self.reporter.start_phase("evaluating", self._num_owned)
-        with self.problem.model.evaluating():
-            for first, out in execution.inference():
-                evaluator.update(first, out)
-                self.reporter.advance_to("evaluating", first + len(out), self._num_owned)
-        metrics = evaluator.compute()
+        metrics = evaluator.validate()
         if (metrics.score, -metrics.loss) > (progress.best_score, -progress.best_loss):
             progress.best_epoch = progress.finished_epochs
             progress.best_score = metrics.score
@@ -257,10 +258,6 @@ class Trainer:
             state = self.problem.model.state_dict()
             progress.best_model = {name: value.to("cpu", copy=True) for name, value in state.items()}
         return metrics.score
-
-    @property
-    def _num_owned(self) -> int:
-        return len(self.problem.shard.owned_nodes)
 
     def _is_out_of_patience(self) -> bool:
         patience = self.config.patience
@@ -302,30 +299,11 @@ class Trainer:
     def _all_reduce_count(self, count: int) -> int:
         return int(self.comm.all_reduce(torch.tensor(count)))
 
-    def _make_result(self, execution: Execution, stopped: str) -> TrainResult:
-        problem = self.problem
+    def _make_result(self, evaluator: ModelEvaluator, stopped: str) -> TrainResult:
         if self.progress.best_model is not None:
-            problem.model.load_state_dict(self.progress.best_model)
-        self.reporter.start_phase("testing", self._num_owned)
-        val, test = self.evaluation.final_evaluators()
-        kept: list[Tensor] = []
-        with problem.model.evaluating():
-            for first, out in execution.inference():
-                val.update(first, out)
-                test.update(first, out)
-                self.reporter.advance_to("testing", first + len(out), self._num_owned)
-                if execution.in_memory:
-                    kept.append(out)
-        val_metrics = val.compute()
-        test_metrics = test.compute()
-        logits = (
-            problem.shard.gather_to_rank_zero(kept[0] if len(kept) == 1 else torch.cat(kept))
-            if execution.in_memory
-            else None
-        )
-        return TrainResult(
-            progress=self.progress, val=val_metrics, test=test_metrics, logits=logits, stop_reason=stopped
-        )
+            self.problem.model.load_state_dict(self.progress.best_model)
+        val, test, logits = evaluator.score_result()
+        return TrainResult(progress=self.progress, val=val, test=test, logits=logits, stop_reason=stopped)
 
 
 def _steps_per_epoch(problem: Problem) -> int:

@@ -27,29 +27,32 @@ def predict(
     graph: Annotated[
         str | None, typer.Option(help="Another graph of the same features and classes.", show_default="the run's")
     ] = None,
+    nodes: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of node ids: .npy, .txt with one id in a line, or .parquet with a column node.",
+            show_default="all nodes",
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="What to compute on: auto, cpu or cuda.")] = "auto",
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
 ) -> None:
-    """Write what the best model of a run says of every node.
+    """Write what the best model of a run says of every node, or of some.
 
     A table has the columns node, label, class (where classes have names) and probability; with several labels per
     node, one column of probabilities for each class instead. Probabilities, logits or embeddings are one more column,
     of lists.
 
-    An array has a row for each node: its class (with several labels, zeros and ones), or probabilities, logits or
-    embeddings.
+    Rows are in the order of the nodes. An array has a row for each: its class (with several labels, zeros and
+    ones), or probabilities, logits or embeddings.
 
     Of a run that predicts links there are embeddings alone: what its decoder takes of both ends.
     """
     with gc_paused_import():
         from outgrow.app.model_registry import build_model, reads_relations
-        from outgrow.app.predictions import (
-            WHAT,
-            Predictions,
-            compute_embeddings,
-            compute_logits,
-            validate_output_path,
-            write_predictions,
-        )
+        from outgrow.app.node_files import read_nodes
+        from outgrow.app.node_outputs import compute_embeddings, compute_logits, to_ids
+        from outgrow.app.predictions import WHAT, Predictions, validate_output_path, write_predictions
         from outgrow.app.runs.config import load_recorded_graph, read_model_record
         from outgrow.app.runs.data import align_with_record
         from outgrow.app.runs.directory import RunDirectory
@@ -68,17 +71,22 @@ def predict(
     loaded = align_with_record(loaded, directory.config, reads_relations=reads_relations(name, options))
     model = build_model(name, loaded, options)
     directory.load_best(model)
-    # Parquet has labels next to embeddings: the logits then take one more layer, not a second pass.
-    embeddings = compute_embeddings(loaded, model) if what == "embeddings" else None
+    ids = to_ids(None if nodes is None else read_nodes(nodes), loaded.num_nodes)
+    asked = None if nodes is None else ids
+    embeddings = compute_embeddings(loaded, model, asked, device) if what == "embeddings" else None
+    # Parquet has labels next to embeddings.
     needs_logits = what != "embeddings" or (out.suffix != ".npy" and model.decoder is None)
     predictions = Predictions(
-        logits=compute_logits(loaded, model, embeddings) if needs_logits else None,
+        nodes=ids,
+        logits=compute_logits(loaded, model, asked, device, embeddings if asked is None else None)
+        if needs_logits
+        else None,
         embeddings=embeddings,
         class_names=loaded.class_names,
         multi_label=recorded["several_labels"],
     )
     write_predictions(predictions, what, out)
-    print(f"{what} of {loaded.num_nodes:,} nodes written to {out}", file=sys.stderr)
+    print(f"{what} of {len(ids):,} nodes written to {out}", file=sys.stderr)
 
 
 def _require_features(graph: Graph) -> None:

@@ -89,7 +89,9 @@ class LineDisplay:
             )
 
     def on_progress(self, event: ProgressEvent) -> None:
-        """Do nothing: a log has no use for what is not finished."""
+        """Print notes: a log has no use for what is not finished."""
+        if event.note:
+            print(event.note, file=sys.stderr, flush=True)
 
     def __enter__(self) -> LineDisplay:
         return self
@@ -134,7 +136,10 @@ class BarDisplay:
         self.progress.update(self.epochs_task, left=_format_remaining(self.progress.tasks[self.epochs_task]))
 
     def on_progress(self, event: ProgressEvent) -> None:
-        """Update the bar of the current phase, or restart it for a new phase."""
+        """Update the bar of the current phase, or restart it for a new phase; print a note above the bars."""
+        if event.note:
+            self.progress.console.print(event.note, highlight=False)
+            return
         if event.phase != self.phase:
             self.phase = event.phase
             # A reset also forgets the speed of the phase before.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
+from outgrow.engine.features.stored_rows import StoredRows
 from outgrow.nn.layer import Features
 from outgrow.ops.memory_pool import pooled_empty
 from outgrow.ops.rows.gather import gather_rows
@@ -16,12 +17,15 @@ from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.distributed.async_exchange import SplitSizes
 from outgrow.runtime.distributed.comm import Comm, ExchangeHandle
 
+RowSource = Features | StoredRows
+"""Where rows of nodes are read from."""
+
 
 class MatrixBuilder(ABC):
     """A matrix under construction."""
 
     @abstractmethod
-    def write_rows(self, rows: Features, at: Tensor | None, to: Tensor | None) -> None:
+    def write_rows(self, rows: RowSource, at: Tensor | None, to: Tensor | None) -> None:
         """Write rows ``at`` of a matrix to rows ``to`` of this one; None stands for all in order."""
 
     @abstractmethod
@@ -38,11 +42,15 @@ class DenseMatrixBuilder(MatrixBuilder):
         dtype: Type of the result.
     """
 
-    def __init__(self, num_rows: int, like: Tensor, dtype: torch.dtype) -> None:
-        self.out = pooled_empty((num_rows, like.shape[1]), like, dtype)
+    def __init__(self, num_rows: int, like: Tensor | StoredRows, dtype: torch.dtype) -> None:
+        self.out = pooled_empty((num_rows, like.shape[1]), torch.empty(0, device=like.device), dtype)
 
-    def write_rows(self, rows: Features, at: Tensor | None, to: Tensor | None) -> None:
+    def write_rows(self, rows: RowSource, at: Tensor | None, to: Tensor | None) -> None:
         """Write rows of a matrix to rows of this one."""
+        if isinstance(rows, StoredRows):
+            assert at is not None
+            rows.read_nodes(at, self.out, to)
+            return
         assert isinstance(rows, Tensor)
         gather_rows(rows, at, self.out, to)
 
@@ -63,7 +71,7 @@ class SparseMatrixBuilder(MatrixBuilder):
         self.parts: list[SparseRows] = []
         self.positions: list[Tensor | None] = []
 
-    def write_rows(self, rows: Features, at: Tensor | None, to: Tensor | None) -> None:
+    def write_rows(self, rows: RowSource, at: Tensor | None, to: Tensor | None) -> None:
         """Write rows of a matrix to rows of this one."""
         assert isinstance(rows, SparseRows)
         self.parts.append((rows if at is None else rows.index_rows(at)).to(self.dtype))
@@ -90,7 +98,7 @@ class SparseMatrixBuilder(MatrixBuilder):
         return whole.index_rows(torch.cat(places).argsort())
 
 
-def make_matrix_builder(num_rows: int, like: Features, dtype: torch.dtype) -> MatrixBuilder:
+def make_matrix_builder(num_rows: int, like: RowSource, dtype: torch.dtype) -> MatrixBuilder:
     """Return a builder for rows of a matrix, dense or sparse like it."""
     return SparseMatrixBuilder(dtype) if isinstance(like, SparseRows) else DenseMatrixBuilder(num_rows, like, dtype)
 

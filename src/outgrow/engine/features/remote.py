@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
-from outgrow.engine.features.assembly import make_matrix_builder, send_features
+from outgrow.engine.features.assembly import RowSource, make_matrix_builder, send_features
 from outgrow.engine.features.cache import CacheAssignment, CacheSpec, assign_cache
 from outgrow.engine.features.inputs import keeps_half
 from outgrow.engine.features.store import FeatureRequest, LocalFeatureStore, PendingFeatures, RemoteRows
+from outgrow.engine.features.stored_rows import StoredRows
 from outgrow.engine.shard import GraphShard, PartitionShard
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
@@ -35,7 +36,8 @@ class RemoteFeatureStore:
 
     Args:
         shard: The worker's shard of the graph.
-        features: ``[V, D]`` dense or sparse, as the graph has them; memory-mapped where they are many.
+        features: ``[V, D]`` dense or sparse, as the graph has them, memory-mapped where they are many; or rows of
+            own nodes in storage, which are not cached.
         dtype: Type of the returned rows.
         cache: Specification of the cache, which all workers fill together now; None for none. A single worker
             has none.
@@ -45,7 +47,7 @@ class RemoteFeatureStore:
     def __init__(
         self,
         shard: GraphShard,
-        features: Features,
+        features: RowSource,
         dtype: torch.dtype,
         cache: CacheSpec | None = None,
         *,
@@ -59,6 +61,7 @@ class RemoteFeatureStore:
         self.copies: Features | None = None
         self.slot = torch.empty(0, dtype=torch.int32)
         if cache is not None and self.owner is not None:
+            assert not isinstance(features, StoredRows)
             kept = assign_cache(cache, features, self.owner, self.comm)
             self._add_cache(kept, self._exchange_rows(self._prepare_rows(kept.nodes, self.wire_dtype)).wait())
 

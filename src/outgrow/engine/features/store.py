@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from outgrow.engine.features.assembly import AwaitableFeatures, MatrixBuilder, make_matrix_builder
+from outgrow.engine.features.assembly import AwaitableFeatures, MatrixBuilder, RowSource, make_matrix_builder
 from outgrow.engine.features.cache import CacheLookup, DeviceCache
 from outgrow.nn.layer import Features
 
@@ -105,7 +105,7 @@ class LocalFeatureStore:
         dtype: Type of the returned rows.
     """
 
-    def __init__(self, features: Features, dtype: torch.dtype) -> None:
+    def __init__(self, features: RowSource, dtype: torch.dtype) -> None:
         self.features = features
         self.dtype = dtype
 

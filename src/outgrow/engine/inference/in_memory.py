@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
@@ -21,6 +22,8 @@ from outgrow.ops.sparse import slice_rows
 
 _CHUNK_BYTES = 256 << 20
 _INDEX_BYTES = 8
+_EDGE_BYTES = 24
+"""Bytes of an in-edge of a shard: its source, its weight, and both again by owner of the source."""
 
 
 def infer_full_graph(
@@ -96,6 +99,27 @@ def infer_shard(
         dtype = x.dtype
     assert isinstance(x, Tensor)
     return x
+
+
+def inference_bytes(model: Model, shard: GraphShard, features: Features) -> int:
+    """Return the bytes that `infer_shard` takes at most: the input, one layer of all own nodes, and its edges."""
+    own = len(shard.owned_nodes)
+    indptr = shard.topology.indptr
+    edges = int((indptr[shard.owned_nodes + 1] - indptr[shard.owned_nodes]).sum())
+    # Nodes of others that send an edge; more than that many there cannot be.
+    sources = min(shard.topology.num_nodes, own + edges)
+    number = model.dtype.itemsize
+
+    def layer_numbers(layer: Layer) -> int:
+        spec = layer.spec
+        source = math.prod(spec.source) * (not spec.source_is_input) + spec.score + spec.in_features
+        scores = edges * spec.score + edges * spec.aggregate[0]
+        return sources * source + own * (math.prod(spec.aggregate) + 2 * spec.out_features) + scores
+
+    held = max(map(layer_numbers, model.layers_list())) * number + edges * _EDGE_BYTES
+    # Rows of a worker's own nodes are copied out of the features of the graph unless it has all of them.
+    copied = own < shard.topology.num_nodes or shard.comm.device.type != "cpu"
+    return held + copied * features.nbytes * own // max(1, shard.topology.num_nodes)
 
 
 def _encode_rows(model: Model, shard: GraphShard, x: Features, dtype: torch.dtype, chunk_bytes: int) -> Tensor:

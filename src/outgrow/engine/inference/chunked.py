@@ -1,0 +1,200 @@
+"""Inference in bounded memory: layer by layer, in chunks of the nodes that are needed, from and to storage.
+
+A layer is computed for one chunk of nodes after another. A chunk reads the rows of all its in-neighbours, from the
+features or from what the layer below has stored, and stores its own. Nothing is computed twice. Rows of two layers
+exist at a time, in memory where there is room, else in scratch files; memory does not grow with the graph but for
+node ids. With several workers each computes its own nodes, and asks others for the rows of theirs.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Block
+from outgrow.engine.features.inputs import move_features_to_device
+from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
+from outgrow.engine.features.store import FeatureRequest, FeatureStore
+from outgrow.engine.features.stored_rows import StoredRows
+from outgrow.engine.inference.layer_nodes import LayerNodes, count_in_edges
+from outgrow.engine.prefetch import prefetch_results
+from outgrow.engine.shard import GraphShard, layer_topology
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
+from outgrow.nn.layer import Features, Layer
+from outgrow.nn.model import Model, src_and_dst_rows
+from outgrow.ops import memory_pool
+from outgrow.runtime.storage.row_file import IoPool, RowFile
+from outgrow.runtime.storage.row_storage import InMemoryRows, RowStorage
+from outgrow.runtime.storage.scratch_dir import scratch_directory
+from outgrow.runtime.system.device import to_host
+
+_ALL_NEIGHBORS = -1
+_IN_FLIGHT = 4
+"""Chunks in memory at a time: being gathered, waiting, being sent, being computed."""
+_INDEX_BYTES = 20
+"""Bytes of an in-edge in a chunk: its position and its source, twice while sources are numbered."""
+
+
+class _Chunk(NamedTuple):
+    """A chunk of the nodes of a layer, with rows of its in-neighbours on the way.
+
+    Attributes:
+        first: Position of its first node among those of the layer.
+        num_nodes: How many nodes it has.
+        block: The nodes and all their in-edges; None for no nodes.
+        request: Rows of the sources.
+    """
+
+    first: int
+    num_nodes: int
+    block: Block | None
+    request: FeatureRequest
+
+
+class ChunkedInference:
+    """Outputs of some nodes, in bounded memory. Final.
+
+    Counts in the ledger, as training does: ``rows_loaded`` and ``remote_rows``; and ``edges_evaluated``.
+
+    Args:
+        model: The model.
+        shard: The worker's shard of the graph.
+        features: ``[V, D]`` of all nodes, as the graph stores them, possibly memory-mapped.
+        nodes: What each layer computes. Fewer than there are in the model are its first layers.
+        memory_bytes: What chunks and stored rows may take together.
+    """
+
+    def __init__(
+        self, model: Model, shard: GraphShard, features: Features, nodes: LayerNodes, memory_bytes: int
+    ) -> None:
+        self._model = model
+        self._shard = shard
+        self._features = features
+        self._comm = shard.comm
+        self._layers = model.layers_list()[: len(nodes.outputs)]
+        self._nodes = nodes
+        self._chunk_bytes = max(1, memory_bytes // (2 * _IN_FLIGHT))
+        self._table_bytes = memory_bytes // 2
+        views = [layer_topology(self._shard.topology, layer) for layer in self._layers]
+        self._sampler = NeighborSampler(views, (_ALL_NEIGHBORS,) * len(views), seed=0)
+
+    @torch.no_grad()
+    def run(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield own nodes, ascending, and their output ``[k, C]`` in memory. All workers together; exhaust it."""
+        with ExitStack() as stack:
+            tables = _Tables(stack, self._table_bytes)
+            dtype = input_dtype(self._model, self._features)
+            store: FeatureStore = RemoteFeatureStore(self._shard, self._features, dtype)
+            for index, layer in enumerate(self._layers[:-1]):
+                store = self._store_layer(index, layer, store, tables)
+            nodes = self._nodes.outputs[-1]
+            for first, out in self._compute_chunks(len(self._layers) - 1, store):
+                yield nodes[first : first + len(out)], to_host(out)
+        memory_pool.release_idle_memory()
+
+    def _store_layer(self, index: int, layer: Layer, store: FeatureStore, tables: _Tables) -> FeatureStore:
+        """Compute a layer for all nodes that need it; return a store of its output."""
+        nodes = self._nodes.outputs[index]
+        table: RowStorage | None = None
+        for first, out in self._compute_chunks(index, store):
+            if table is None:
+                table = tables.create(len(nodes), out.shape[1], out.dtype)
+            table.write_range(first, to_host(out))
+        assert table is not None
+        tables.release_older()
+        return RemoteFeatureStore(self._shard, StoredRows(table, nodes), table.dtype)
+
+    def _compute_chunks(self, index: int, store: FeatureStore) -> Iterator[tuple[int, Tensor]]:
+        """Yield the first node and the output ``[k, O]`` of each chunk; at least one chunk, which may be empty."""
+        model, comm, layer = self._model, self._comm, self._layers[index]
+        nodes = self._nodes.outputs[index]
+
+        def gather(span: tuple[int, int]) -> _Chunk:
+            first, last = span
+            if first == last:
+                return _Chunk(first, 0, None, store.prepare_request(nodes[:0]))
+            (block,) = self._sampler.sample_blocks(nodes[first:last], 0, 0, slice(index, index + 1))
+            return _Chunk(first, last - first, block, store.prepare_request(block.src_nodes))
+
+        with closing(prefetch_results(gather, self._chunk_ranges(layer, nodes), threads=1, max_ahead=1)) as chunks:
+            for chunk in chunks:
+                x = store.send_request(chunk.request).wait()
+                if chunk.block is None:
+                    yield chunk.first, _empty_output(layer, model, comm.device)
+                    continue
+                block = chunk.block.to(comm.device)
+                rows = move_features_to_device(x, comm)
+                if index == 0:
+                    rows = model.encode_input(rows, block.src_nodes, None)
+                comm.ledger.add_count("edges_evaluated", block.edges.num_edges)
+                yield chunk.first, layer(block, *src_and_dst_rows(rows, chunk.num_nodes))
+
+    def _chunk_ranges(self, layer: Layer, nodes: Tensor) -> list[tuple[int, int]]:
+        """Return the range of nodes of each chunk, equally many ranges on all workers."""
+        ranges = [*_cut(count_in_edges(self._shard, layer, nodes), *self._costs(layer), self._chunk_bytes)]
+        most = max(self._comm.all_gather_object(len(ranges)), default=1)
+        return ranges + [(len(nodes), len(nodes))] * (max(1, most) - len(ranges))
+
+    def _costs(self, layer: Layer) -> tuple[int, int]:
+        """Return the bytes of an in-edge, with a source of its own, and of a node."""
+        spec = layer.spec
+        number = self._model.dtype.itemsize
+        source = spec.in_features + math.prod(spec.source) * (not spec.source_is_input) + spec.score
+        row = spec.in_features + math.prod(spec.target) + math.prod(spec.aggregate) + 2 * spec.out_features
+        edge = source + spec.aggregate[0]
+        if not (layer.conv.aggregation.sliceable or layer.conv.aggregation.additive):
+            # Nothing is known of a foreign aggregation, which may compute a row for each edge.
+            edge += spec.in_features + spec.out_features
+        return edge * number + _INDEX_BYTES, row * number
+
+
+class _Tables:
+    """Stored rows of the layers below; in memory as long as there is room, else in files of a scratch folder."""
+
+    def __init__(self, stack: ExitStack, memory_bytes: int) -> None:
+        self._stack = stack
+        self._memory_bytes = memory_bytes
+        self._held: list[tuple[RowStorage, int]] = []
+        self._files: tuple[IoPool, object] | None = None
+        self._made = 0
+
+    def create(self, num_rows: int, width: int, dtype: torch.dtype) -> RowStorage:
+        """Return storage for the rows of a layer."""
+        num_bytes = num_rows * width * dtype.itemsize
+        if sum(size for _, size in self._held) + num_bytes <= self._memory_bytes:
+            table: RowStorage = InMemoryRows(torch.empty(num_rows, width, dtype=dtype))
+            self._held.append((table, num_bytes))
+            return table
+        folder = self._stack.enter_context(scratch_directory(None, num_bytes))
+        io_pool = IoPool()
+        self._stack.callback(io_pool.close)
+        file = RowFile.create(io_pool, folder / "rows", num_rows, width, dtype)
+        self._stack.callback(file.close)
+        self._held.append((file, 0))
+        return file
+
+    def release_older(self) -> None:
+        """Release all tables but the newest."""
+        for table, _ in self._held[:-1]:
+            table.close()
+        self._held = self._held[-1:]
+
+
+def _empty_output(layer: Layer, model: Model, device: torch.device) -> Tensor:
+    return torch.empty(0, layer.spec.out_features, dtype=model.dtype, device=device)
+
+
+def _cut(degree: Tensor, edge_bytes: int, node_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of nodes that fit with their in-edges, at least one node each."""
+    cost = torch.cat([degree.new_zeros(1), (degree * edge_bytes + node_bytes).cumsum(0)]).numpy()
+    first, count = 0, len(degree)
+    while first < count:
+        last = max(first + 1, bisect_right(cost, cost[first] + chunk_bytes, lo=first + 1) - 1)
+        yield first, last
+        first = last

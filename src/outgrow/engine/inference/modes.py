@@ -1,0 +1,224 @@
+"""How models are evaluated: on samples, exactly on the scored nodes alone, on all nodes, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from outgrow.core.errors import InputError
+from outgrow.engine.batches import BatchConfig
+from outgrow.engine.inference.chunked import ChunkedInference
+from outgrow.engine.inference.in_memory import inference_bytes
+from outgrow.engine.inference.layer_nodes import LayerNodes, all_layer_nodes, find_layer_nodes
+from outgrow.engine.inference.sampled import SampledInference
+from outgrow.nn.layer import Layer
+from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.system.device import free_device_bytes
+from outgrow.strategies.base import Execution, Problem
+
+AUTO, SAMPLED, EXACT, LAYERWISE, NONE = "auto", "sampled", "exact", "layerwise", "none"
+EVALUATION_MODES = (AUTO, SAMPLED, EXACT, LAYERWISE, NONE)
+_BATCH_SIZE = 1024
+_WORTH_IT = 0.5
+"""Share of the edges of all layers up to which a neighbourhood is computed alone: gathering its rows takes time too."""
+_MEMORY_SHARE = 0.5
+"""Share of the free memory that an evaluation may take if there is no limit."""
+
+
+class Inference(Protocol):
+    """A way to compute the output of some or all own nodes of every worker."""
+
+    def run(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield own nodes, ascending, and their output ``[k, C]`` in memory. All workers together; exhaust it."""
+
+
+class EvaluationOptions(NamedTuple):
+    """Options of evaluation.
+
+    Attributes:
+        val: How validation nodes are evaluated after an epoch: one of `EVALUATION_MODES`.
+        test: How validation and test nodes are evaluated after training.
+        batches: Nodes of a batch, fan-outs and weighting of ``sampled``.
+        sampling: Names of options that are given for ``sampled`` alone.
+    """
+
+    val: str
+    test: str
+    batches: BatchConfig
+    sampling: tuple[str, ...] = ()
+
+
+class ChosenInference(NamedTuple):
+    """An inference, and which one it is.
+
+    Attributes:
+        mode: One of `EVALUATION_MODES` but ``auto``.
+        inference: The inference; None for ``none``.
+        description: What is computed, for people.
+        num_nodes: Number of own nodes whose output it yields.
+        in_memory: Whether it yields the output of all own nodes, in order, and these fit into memory.
+    """
+
+    mode: str
+    inference: Inference | None
+    description: str
+    num_nodes: int = 0
+    in_memory: bool = False
+
+
+NO_INFERENCE = ChosenInference(NONE, None, "nothing is scored")
+
+
+class WholeInference:
+    """The inference of a strategy, which computes all own nodes. Final.
+
+    Args:
+        problem: The problem.
+        execution: The execution of the strategy.
+    """
+
+    def __init__(self, problem: Problem, execution: Execution) -> None:
+        self._owned_nodes = problem.shard.owned_nodes
+        self._execution = execution
+
+    def run(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield own nodes, ascending, and their output."""
+        for first, out in self._execution.inference():
+            yield self._owned_nodes[first : first + len(out)], out
+
+
+class InferenceChooser:
+    """Chooses how to compute the output of some nodes. Final.
+
+    Args:
+        problem: The problem.
+        execution: The execution of the strategy.
+        batches: Options of ``sampled``.
+        uses_minibatches: Whether the strategy trains on samples; others have an inference that fits their memory.
+    """
+
+    def __init__(self, problem: Problem, execution: Execution, batches: BatchConfig, *, uses_minibatches: bool) -> None:
+        self._problem = problem
+        self._comm = problem.shard.comm
+        self._layers = problem.model.layers_list()
+        self._execution = execution
+        self._batches = batches
+        self.uses_minibatches = uses_minibatches
+
+    def choose(self, mode: str, nodes: Tensor) -> ChosenInference:
+        """Return the inference for some nodes. All workers together.
+
+        Args:
+            mode: One of `EVALUATION_MODES`.
+            nodes: ``[n]`` int64, the own nodes that are scored, ascending.
+        """
+        if mode == NONE:
+            return NO_INFERENCE
+        if mode == SAMPLED:
+            return self._sampled(nodes)
+        if mode == LAYERWISE or (mode == AUTO and not self.uses_minibatches):
+            return self._all_nodes()
+        needed = find_layer_nodes(self._problem.shard, self._layers, nodes)
+        share = self._share_of_edges(needed)
+        if mode == AUTO and share > _WORTH_IT and self._fits_in_memory():
+            return self._all_nodes()
+        return ChosenInference(
+            EXACT,
+            self._chunked(needed),
+            f"the neighbourhood of the scored nodes, {share:.1%} of the edges of all layers",
+            len(nodes),
+        )
+
+    def _sampled(self, nodes: Tensor) -> ChosenInference:
+        problem, size = self._problem, self._batches.size or _BATCH_SIZE
+        batches = BatchConfig(size=size, fanout=self._batches.fanout, weighted=self._batches.weighted)
+        return ChosenInference(
+            SAMPLED,
+            SampledInference(problem.model, problem.shard, problem.features, nodes, batches, problem.seed),
+            f"batches of {size:,}, fan-outs {batches.describe()}: approximate",
+            len(nodes),
+        )
+
+    def _all_nodes(self) -> ChosenInference:
+        num_own = len(self._problem.shard.owned_nodes)
+        if not self.uses_minibatches or self._fits_in_memory():
+            whole = WholeInference(self._problem, self._execution)
+            return ChosenInference(LAYERWISE, whole, "all nodes", num_own, self._execution.in_memory)
+        nodes = all_layer_nodes(self._problem.shard, self._layers)
+        return ChosenInference(LAYERWISE, self._chunked(nodes), "all nodes, in chunks from and to storage", num_own)
+
+    def _chunked(self, nodes: LayerNodes) -> ChunkedInference:
+        problem = self._problem
+        return ChunkedInference(problem.model, problem.shard, problem.features, nodes, self._memory_bytes())
+
+    def _share_of_edges(self, needed: LayerNodes) -> float:
+        """Return the part of the work of all layers that these nodes need, over all workers."""
+        every = all_layer_nodes(self._problem.shard, self._layers)
+        work = torch.tensor([_weighted_edges(self._layers, each.num_edges) for each in (needed, every)])
+        part, whole = self._comm.all_reduce(work.double()).tolist()
+        return part / whole if whole else 1.0
+
+    def _memory_bytes(self) -> int:
+        return inference_memory(self._comm)
+
+    def _fits_in_memory(self) -> bool:
+        """Whether whole layers of the own nodes fit into the memory of every worker."""
+        problem = self._problem
+        needed = inference_bytes(problem.model, problem.shard, problem.features)
+        return all(self._comm.all_gather_object(needed <= self._memory_bytes()))
+
+
+def inference_memory(comm: Comm) -> int:
+    """Return the bytes that an inference of this worker may take: a part of what is left on its device."""
+    sharing = comm.local_world_size if comm.device.type == "cpu" else 1
+    return max(1, round(_MEMORY_SHARE * free_device_bytes(comm.device) / sharing))
+
+
+def validate_evaluation(options: EvaluationOptions, *, predicts_links: bool, patience: int | None) -> None:
+    """Check that a model can be evaluated in these ways.
+
+    Raises:
+        InputError: Links are ranked against all nodes, so these need all of them; fan-outs are missing or not
+            needed; or training shall stop by a score that is not computed.
+    """
+    is_sampled = SAMPLED in (options.val, options.test)
+    if is_sampled and options.batches.fanout is None:
+        raise InputError(
+            "evaluation by samples needs fan-outs",
+            needed="how many neighbours to draw for each hop",
+            got="none",
+            repair="give --fanout or eval_fanout, such as 10,10; or evaluate exactly",
+        )
+    if options.sampling and not is_sampled:
+        raise InputError(
+            f"{options.sampling[0]} is for evaluation by samples",
+            needed=f"eval={SAMPLED}, or {SAMPLED} for val or test",
+            got=f"val={options.val}, test={options.test}",
+            repair=f"give eval={SAMPLED}, or leave {options.sampling[0]} out",
+        )
+    for name, mode in (("val", options.val), ("test", options.test)):
+        if predicts_links and mode in (SAMPLED, EXACT):
+            raise InputError(
+                f"links cannot be evaluated by {name}={mode}",
+                needed="the rows of all nodes, since links are ranked against all of them",
+                got=f"{name}={mode}",
+                repair=f"give {name}={LAYERWISE} or {name}={NONE}, or leave it out",
+            )
+    if options.val == NONE and patience is not None:
+        raise InputError(
+            "without validation no score can end training early",
+            needed="validation, or no patience",
+            got=f"val={NONE}, patience {patience}",
+            repair="leave patience out, or give another val",
+        )
+
+
+def _weighted_edges(layers: Sequence[Layer], num_edges: Sequence[int]) -> int:
+    """Return the numbers that the layers aggregate."""
+    return sum(
+        edges * layer.spec.aggregate[0] * layer.spec.aggregate[1]
+        for layer, edges in zip(layers, num_edges, strict=True)
+    )

@@ -1,0 +1,92 @@
+"""Inference on sampled neighbourhoods, in batches: approximate, and as small as the batches of training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from outgrow.core.block import Block
+from outgrow.engine.batches import BatchConfig
+from outgrow.engine.features.inputs import move_features_to_device
+from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
+from outgrow.engine.features.store import FeatureRequest
+from outgrow.engine.minibatch_loop import make_sampler
+from outgrow.engine.prefetch import prefetch_results
+from outgrow.engine.shard import GraphShard
+from outgrow.nn.layer import Features
+from outgrow.nn.model import Model
+from outgrow.runtime.system.device import to_host
+
+_EPOCH = -1
+"""Part of the key of all draws; epochs of training are numbered from 0."""
+_STEP = 0
+"""Part of the key, the same for all batches: a node has the same neighbours whichever batch and worker it is in."""
+
+
+class _Batch(NamedTuple):
+    """Nodes ``[n]``, their sampled neighbourhood, and its features on the way; no blocks for no nodes."""
+
+    nodes: Tensor
+    blocks: list[Block]
+    request: FeatureRequest
+
+
+class SampledInference:
+    """Outputs of some nodes from sampled neighbours. Final.
+
+    The sampled neighbours of a node are a function of the run's seed alone: the same in every evaluation, and on any
+    number of workers.
+
+    Counts in the ledger: ``rows_loaded``, ``remote_rows`` and ``edges_evaluated``.
+
+    Args:
+        model: The model.
+        shard: The worker's shard of the graph.
+        features: ``[V, D]`` of all nodes, as the graph stores them, possibly memory-mapped.
+        nodes: ``[n]`` int64, own nodes, ascending.
+        batches: Nodes of a batch of one worker, fan-outs, and whether neighbours are sampled by weight.
+        seed: Seed of all draws.
+    """
+
+    def __init__(
+        self, model: Model, shard: GraphShard, features: Features, nodes: Tensor, batches: BatchConfig, seed: int
+    ) -> None:
+        assert batches.size is not None
+        self._model = model
+        self._shard = shard
+        self._features = features
+        self._comm = shard.comm
+        self._nodes = nodes
+        self._size = batches.size
+        self._sampler = make_sampler(shard.topology, model, batches, seed)
+
+    @torch.no_grad()
+    def run(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield own nodes, ascending, and their output ``[k, C]`` in memory. All workers together; exhaust it."""
+        model, comm, features = self._model, self._comm, self._features
+        store = RemoteFeatureStore(self._shard, features, input_dtype(model, features))
+
+        def sample(nodes: Tensor) -> _Batch:
+            blocks = self._sampler.sample_blocks(nodes, _EPOCH, _STEP) if len(nodes) else []
+            return _Batch(nodes, blocks, store.prepare_request(blocks[0].src_nodes if blocks else nodes))
+
+        with closing(prefetch_results(sample, self._batches(), threads=1, max_ahead=2)) as batches:
+            for batch in batches:
+                x = store.send_request(batch.request).wait()
+                if not batch.blocks:
+                    out_features = model.layers_list()[-1].spec.out_features
+                    yield batch.nodes, torch.empty(0, out_features, dtype=model.dtype)
+                    continue
+                comm.ledger.add_count("edges_evaluated", sum(block.edges.num_edges for block in batch.blocks))
+                blocks = [block.to(comm.device) for block in batch.blocks]
+                yield batch.nodes, to_host(model(blocks, move_features_to_device(x, comm)))
+
+    def _batches(self) -> list[Tensor]:
+        """Return the nodes of each batch, equally many batches on all workers, at least one."""
+        own = [*torch.split(self._nodes, self._size)]
+        most = max(self._comm.all_gather_object(len(own)))
+        return own + [self._nodes[:0]] * (max(1, most) - len(own))
