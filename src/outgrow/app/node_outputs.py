@@ -14,10 +14,9 @@ from outgrow.app.compatibility import validate_argument_types, validate_model_fi
 from outgrow.app.runs.data import align_with_model
 from outgrow.core.errors import InputError
 from outgrow.engine.features.inputs import ShardInputs, fetch_shard_inputs
-from outgrow.engine.inference.chunked import ChunkedInference
+from outgrow.engine.inference.chunked import ChunkedInference, InferenceMemory
 from outgrow.engine.inference.in_memory import infer_shard, inference_bytes
 from outgrow.engine.inference.layer_nodes import all_layer_nodes, find_layer_nodes
-from outgrow.engine.inference.modes import inference_memory
 from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.conversions import to_node_ids
@@ -61,7 +60,10 @@ def compute_logits(
             repair="ask for embeddings: `outgrow predict RUN --what embeddings`, or og.embed(graph, model)",
         )
     shard = FullGraphShard(graph.topology)
-    if embeddings is not None and inference_bytes(model, shard, embeddings) <= inference_memory(shard.comm):
+    if (
+        embeddings is not None
+        and inference_bytes(model, shard, embeddings) <= InferenceMemory.of_worker(shard.comm).total_bytes
+    ):
         # Only the last layer is left to compute.
         with model.evaluating():
             inputs = ShardInputs(embeddings, embeddings)
@@ -111,8 +113,8 @@ def _compute_outputs(graph: Graph, model: Model, num_layers: int, nodes: Nodes, 
     with explain_bus_errors(), graph.files.check_sizes_on_exit(), model.evaluating():
         model.to(comm.device)
         try:
-            memory = inference_memory(comm)
-            if ids is None and inference_bytes(model, shard, graph.features) <= memory:
+            memory = InferenceMemory.of_worker(comm)
+            if ids is None and inference_bytes(model, shard, graph.features) <= memory.total_bytes:
                 inputs = fetch_shard_inputs(model, shard, graph.features)
                 out = infer_shard(model, shard, inputs, layers=layers).to(CPU)
             else:
@@ -125,7 +127,7 @@ def _compute_outputs(graph: Graph, model: Model, num_layers: int, nodes: Nodes, 
 
 
 def _compute_in_chunks(
-    model: Model, shard: FullGraphShard, graph: Graph, num_layers: int, ids: Tensor | None, memory: int
+    model: Model, shard: FullGraphShard, graph: Graph, num_layers: int, ids: Tensor | None, memory: InferenceMemory
 ) -> Tensor:
     layers = model.layers_list()[:num_layers]
     assert graph.features is not None
@@ -139,16 +141,16 @@ def _compute_in_chunks(
     done, count = 0, len(sets.outputs[-1])
     for nodes, rows in ChunkedInference(model, shard, graph.features, sets, memory).run():
         if out is None:
-            out = _allocate((count, rows.shape[1]), rows.dtype, memory)
+            out = _allocate((count, rows.shape[1]), rows.dtype, memory.table_bytes)
         out[done : done + len(nodes)] = rows
         done += len(nodes)
     assert out is not None
     return out if order is None else out[order]
 
 
-def _allocate(shape: tuple[int, int], dtype: torch.dtype, memory: int) -> Tensor:
-    """Return a tensor in memory or, if it is a large part of that, in a file without a name."""
-    if shape[0] * shape[1] * dtype.itemsize <= memory // 2:
+def _allocate(shape: tuple[int, int], dtype: torch.dtype, memory_bytes: int) -> Tensor:
+    """Return a tensor in memory or, if it is larger than that, in a file without a name."""
+    if shape[0] * shape[1] * dtype.itemsize <= memory_bytes:
         return torch.empty(shape, dtype=dtype)
     return allocate_mapped_tensor(Path(tempfile.gettempdir()), shape, dtype)
 

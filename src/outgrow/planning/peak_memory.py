@@ -7,6 +7,8 @@ against measured runs.
 
 from __future__ import annotations
 
+from outgrow.engine.inference.chunked import CHUNK_BYTES, CHUNKS_IN_FLIGHT, MEMORY_SHARE
+from outgrow.engine.inference.modes import AUTO, EXACT, LAYERWISE
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.workload import (
@@ -38,6 +40,8 @@ _LEFT = 0.1
 """Share of the memory of batches that is still allocated when the model is evaluated."""
 _PER_SCORE, _PER_SCORE_EVALUATED = 2.2, 0.7
 """Numbers that attention holds for each score of an edge, in training and in an evaluation."""
+_ID_BYTES = 8
+"""Bytes of the id of a node that a layer computes."""
 _AHEAD, _COPIES, _AHEAD_OF_GPU = 6, 2.5, 2
 """Prefetched batches, copies of the rows of the current batch, and both together on a GPU."""
 
@@ -123,7 +127,10 @@ def minibatch_peak_bytes(
     stats: BatchStats | SplitBatchStats | OrchestrateStats,
     extra_prefetched: int = 0,
 ) -> int:
-    """Return the peak bytes of mini-batches and of an evaluation of whole layers.
+    """Return the peak bytes of mini-batches and of evaluations.
+
+    Whole layers are evaluated if they fit as `InferenceMemory` says, else layers in chunks. The latter is also the
+    bound of evaluations of the scored nodes' neighbourhood, whose size is not estimated.
 
     Args:
         work: The graph and the model.
@@ -135,12 +142,30 @@ def minibatch_peak_bytes(
     part = int(partition.edges.argmax())
     nodes = float(partition.nodes[part])
     sources = float(partition.nodes[part] + partition.halo[part].sum())
-    own = input_bytes(work, nodes, nodes)
     prefetched = num_prefetched_batches(costs, stats.steps) + extra_prefetched
-    training = minibatch_bytes(work, stats.neighborhood, num_prefetched=prefetched) + own
-    evaluation = inference_bytes(work, nodes, sources, partition.edges[part])
+    training = minibatch_bytes(work, stats.neighborhood, num_prefetched=prefetched)
+    whole = inference_bytes(work, nodes, sources, partition.edges[part])
+    if {AUTO, LAYERWISE} & {*work.evaluation} and whole <= MEMORY_SHARE * costs.memory:
+        # Features of own nodes, which the first evaluation reads, are kept for the next.
+        training += input_bytes(work, nodes, nodes)
+        evaluation = whole
+    else:
+        training += work.graph.resident_bytes if costs.layout.workers == 1 else 0
+        chunked = {AUTO, EXACT, LAYERWISE} & {*work.evaluation}
+        evaluation = min(whole, _chunked_bytes(work, costs, nodes)) if chunked else 0.0
     # The two phases alternate; the allocator keeps some of the memory of the one that is not running.
     return process_bytes(costs) + round(max(training, evaluation) + _LEFT * min(training, evaluation))
+
+
+def _chunked_bytes(work: Workload, costs: CostModel, nodes: float) -> float:
+    """Return the bytes of an evaluation in chunks of a worker's ``nodes``."""
+    chunks = CHUNKS_IN_FLIGHT * min(CHUNK_BYTES, MEMORY_SHARE * costs.memory / (2 * CHUNKS_IN_FLIGHT))
+    # On a GPU ids and rows of layers are in the memory of the host.
+    if not costs.shares_device:
+        return chunks
+    widths = [layer.spec.out_features for layer in work.model.layers[:-1]]
+    tables = sum(sorted(widths)[-2:]) * nodes * work.model.number_bytes
+    return chunks + min(tables, MEMORY_SHARE * costs.memory / 2) + _ID_BYTES * nodes * len(widths)
 
 
 def input_bytes(work: Workload, nodes: float, sources: float) -> float:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
+from outgrow.engine.inference.modes import AUTO
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.topology import Topology
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, Matrix, WaveStats
@@ -234,6 +235,7 @@ class Workload:
         sampling: Statistics of batches.
         batches: Batch size and fan-outs.
         seed: Seed of the run.
+        evaluation: How validation and test nodes are evaluated in runs of mini-batches.
     """
 
     graph: DatasetSizes
@@ -242,6 +244,7 @@ class Workload:
     sampling: BatchStatsSource
     batches: BatchConfig = FULL_GRAPH
     seed: int = 0
+    evaluation: tuple[str, str] = (AUTO, AUTO)
 
     @property
     def input_row_bytes(self) -> float:

@@ -166,6 +166,7 @@ def _make_query(
         sampling=stats,
         batches=config.batch_config,
         seed=config.seed,
+        evaluation=(config.evaluation.val, config.evaluation.test),
     )
     limit = None if site.limit is None else parse_bytes(site.limit)
     # Bound here, since the planner (a lower layer) knows neither graphs nor models.

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
+from outgrow.core.memory_limits import available_bytes
 from outgrow.engine.features.inputs import move_features_to_device
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
 from outgrow.engine.features.store import FeatureRequest, FeatureStore
@@ -29,16 +30,52 @@ from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, src_and_dst_rows
 from outgrow.ops import memory_pool
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.storage.row_file import IoPool, RowFile
 from outgrow.runtime.storage.row_storage import InMemoryRows, RowStorage
 from outgrow.runtime.storage.scratch_dir import scratch_directory
-from outgrow.runtime.system.device import to_host
+from outgrow.runtime.system.device import free_device_bytes, to_host
 
 _ALL_NEIGHBORS = -1
-_IN_FLIGHT = 4
+MEMORY_SHARE = 0.5
+"""Share of the memory that is left which an inference may take: training keeps what it has."""
+CHUNK_BYTES = 128 << 20
+CHUNKS_IN_FLIGHT = 4
 """Chunks in memory at a time: being gathered, waiting, being sent, being computed."""
 _INDEX_BYTES = 20
 """Bytes of an in-edge in a chunk: its position and its source, twice while sources are numbered."""
+
+
+class InferenceMemory(NamedTuple):
+    """The memory of an inference.
+
+    Attributes:
+        total_bytes: What whole layers may take on the device, if they are computed at once.
+        chunk_bytes: Size of a chunk, of which some exist at a time.
+        table_bytes: Rows of layers that may be in host memory; others are in files.
+    """
+
+    total_bytes: int
+    chunk_bytes: int
+    table_bytes: int
+
+    @staticmethod
+    def of_worker(comm: Comm, limit: int | None = None) -> InferenceMemory:
+        """Return what a worker may take: a part of what is left on its host and its device, or of a limit.
+
+        Args:
+            comm: The worker.
+            limit: What it may take at most on its device; None for what is left.
+        """
+        host = available_bytes() // comm.local_world_size
+        device = host if comm.device.type == "cpu" else free_device_bytes(comm.device)
+        if limit is not None:
+            device = min(device, limit)
+            host = min(host, limit) if comm.device.type == "cpu" else host
+        total = max(1, round(MEMORY_SHARE * device))
+        return InferenceMemory(
+            total, max(1, min(CHUNK_BYTES, total // (2 * CHUNKS_IN_FLIGHT))), round(MEMORY_SHARE * host / 2)
+        )
 
 
 class _Chunk(NamedTuple):
@@ -67,11 +104,11 @@ class ChunkedInference:
         shard: The worker's shard of the graph.
         features: ``[V, D]`` of all nodes, as the graph stores them, possibly memory-mapped.
         nodes: What each layer computes. Fewer than there are in the model are its first layers.
-        memory_bytes: What chunks and stored rows may take together.
+        memory: What chunks and stored rows may take.
     """
 
     def __init__(
-        self, model: Model, shard: GraphShard, features: Features, nodes: LayerNodes, memory_bytes: int
+        self, model: Model, shard: GraphShard, features: Features, nodes: LayerNodes, memory: InferenceMemory
     ) -> None:
         self._model = model
         self._shard = shard
@@ -79,16 +116,17 @@ class ChunkedInference:
         self._comm = shard.comm
         self._layers = model.layers_list()[: len(nodes.outputs)]
         self._nodes = nodes
-        self._chunk_bytes = max(1, memory_bytes // (2 * _IN_FLIGHT))
-        self._table_bytes = memory_bytes // 2
+        self._memory = memory
         views = [layer_topology(self._shard.topology, layer) for layer in self._layers]
         self._sampler = NeighborSampler(views, (_ALL_NEIGHBORS,) * len(views), seed=0)
 
     @torch.no_grad()
     def run(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield own nodes, ascending, and their output ``[k, C]`` in memory. All workers together; exhaust it."""
+        # What batches of training left is of other sizes, and both together could exceed the memory.
+        memory_pool.release_idle_memory()
         with ExitStack() as stack:
-            tables = _Tables(stack, self._table_bytes)
+            tables = _Tables(stack, self._memory.table_bytes)
             dtype = input_dtype(self._model, self._features)
             store: FeatureStore = RemoteFeatureStore(self._shard, self._features, dtype)
             for index, layer in enumerate(self._layers[:-1]):
@@ -137,7 +175,7 @@ class ChunkedInference:
 
     def _chunk_ranges(self, layer: Layer, nodes: Tensor) -> list[tuple[int, int]]:
         """Return the range of nodes of each chunk, equally many ranges on all workers."""
-        ranges = [*_cut(count_in_edges(self._shard, layer, nodes), *self._costs(layer), self._chunk_bytes)]
+        ranges = [*_cut(count_in_edges(self._shard, layer, nodes), *self._costs(layer), self._memory.chunk_bytes)]
         most = max(self._comm.all_gather_object(len(ranges)), default=1)
         return ranges + [(len(nodes), len(nodes))] * (max(1, most) - len(ranges))
 

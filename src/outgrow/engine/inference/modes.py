@@ -10,13 +10,11 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.engine.batches import BatchConfig
-from outgrow.engine.inference.chunked import ChunkedInference
+from outgrow.engine.inference.chunked import ChunkedInference, InferenceMemory
 from outgrow.engine.inference.in_memory import inference_bytes
 from outgrow.engine.inference.layer_nodes import LayerNodes, all_layer_nodes, find_layer_nodes
 from outgrow.engine.inference.sampled import SampledInference
 from outgrow.nn.layer import Layer
-from outgrow.runtime.distributed.comm import Comm
-from outgrow.runtime.system.device import free_device_bytes
 from outgrow.strategies.base import Execution, Problem
 
 AUTO, SAMPLED, EXACT, LAYERWISE, NONE = "auto", "sampled", "exact", "layerwise", "none"
@@ -24,8 +22,6 @@ EVALUATION_MODES = (AUTO, SAMPLED, EXACT, LAYERWISE, NONE)
 _BATCH_SIZE = 1024
 _WORTH_IT = 0.5
 """Share of the edges of all layers up to which a neighbourhood is computed alone: gathering its rows takes time too."""
-_MEMORY_SHARE = 0.5
-"""Share of the free memory that an evaluation may take if there is no limit."""
 
 
 class Inference(Protocol):
@@ -107,6 +103,7 @@ class InferenceChooser:
         self._execution = execution
         self._batches = batches
         self.uses_minibatches = uses_minibatches
+        self._memory = InferenceMemory.of_worker(self._comm)
 
     def choose(self, mode: str, nodes: Tensor) -> ChosenInference:
         """Return the inference for some nodes. All workers together.
@@ -152,7 +149,7 @@ class InferenceChooser:
 
     def _chunked(self, nodes: LayerNodes) -> ChunkedInference:
         problem = self._problem
-        return ChunkedInference(problem.model, problem.shard, problem.features, nodes, self._memory_bytes())
+        return ChunkedInference(problem.model, problem.shard, problem.features, nodes, self._memory)
 
     def _share_of_edges(self, needed: LayerNodes) -> float:
         """Return the part of the work of all layers that these nodes need, over all workers."""
@@ -161,20 +158,11 @@ class InferenceChooser:
         part, whole = self._comm.all_reduce(work.double()).tolist()
         return part / whole if whole else 1.0
 
-    def _memory_bytes(self) -> int:
-        return inference_memory(self._comm)
-
     def _fits_in_memory(self) -> bool:
         """Whether whole layers of the own nodes fit into the memory of every worker."""
         problem = self._problem
         needed = inference_bytes(problem.model, problem.shard, problem.features)
-        return all(self._comm.all_gather_object(needed <= self._memory_bytes()))
-
-
-def inference_memory(comm: Comm) -> int:
-    """Return the bytes that an inference of this worker may take: a part of what is left on its device."""
-    sharing = comm.local_world_size if comm.device.type == "cpu" else 1
-    return max(1, round(_MEMORY_SHARE * free_device_bytes(comm.device) / sharing))
+        return all(self._comm.all_gather_object(needed <= self._memory.total_bytes))
 
 
 def validate_evaluation(options: EvaluationOptions, *, predicts_links: bool, patience: int | None) -> None:
