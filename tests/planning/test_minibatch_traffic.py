@@ -88,7 +88,10 @@ def model_of(case: Case) -> Model:
 
 
 def config_of(case: Case) -> TrainConfig:
-    return TrainConfig(epochs=EPOCHS, eval_every=EPOCHS, batch_size=case.batch_size, fanout=case.fanout, seed=3)
+    # What evaluations of the scored nodes' neighbourhood send is not estimated.
+    return TrainConfig(
+        epochs=EPOCHS, eval_every=EPOCHS, eval="layerwise", batch_size=case.batch_size, fanout=case.fanout, seed=3
+    )
 
 
 def estimate_of(case: Case) -> Traffic:

@@ -10,14 +10,21 @@ from pathlib import Path
 from torch import Tensor
 
 from outgrow.core.deprecation import renamed_members
+from outgrow.core.memory_limits import available_bytes
 from outgrow.core.timeline import Timeline
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
+from outgrow.engine.features.assembly import RowSource
 from outgrow.engine.features.inputs import ShardInputs, TrainingLabels, fetch_shard_inputs
+from outgrow.engine.features.stored_rows import StoredRows
 from outgrow.engine.objective import LinkTargets, NodeTargets, Objective
 from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
+from outgrow.runtime.storage.row_file import IoPool, open_npy_rows
+
+_CACHED_SHARE = 0.5
+"""Share of the memory that is left up to which a mapped file of features stays in it."""
 
 
 @renamed_members(share="shard", facts="run_facts", hints="resume_hints", goal="objective")
@@ -76,6 +83,33 @@ class Problem:
     def feature_file(self) -> Path | None:
         """The .npy file of the features; searched for on first access, since few strategies read it."""
         return self.find_feature_file()
+
+    @cached_property
+    def feature_rows(self) -> RowSource:
+        """Features as batches read them: in coalesced runs from their file if they are large beside memory.
+
+        Otherwise they are read where they lie, mapped or not: a file that memory holds is read once.
+        """
+        features, file = self.features, self.feature_file
+        if file is None or not isinstance(features, Tensor) or features.nbytes <= _CACHED_SHARE * available_bytes():
+            return features
+        return StoredRows(open_npy_rows(self._io_pool, file))
+
+    @cached_property
+    def _io_pool(self) -> IoPool:
+        return IoPool()
+
+    def close(self) -> None:
+        """Close files, and count what was read of them."""
+        pool: IoPool | None = self.__dict__.pop("_io_pool", None)
+        rows: RowSource | None = self.__dict__.pop("feature_rows", None)
+        if isinstance(rows, StoredRows):
+            rows.storage.close()
+        if pool is not None:
+            pool.close()
+            ledger = self.shard.comm.ledger
+            ledger.add_count("disk_read_bytes", pool.read_bytes)
+            ledger.add_count("disk_reads", pool.read_requests)
 
     @cached_property
     def objective(self) -> Objective:

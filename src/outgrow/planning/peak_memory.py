@@ -42,8 +42,9 @@ _PER_SCORE, _PER_SCORE_EVALUATED = 2.2, 0.7
 """Numbers that attention holds for each score of an edge, in training and in an evaluation."""
 _ID_BYTES = 8
 """Bytes of the id of a node that a layer computes."""
-_AHEAD, _COPIES, _AHEAD_OF_GPU = 6, 2.5, 2
-"""Prefetched batches, copies of the rows of the current batch, and both together on a GPU."""
+_PREFETCH, _IN_USE, _COPIES, _AHEAD_OF_GPU = 4, 2, 2.5, 2
+"""Batches sampled ahead unless a strategy says otherwise, batches besides, copies of the rows of the current batch, and
+all together on a GPU."""
 
 
 def process_bytes(costs: CostModel) -> int:
@@ -115,9 +116,9 @@ def minibatch_bytes(work: Workload, neighborhood: NeighborhoodStats, *, num_pref
     return float(held + num_prefetched * (rows[0] * work.input_row_bytes + _EDGE_BYTES * edges.sum()))
 
 
-def num_prefetched_batches(costs: CostModel, steps: int = _AHEAD) -> float:
+def num_prefetched_batches(costs: CostModel, steps: int = _PREFETCH + _IN_USE, prefetch: int = _PREFETCH) -> float:
     """Return the number of batches whose features the DEVICE tier holds, copies included, in an epoch of ``steps``."""
-    return min(_AHEAD, steps) + _COPIES if costs.shares_device else _AHEAD_OF_GPU
+    return min(prefetch + _IN_USE, steps) + _COPIES if costs.shares_device else _AHEAD_OF_GPU
 
 
 def minibatch_peak_bytes(
@@ -125,7 +126,7 @@ def minibatch_peak_bytes(
     costs: CostModel,
     partition: PartitionStats,
     stats: BatchStats | SplitBatchStats | OrchestrateStats,
-    extra_prefetched: int = 0,
+    prefetch: int = _PREFETCH,
 ) -> int:
     """Return the peak bytes of mini-batches and of evaluations.
 
@@ -137,12 +138,12 @@ def minibatch_peak_bytes(
         costs: The cost model.
         partition: Statistics of the partition.
         stats: Statistics of the batches.
-        extra_prefetched: Batches that are prefetched in addition to the usual number.
+        prefetch: Batches that are sampled ahead of the one being computed.
     """
     part = int(partition.edges.argmax())
     nodes = float(partition.nodes[part])
     sources = float(partition.nodes[part] + partition.halo[part].sum())
-    prefetched = num_prefetched_batches(costs, stats.steps) + extra_prefetched
+    prefetched = num_prefetched_batches(costs, stats.steps, prefetch)
     training = minibatch_bytes(work, stats.neighborhood, num_prefetched=prefetched)
     whole = inference_bytes(work, nodes, sources, partition.edges[part])
     if {AUTO, LAYERWISE} & {*work.evaluation} and whole <= MEMORY_SHARE * costs.memory:

@@ -76,7 +76,7 @@ class Sampled(Strategy):
         return MiniBatchExecution(
             problem,
             sampler,
-            RemoteFeatureStore(shard, problem.features, input_dtype(problem.model, problem.features), cache),
+            RemoteFeatureStore(shard, problem.feature_rows, input_dtype(problem.model, problem.features), cache),
             lambda seeds: MicroBatchPlan.in_one_step(shard.filter_owned(seeds)),
             labels=problem.own_labels,
             prefetch=PrefetchConfig.from_options(self.sampling_threads, self.prefetch),

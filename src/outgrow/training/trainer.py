@@ -189,6 +189,7 @@ class Trainer:
             return self._make_result(evaluator, stopped)
         finally:
             execution.close()
+            self.problem.close()
 
     def _train_epoch(self, execution: Execution, evaluator: ModelEvaluator, steps: Generator[Step]) -> EpochReport:
         progress, config, timeline = self.progress, self.config, self.problem.timeline

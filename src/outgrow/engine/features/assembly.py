@@ -110,30 +110,30 @@ class AwaitableFeatures(Protocol):
         """Wait for the rows and return them, ``[R, D]``, ordered by sender."""
 
 
-def send_features(comm: Comm, rows: Features, split_sizes: SplitSizes) -> AwaitableFeatures:
-    """Send rows to other workers. All workers together, all dense or all sparse.
+def send_features(comm: Comm, rows: Features, split_sizes: SplitSizes, kind: Kind) -> AwaitableFeatures:
+    """Send rows of some kind to other workers. All workers together, all dense or all sparse.
 
     For sparse rows, their sizes are exchanged first and waited for.
     """
     return (
-        _PendingSparseRows(comm, rows, split_sizes)
+        _PendingSparseRows(comm, rows, split_sizes, kind)
         if isinstance(rows, SparseRows)
-        else comm.all_to_all(rows, split_sizes, Kind.FEATURES)
+        else comm.all_to_all(rows, split_sizes, kind)
     )
 
 
 class _PendingSparseRows:
-    def __init__(self, comm: Comm, rows: SparseRows, split_sizes: SplitSizes) -> None:
+    def __init__(self, comm: Comm, rows: SparseRows, split_sizes: SplitSizes, kind: Kind) -> None:
         own_sizes = rows.indptr[1:] - rows.indptr[:-1]
         # Receivers must know the number of values before they can allocate them.
-        received_sizes = comm.all_to_all(own_sizes, split_sizes, Kind.FEATURES).wait()
+        received_sizes = comm.all_to_all(own_sizes, split_sizes, kind).wait()
         self.sizes = received_sizes
         self.num_columns = rows.num_columns
         values = SplitSizes(
             _sum_by_peer(own_sizes, split_sizes.send), _sum_by_peer(received_sizes, split_sizes.receive)
         )
         self.parts: tuple[ExchangeHandle, ...] = tuple(
-            comm.all_to_all(part, values, Kind.FEATURES) for part in (rows.indices, rows.values)
+            comm.all_to_all(part, values, kind) for part in (rows.indices, rows.values)
         )
 
     def wait(self) -> SparseRows:

@@ -17,7 +17,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind
 from outgrow.core.memory_limits import parse_bytes
 from outgrow.core.validation import validate_choice
-from outgrow.engine.features.assembly import make_matrix_builder
+from outgrow.engine.features.assembly import RowSource, make_matrix_builder
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features
 from outgrow.ops.rows.gather import add_bincount, group_by_owner
@@ -116,7 +116,7 @@ def count_accesses(batches: Iterable[Tensor], num_nodes: int) -> Tensor:
     return counts
 
 
-def assign_cache(cache: CacheSpec, features: Features, owner: Tensor, comm: Comm) -> CacheAssignment:
+def assign_cache(cache: CacheSpec, features: RowSource, owner: Tensor, comm: Comm) -> CacheAssignment:
     """Assign the rows that this worker and the others of its scope cache. All workers together.
 
     For a cache of a host, hotness is summed over its workers, and the hottest rows are assigned round-robin.
@@ -173,7 +173,7 @@ def hottest_nodes(counts: Tensor, max_nodes: int) -> Tensor:
     return sort_by_hotness(counts.nonzero()[:, 0], counts)[:max_nodes]
 
 
-def cache_capacity_rows(size: str | float, features: Features) -> int:
+def cache_capacity_rows(size: str | float, features: RowSource) -> int:
     """Return how many rows fit into a cache; see `CacheSpec` for its size."""
     return rows_within_size(size, len(features), mean_row_bytes(features))
 
@@ -194,12 +194,12 @@ def _sum_counts(counts: Tensor, peers: list[int], comm: Comm) -> Tensor:
     return torch.cat(sums)
 
 
-def mean_row_bytes(features: Features) -> float:
+def mean_row_bytes(features: RowSource) -> float:
     """Return the bytes of a row of features; for sparse features, the mean."""
     if isinstance(features, SparseRows):
         stored = len(features.values) * (features.indices.itemsize + features.values.itemsize)
         return features.indptr.itemsize + stored / max(1, len(features))
-    return max(1, features.shape[1] * features.itemsize)
+    return max(1, features.shape[1] * features.dtype.itemsize)
 
 
 _MISSING = -1

@@ -9,10 +9,12 @@ from torch import Tensor
 
 from outgrow.core.deprecation import renamed_members
 from outgrow.core.ledger import Kind, Link
+from outgrow.engine.features.assembly import RowSource
 from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops.kernels.numerics import accumulate_dtype, is_half
+from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.distributed.comm import Comm
 
 
@@ -46,10 +48,10 @@ def fetch_shard_inputs(model: Model, shard: GraphShard, features: Features) -> S
     return ShardInputs(source[: len(own)], source)
 
 
-def move_features_to_device(rows: Features, comm: Comm) -> Features:
-    """Move feature rows to a worker's device, and count the bytes moved."""
+def move_features_to_device(rows: Features, comm: Comm, kind: Kind = Kind.FEATURES) -> Features:
+    """Move rows to a worker's device, and count the bytes moved."""
     if comm.device != rows.device:
-        comm.ledger.add_bytes(Link.HOST_TO_DEVICE, Kind.FEATURES, rows.nbytes)
+        comm.ledger.add_bytes(Link.HOST_TO_DEVICE, kind, rows.nbytes)
     return rows.to(comm.device)
 
 
@@ -61,9 +63,9 @@ def cast_features(model: Model, features: Features) -> Features:
     return features if keeps_half(model, features) else features.to(model.dtype)
 
 
-def keeps_half(model: Model, features: Features) -> bool:
+def keeps_half(model: Model, features: RowSource) -> bool:
     """Whether features in half precision are not converted."""
-    fits = accumulate_dtype(features.dtype) == model.dtype and isinstance(features, Tensor)
+    fits = accumulate_dtype(features.dtype) == model.dtype and not isinstance(features, SparseRows)
     return is_half(features.dtype) and fits and model.first_reader.accepts_half and model.input_dropout == 0
 
 

@@ -14,7 +14,6 @@ from outgrow.engine.features.assembly import RowSource, make_matrix_builder, sen
 from outgrow.engine.features.cache import CacheAssignment, CacheSpec, assign_cache
 from outgrow.engine.features.inputs import keeps_half
 from outgrow.engine.features.store import FeatureRequest, LocalFeatureStore, PendingFeatures, RemoteRows
-from outgrow.engine.features.stored_rows import StoredRows
 from outgrow.engine.shard import GraphShard, PartitionShard
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
@@ -36,12 +35,13 @@ class RemoteFeatureStore:
 
     Args:
         shard: The worker's shard of the graph.
-        features: ``[V, D]`` dense or sparse, as the graph has them, memory-mapped where they are many; or rows of
-            own nodes in storage, which are not cached.
+        features: ``[V, D]`` dense or sparse, as the graph has them, memory-mapped where they are many; or rows in
+            storage, of own nodes at least.
         dtype: Type of the returned rows.
         cache: Specification of the cache, which all workers fill together now; None for none. A single worker
             has none.
         comm: Communicator for requests; None for that of the shard.
+        kind: Kind of the rows, for the ledger.
     """
 
     def __init__(
@@ -52,8 +52,10 @@ class RemoteFeatureStore:
         cache: CacheSpec | None = None,
         *,
         comm: Comm | None = None,
+        kind: Kind = Kind.FEATURES,
     ) -> None:
         self.comm = comm or shard.comm
+        self.kind = kind
         self.features = features
         self.dtype = dtype
         self.wire_dtype = min(dtype, features.dtype, key=lambda each: each.itemsize)
@@ -61,7 +63,6 @@ class RemoteFeatureStore:
         self.copies: Features | None = None
         self.slot = torch.empty(0, dtype=torch.int32)
         if cache is not None and self.owner is not None:
-            assert not isinstance(features, StoredRows)
             kept = assign_cache(cache, features, self.owner, self.comm)
             self._add_cache(kept, self._exchange_rows(self._prepare_rows(kept.nodes, self.wire_dtype)).wait())
 
@@ -123,9 +124,9 @@ class RemoteFeatureStore:
             # In the smaller type, so that no row is widened before it is sent.
             answer = self._prepare_rows(asked, self.wire_dtype)
         assert answer.remote is None or len(answer.remote.nodes) == 0
-        return PendingFeatures(request, send_features(comm, answer.builder.build_matrix(), route.reverse))
+        return PendingFeatures(request, send_features(comm, answer.builder.build_matrix(), route.reverse, self.kind))
 
 
-def input_dtype(model: Model, features: Features) -> torch.dtype:
+def input_dtype(model: Model, features: RowSource) -> torch.dtype:
     """Return the type of features as a model reads them: that of its parameters, or half precision."""
     return features.dtype if keeps_half(model, features) else model.dtype

@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
+from outgrow.core.ledger import Kind, Link
 from outgrow.core.memory_limits import available_bytes
+from outgrow.engine.features.assembly import RowSource
 from outgrow.engine.features.inputs import move_features_to_device
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
 from outgrow.engine.features.store import FeatureRequest, FeatureStore
@@ -27,7 +29,7 @@ from outgrow.engine.inference.layer_nodes import LayerNodes, count_in_edges
 from outgrow.engine.prefetch import prefetch_results
 from outgrow.engine.shard import GraphShard, layer_topology
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
-from outgrow.nn.layer import Features, Layer
+from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model, src_and_dst_rows
 from outgrow.ops import memory_pool
 from outgrow.runtime.distributed.comm import Comm
@@ -108,7 +110,7 @@ class ChunkedInference:
     """
 
     def __init__(
-        self, model: Model, shard: GraphShard, features: Features, nodes: LayerNodes, memory: InferenceMemory
+        self, model: Model, shard: GraphShard, features: RowSource, nodes: LayerNodes, memory: InferenceMemory
     ) -> None:
         self._model = model
         self._shard = shard
@@ -143,10 +145,12 @@ class ChunkedInference:
         for first, out in self._compute_chunks(index, store):
             if table is None:
                 table = tables.create(len(nodes), out.shape[1], out.dtype)
+            if out.device.type != "cpu":
+                self._comm.ledger.add_bytes(Link.DEVICE_TO_HOST, Kind.ACTIVATIONS, out.nbytes)
             table.write_range(first, to_host(out))
         assert table is not None
         tables.release_older()
-        return RemoteFeatureStore(self._shard, StoredRows(table, nodes), table.dtype)
+        return RemoteFeatureStore(self._shard, StoredRows(table, nodes), table.dtype, kind=Kind.ACTIVATIONS)
 
     def _compute_chunks(self, index: int, store: FeatureStore) -> Iterator[tuple[int, Tensor]]:
         """Yield the first node and the output ``[k, O]`` of each chunk; at least one chunk, which may be empty."""
@@ -167,7 +171,7 @@ class ChunkedInference:
                     yield chunk.first, _empty_output(layer, model, comm.device)
                     continue
                 block = chunk.block.to(comm.device)
-                rows = move_features_to_device(x, comm)
+                rows = move_features_to_device(x, comm, Kind.ACTIVATIONS if index else Kind.FEATURES)
                 if index == 0:
                     rows = model.encode_input(rows, block.src_nodes, None)
                 comm.ledger.add_count("edges_evaluated", block.edges.num_edges)

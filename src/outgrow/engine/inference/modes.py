@@ -134,7 +134,7 @@ class InferenceChooser:
         batches = BatchConfig(size=size, fanout=self._batches.fanout, weighted=self._batches.weighted)
         return ChosenInference(
             SAMPLED,
-            SampledInference(problem.model, problem.shard, problem.features, nodes, batches, problem.seed),
+            SampledInference(problem.model, problem.shard, problem.feature_rows, nodes, batches, problem.seed),
             f"batches of {size:,}, fan-outs {batches.describe()}: approximate",
             len(nodes),
         )
@@ -149,7 +149,7 @@ class InferenceChooser:
 
     def _chunked(self, nodes: LayerNodes) -> ChunkedInference:
         problem = self._problem
-        return ChunkedInference(problem.model, problem.shard, problem.features, nodes, self._memory)
+        return ChunkedInference(problem.model, problem.shard, problem.feature_rows, nodes, self._memory)
 
     def _share_of_edges(self, needed: LayerNodes) -> float:
         """Return the part of the work of all layers that these nodes need, over all workers."""

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.engine.batches import BatchConfig
+from outgrow.engine.features.assembly import RowSource
 from outgrow.engine.features.inputs import move_features_to_device
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
 from outgrow.engine.features.store import FeatureRequest
 from outgrow.engine.minibatch_loop import make_sampler
 from outgrow.engine.prefetch import prefetch_results
 from outgrow.engine.shard import GraphShard
-from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.runtime.system.device import to_host
 
@@ -53,7 +53,7 @@ class SampledInference:
     """
 
     def __init__(
-        self, model: Model, shard: GraphShard, features: Features, nodes: Tensor, batches: BatchConfig, seed: int
+        self, model: Model, shard: GraphShard, features: RowSource, nodes: Tensor, batches: BatchConfig, seed: int
     ) -> None:
         assert batches.size is not None
         self._model = model

@@ -62,6 +62,6 @@ def estimate_migrate(strategy: Migrate, work: Workload, costs: CostModel) -> Est
         traffic=traffic,
         parts=tuple(data_parallel_parts(work, costs, traffic, stats, strategy.sampling_threads, moves)),
         peak_bytes=minibatch_peak_bytes(
-            work, costs, work.partitioning.partition_stats(strategy.partition, workers), stats
+            work, costs, work.partitioning.partition_stats(strategy.partition, workers), stats, strategy.prefetch
         ),
     )

@@ -28,7 +28,7 @@ from outgrow.planning.workload import Workload
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 
 _USUAL_RATIO = 0.2
-_AHEAD, _PER_HOT = 2, 5
+_PER_HOT = 5
 """Batches that it prefetches in addition to other strategies, and copies of the rows of hot nodes that it holds."""
 _CPU_SIDE_BYTES = 48 << 20
 """Bytes of the CPU's model and threads, and of the queues between the CPU and the device."""
@@ -131,7 +131,12 @@ def estimate_orchestrate(strategy: Orchestrate, work: Workload, costs: CostModel
         traffic=traffic,
         parts=tuple(orchestrate_parts(strategy, work, costs, traffic, hot_ratio=ratio)),
         peak_bytes=minibatch_peak_bytes(
-            work, costs, work.partitioning.partition_stats(strategy.partition, workers), found, extra_prefetched=_AHEAD
+            work,
+            costs,
+            work.partitioning.partition_stats(strategy.partition, workers),
+            found,
+            # Batches of this super-batch and of the next, but for those that are in use anyway.
+            prefetch=2 * (strategy.super_batch - 1),
         )
         + _CPU_SIDE_BYTES
         + round(_PER_HOT * found.hot.nodes / workers * width),

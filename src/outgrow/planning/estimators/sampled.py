@@ -83,7 +83,7 @@ def estimate_sampled(strategy: Sampled, work: Workload, costs: CostModel) -> Est
         traffic=traffic,
         parts=tuple(data_parallel_parts(work, costs, traffic, stats, strategy.sampling_threads)),
         peak_bytes=minibatch_peak_bytes(
-            work, costs, work.partitioning.partition_stats(strategy.partition, workers), stats
+            work, costs, work.partitioning.partition_stats(strategy.partition, workers), stats, strategy.prefetch
         )
         + cached,
     )

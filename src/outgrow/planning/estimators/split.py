@@ -95,5 +95,5 @@ def estimate_split(strategy: SplitParallel, work: Workload, costs: CostModel) ->
         strategy=strategy,
         traffic=traffic,
         parts=tuple(_split_parts(work, costs, found, traffic)),
-        peak_bytes=minibatch_peak_bytes(work, costs, cut, found),
+        peak_bytes=minibatch_peak_bytes(work, costs, cut, found, strategy.prefetch),
     )

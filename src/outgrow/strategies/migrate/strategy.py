@@ -105,7 +105,7 @@ class _MigrateExecution:
         self.batches = MiniBatchExecution(
             problem,
             make_sampler(self.shard.topology, problem.model, problem.batches, problem.seed),
-            RemoteFeatureStore(self.shard, problem.features, input_dtype(problem.model, problem.features)),
+            RemoteFeatureStore(self.shard, problem.feature_rows, input_dtype(problem.model, problem.features)),
             self._plan_batch,
             labels=self._labels_of,
             prefetch=PrefetchConfig.from_options(options.sampling_threads, options.prefetch),

@@ -213,7 +213,7 @@ class OrchestrateExecution:
         self.comm = problem.shard.comm
         self.model = problem.model
         self.sampler = make_sampler(self.shard.topology, self.model, problem.batches, problem.seed)
-        rows = partial(RemoteFeatureStore, self.shard, problem.features, input_dtype(self.model, problem.features))
+        rows = partial(RemoteFeatureStore, self.shard, problem.feature_rows, input_dtype(self.model, problem.features))
         self.cold_store = CachedFeatureStore(rows(), partial(to_device_counted, comm=self.comm))
         self.hotness = self._count_hotness()
         # Sorted by hotness, so that any number of hot nodes is a prefix.

@@ -7,11 +7,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from outgrow.engine.features.assembly import AwaitableFeatures
+from outgrow.engine.features.assembly import AwaitableFeatures, RowSource
 from outgrow.engine.features.cache import DeviceCache
 from outgrow.engine.features.inputs import move_features_to_device
 from outgrow.engine.features.store import CachedFeatureStore, FeatureRequest, LocalFeatureStore
-from outgrow.nn.layer import Features
 from outgrow.runtime.distributed.comm import Comm
 
 
@@ -28,7 +27,7 @@ class OwnFeatureStore:
         cached_nodes: ``[c]`` int64, nodes whose rows are cached on the device; None for no cache.
     """
 
-    def __init__(self, comm: Comm, features: Features, dtype: torch.dtype, cached_nodes: Tensor | None = None) -> None:
+    def __init__(self, comm: Comm, features: RowSource, dtype: torch.dtype, cached_nodes: Tensor | None = None) -> None:
         self.dtype = dtype
         self._ledger = comm.ledger
         local = LocalFeatureStore(features, dtype)

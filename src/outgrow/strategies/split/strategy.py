@@ -147,7 +147,7 @@ class _SplitExecution:
         )
         kept = self._cached_nodes(options) if options.cache else None
         given = input_dtype(problem.model, problem.features)
-        self.feature_store: FeatureStore = OwnFeatureStore(self.comm, problem.features, given, kept)
+        self.feature_store: FeatureStore = OwnFeatureStore(self.comm, problem.feature_rows, given, kept)
         self.costs = [_row_cost(problem.model, index, given) for index in range(len(layers))]
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
