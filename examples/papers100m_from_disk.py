@@ -9,7 +9,7 @@ graph with its published statistics is generated: nodes and edges times the scal
 and shares of labelled nodes. Look at its losses, seconds and memory: with 1 node in 90 to learn 172 classes from, its
 accuracy is near nothing. --ogb names the folder that the Open Graph Benchmark unpacks.
 
-Mini-batches read features where they lie, but evaluation computes a layer of all nodes at once, in memory.
+Mini-batches read features where they lie, and are evaluated on the neighbourhood of the validation nodes.
 """
 
 from __future__ import annotations

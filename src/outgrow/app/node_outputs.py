@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 from outgrow.app.compatibility import validate_argument_types, validate_model_fits_graph, warn_of_unread_weights
 from outgrow.app.runs.data import align_with_model
 from outgrow.core.errors import InputError
+from outgrow.engine.features.assembly import choose_row_source
 from outgrow.engine.features.inputs import ShardInputs, fetch_shard_inputs
 from outgrow.engine.inference.chunked import ChunkedInference, InferenceMemory
 from outgrow.engine.inference.in_memory import infer_shard, inference_bytes
@@ -20,9 +22,11 @@ from outgrow.engine.inference.layer_nodes import all_layer_nodes, find_layer_nod
 from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.conversions import to_node_ids
+from outgrow.graph.store.reader import find_feature_file
 from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
 from outgrow.runtime.distributed.comm import SingleProcessComm
+from outgrow.runtime.storage.row_file import IoPool
 from outgrow.runtime.system.device import CPU, choose_device
 from outgrow.runtime.system.process_memory import allocate_mapped_tensor
 from outgrow.runtime.system.sigbus import explain_bus_errors
@@ -139,11 +143,13 @@ def _compute_in_chunks(
         sets = find_layer_nodes(shard, layers, distinct)
     out: Tensor | None = None
     done, count = 0, len(sets.outputs[-1])
-    for nodes, rows in ChunkedInference(model, shard, graph.features, sets, memory).run():
-        if out is None:
-            out = _allocate((count, rows.shape[1]), rows.dtype, memory.table_bytes)
-        out[done : done + len(nodes)] = rows
-        done += len(nodes)
+    with closing(IoPool()) as io_pool:
+        features = choose_row_source(graph.features, find_feature_file(graph), lambda: io_pool)
+        for nodes, rows in ChunkedInference(model, shard, features, sets, memory).run():
+            if out is None:
+                out = _allocate((count, rows.shape[1]), rows.dtype, memory.table_bytes)
+            out[done : done + len(nodes)] = rows
+            done += len(nodes)
     assert out is not None
     return out if order is None else out[order]
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from torch import Tensor
 
 from outgrow.core.deprecation import renamed_members
-from outgrow.core.memory_limits import available_bytes
 from outgrow.core.timeline import Timeline
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
-from outgrow.engine.features.assembly import RowSource
+from outgrow.engine.features.assembly import RowSource, choose_row_source
 from outgrow.engine.features.inputs import ShardInputs, TrainingLabels, fetch_shard_inputs
 from outgrow.engine.features.stored_rows import StoredRows
 from outgrow.engine.objective import LinkTargets, NodeTargets, Objective
@@ -21,10 +20,7 @@ from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
-from outgrow.runtime.storage.row_file import IoPool, open_npy_rows
-
-_CACHED_SHARE = 0.5
-"""Share of the memory that is left up to which a mapped file of features stays in it."""
+from outgrow.runtime.storage.row_file import IoPool
 
 
 @renamed_members(share="shard", facts="run_facts", hints="resume_hints", goal="objective")
@@ -86,14 +82,8 @@ class Problem:
 
     @cached_property
     def feature_rows(self) -> RowSource:
-        """Features as batches read them: in coalesced runs from their file if they are large beside memory.
-
-        Otherwise they are read where they lie, mapped or not: a file that memory holds is read once.
-        """
-        features, file = self.features, self.feature_file
-        if file is None or not isinstance(features, Tensor) or features.nbytes <= _CACHED_SHARE * available_bytes():
-            return features
-        return StoredRows(open_npy_rows(self._io_pool, file))
+        """Features as batches read them: see `choose_row_source`."""
+        return choose_row_source(self.features, self.feature_file, lambda: self._io_pool)
 
     @cached_property
     def _io_pool(self) -> IoPool:

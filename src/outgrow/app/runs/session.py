@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ from outgrow.core.ledger import merge_ledgers
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.shard import FullGraphShard, GraphShard
 from outgrow.graph.graph import Graph
-from outgrow.graph.store.reader import array_path, matches_store
+from outgrow.graph.store.reader import find_feature_file
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import MultiLabel, SingleLabel
 from outgrow.ops.linear import use_bfloat16_matmul
@@ -70,7 +69,7 @@ def make_problem(
         seed=seed,
         batches=batches,
     )
-    return replace(problem, find_feature_file=partial(_find_feature_file, graph))
+    return replace(problem, find_feature_file=partial(find_feature_file, graph))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -195,7 +194,7 @@ class Session:
         # Held-out links are no edges of the training graph: message passing must not see the answers.
         share = self.strategy.shard_graph(remove_held_out_links(graph, split), comm, model)
         problem = make_link_problem(graph, model, self.config, share)
-        problem = replace(problem, find_feature_file=partial(_find_feature_file, graph))
+        problem = replace(problem, find_feature_file=partial(find_feature_file, graph))
         return problem, make_link_evaluation(graph, model, split, share)
 
     def _train_model(self, trainer: Trainer) -> TrainResult:
@@ -270,13 +269,6 @@ class Session:
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "train": asdict(self.config),
         }
-
-
-def _find_feature_file(graph: Graph) -> Path | None:
-    """Return the feature file of the graph's store; None if the graph differs from its store or has none."""
-    if graph.store is None or graph.sparse or not matches_store(graph):
-        return None
-    return array_path(graph.store, "features")
 
 
 def _finite_metrics(marks: Metrics) -> dict[str, float | None]:

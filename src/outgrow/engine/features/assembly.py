@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
+from outgrow.core.memory_limits import available_bytes
 from outgrow.engine.features.stored_rows import StoredRows
 from outgrow.nn.layer import Features
 from outgrow.ops.memory_pool import pooled_empty
@@ -16,9 +19,29 @@ from outgrow.ops.rows.gather import gather_rows
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.distributed.async_exchange import SplitSizes
 from outgrow.runtime.distributed.comm import Comm, ExchangeHandle
+from outgrow.runtime.storage.row_file import IoPool, open_npy_rows
 
 RowSource = Features | StoredRows
 """Where rows of nodes are read from."""
+
+
+_CACHED_SHARE = 0.5
+"""Share of the memory that is left up to which a mapped file of features stays in it."""
+
+
+def choose_row_source(features: Features, file: Path | None, io_pool: Callable[[], IoPool]) -> RowSource:
+    """Return features as batches read them: in coalesced runs from their file if they are large beside memory.
+
+    Otherwise they are read where they lie, mapped or not: a file that memory holds is read once.
+
+    Args:
+        features: ``[V, D]`` of all nodes.
+        file: The .npy file from which dense features are mapped; None if there is none.
+        io_pool: Returns the threads that read.
+    """
+    if file is None or not isinstance(features, Tensor) or features.nbytes <= _CACHED_SHARE * available_bytes():
+        return features
+    return StoredRows(open_npy_rows(io_pool(), file))
 
 
 class MatrixBuilder(ABC):

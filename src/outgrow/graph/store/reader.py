@@ -280,6 +280,13 @@ def matches_store(graph: Graph) -> bool:
     return all(tensor._version == 0 for tensor in _graph_tensors(graph))
 
 
+def find_feature_file(graph: Graph) -> Path | None:
+    """Return the feature file of the graph's store; None if the graph differs from its store or has none."""
+    if graph.store is None or graph.sparse or not matches_store(graph):
+        return None
+    return array_path(graph.store, "features")
+
+
 def _has_written_pages(store: Path) -> bool:
     inside = False
     for line in _MAPS.read_text().splitlines():
