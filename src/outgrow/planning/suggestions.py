@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from outgrow.engine.batches import BatchConfig
+from outgrow.engine.inference.modes import NONE, SAMPLED
+from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimators.offload import max_chunks, offload_peak_bytes
 from outgrow.planning.peak_memory import minibatch_peak_bytes
 from outgrow.planning.planner import ROOM, PlannerQuery, cost_model_for, missing_bandwidth
@@ -24,7 +26,8 @@ def suggest_fixes(query: PlannerQuery) -> list[str]:
     whole = query.work.batches.is_full_graph
     if query.limit is not None and not whole:
         return ["no --memory: mini-batches keep to no limit", *_suggest_offload(query)]
-    found = [*(_suggest_memory(query) if whole else _suggest_batch_size(query)), *_suggest_workers(query)]
+    suggest = _suggest_memory if whole else _suggest_minibatch_options
+    found = [*suggest(query), *_suggest_workers(query)]
     return [*found, *(_suggest_minibatches(query) if whole and query.limit is None else [])]
 
 
@@ -40,6 +43,21 @@ def _suggest_memory(query: PlannerQuery) -> Iterator[str]:
         yield f"--memory {least}MiB, for strategy offload in {count:,} chunks"
     else:
         yield f"{least:,} MiB of memory for each worker, for strategy offload in {count:,} chunks"
+
+
+def _suggest_minibatch_options(query: PlannerQuery) -> Iterator[str]:
+    """Suggest smaller batches, fewer of them ahead, approximate evaluations, or as much memory as batches need."""
+    yield from _suggest_batch_size(query)
+    layout = query.layouts[-1]
+    if _strategy_fits(Sampled(prefetch=1), query.work, query, layout):
+        yield "--set prefetch=1, for strategy sampled"
+    if _strategy_fits(Sampled(), replace(query.work, evaluation=(SAMPLED, SAMPLED)), query, layout):
+        yield "--set eval=sampled, for strategy sampled: scores are approximate"
+    costs = cost_model_for(query, layout)
+    # The share of it that evaluations take grows with it: a run that needs this much has room for them.
+    unevaluated = replace(query.work, evaluation=(NONE, NONE))
+    least = -(-int(_sampled_bytes(Sampled(), unevaluated, costs, layout) / ROOM) // _MIB)
+    yield f"{2 * least:,} MiB of memory for each worker, for strategy sampled"
 
 
 def _suggest_batch_size(query: PlannerQuery) -> Iterator[str]:
@@ -85,6 +103,10 @@ def _strategy_fits(strategy: Strategy, work: Workload, query: PlannerQuery, layo
     if isinstance(strategy, Offload):
         return offload_peak_bytes(replace(strategy, chunks=max_chunks(work, layout)), work, costs) <= costs.memory
     assert isinstance(strategy, Sampled)
+    return _sampled_bytes(strategy, work, costs, layout) <= ROOM * costs.memory
+
+
+def _sampled_bytes(strategy: Sampled, work: Workload, costs: CostModel, layout: WorkerLayout) -> int:
     stats = work.sampling.batch_stats(work.sampling_spec(strategy.partition), layout.workers)
     cut = work.partitioning.partition_stats(strategy.partition, layout.workers)
-    return minibatch_peak_bytes(work, costs, cut, stats) <= ROOM * costs.memory
+    return minibatch_peak_bytes(work, costs, cut, stats, strategy.prefetch)
