@@ -18,8 +18,8 @@ from outgrow.core.deprecation import renamed_members
 from outgrow.core.ledger import Kind
 from outgrow.engine.row_exchange import RowFetchPlan
 from outgrow.graph.halo import LocalGraph, build_local_graph
-from outgrow.graph.partition.methods import Partitioner
 from outgrow.graph.partition.partition_cache import load_or_make_partition
+from outgrow.graph.partition.partitioner import Partitioner
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features, Layer
 from outgrow.ops.sparse import index_rows, slice_rows

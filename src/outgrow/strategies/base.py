@@ -22,7 +22,8 @@ from outgrow.engine.model_migration import MicroBatchPlan
 from outgrow.engine.problem import Problem as Problem
 from outgrow.engine.shard import GraphShard, make_shard
 from outgrow.graph.graph import Graph
-from outgrow.graph.partition.methods import WITHOUT_CHUNKS, Partitioner
+from outgrow.graph.partition.methods import WITHOUT_CHUNKS
+from outgrow.graph.partition.partitioner import Partitioner
 from outgrow.graph.sampling.edge_sampler import EdgeSampler
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.nn.model import Model
@@ -219,7 +220,9 @@ class Strategy(ABC):
 
     def partition_method(self, graph: Graph, model: Model, batches: BatchConfig) -> Partitioner:
         """Return the partitioner; by default the one that ``partition`` names, for any model."""
-        return WITHOUT_CHUNKS[self.partition]
+        method = WITHOUT_CHUNKS[self.partition]
+        # On whole graphs a worker's nodes to train on cost no more than others.
+        return method.with_seeds(graph.split.train) if self.uses_minibatches else method
 
     def options(self) -> dict[str, object]:
         """Return the options by name; by default there are none."""

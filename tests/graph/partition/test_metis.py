@@ -144,7 +144,7 @@ def test_too_little_memory_is_refused_before_metis_runs(monkeypatch: pytest.Monk
         with pytest.raises(InputError, match="METIS cannot") as caught:
             MetisPartitioner(memory_bytes=budget).partition_nodes(topology, 2)
         assert f"{budget:,} bytes" in caught.value.got
-        assert "range" in caught.value.repair
+        assert "fennel" in caught.value.repair
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -183,7 +183,7 @@ def test_a_failure_of_metis_names_the_fallback(
     with pytest.raises(InputError, match="METIS cannot") as caught:
         MetisPartitioner().partition_nodes(random_topology(60, 400), 2)
     assert words in caught.value.got
-    assert "range" in caught.value.repair
+    assert "fennel" in caught.value.repair
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the system to be killed")
@@ -201,4 +201,4 @@ def test_no_process_for_metis_names_the_fallback(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(InputError, match="METIS cannot") as caught:
         MetisPartitioner().partition_nodes(random_topology(60, 400), 2)
     assert "no-such-python" in caught.value.got
-    assert "range" in caught.value.repair
+    assert "fennel" in caught.value.repair

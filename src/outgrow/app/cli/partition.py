@@ -14,7 +14,7 @@ from outgrow.app.cli.options import parse_assignments
 
 if TYPE_CHECKING:
     from outgrow.graph.graph import Graph
-    from outgrow.graph.partition.methods import Partitioner
+    from outgrow.graph.partition.partitioner import Partitioner
 
 
 _SHOWN_PARTS = 32
@@ -24,14 +24,15 @@ def partition(
     graph: Annotated[str, typer.Argument(help="A data set, a store directory or a graph file.")],
     parts: Annotated[int, typer.Option(help="Number of parts.")],
     method: Annotated[
-        str, typer.Option(help="metis, metis-edges, metis-both, range, range-edges, hash or two-level.")
+        str, typer.Option(help="metis, metis-edges, metis-both, fennel, range, range-edges, hash or two-level.")
     ] = "metis",
     set_: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="An option of the method (balance, imbalance, seed, memory_bytes, chunks), as often as needed.",
+            help="An option of the method (balance, imbalance, seed, memory_bytes, passes, chunks); may be given "
+            "several times.",
         ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,

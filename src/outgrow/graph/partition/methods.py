@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -12,59 +11,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice, validate_types
+from outgrow.graph.partition.fennel import FennelPartitioner
 from outgrow.graph.partition.metis import run_metis
 from outgrow.graph.partition.partition import Partition, balanced_range_ends, range_of_each
+from outgrow.graph.partition.partitioner import Partitioner, fill_empty_parts, require_in_range
 from outgrow.graph.topology import Topology
 from outgrow.ops.backend import as_numpy
 from outgrow.ops.rng import fold_in, permute_range
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Partitioner(ABC):
-    """A method to partition a graph. The same options give the same partition of the same graph.
-
-    Attributes:
-        name: Name of the method.
-    """
-
-    name: ClassVar[str]
-
-    @property
-    def cache_key(self) -> str:
-        """Name of the method with all options that affect the partition."""
-        # Options that do not compare, such as memory limits, leave the partition unchanged.
-        named = ((each.name, getattr(self, each.name)) for each in fields(self) if each.compare)
-        texts = (f"{name}={value.cache_key if isinstance(value, Partitioner) else value}" for name, value in named)
-        return "-".join((self.name, *texts))
-
-    def partition_nodes(self, topology: Topology, num_parts: int) -> Partition:
-        """Partition the nodes.
-
-        Args:
-            topology: ``V`` nodes and their in-edges.
-            num_parts: 1 to ``V``.
-
-        Returns:
-            The partition; no part is empty.
-
-        Raises:
-            InputError: More parts than nodes, or a graph that the method cannot partition.
-        """
-        if not 1 <= num_parts <= topology.num_nodes:
-            raise InputError(
-                "a graph is cut into at most as many parts as it has nodes",
-                needed=f"1 to {topology.num_nodes:,} parts",
-                got=f"{num_parts:,} parts",
-                repair="choose a number of parts in that range" if topology.num_nodes else "choose a graph with nodes",
-            )
-        return self._partition_nodes(topology, num_parts)
-
-    @abstractmethod
-    def _partition_nodes(self, topology: Topology, num_parts: int) -> Partition: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +46,8 @@ class MetisPartitioner(Partitioner):
 
     def __post_init__(self) -> None:
         _require_balance(self.balance, "nodes", "edges", "both")
-        _require_in_range("imbalance", self.imbalance, 0.001, 1000)
-        _require_in_range("seed", self.seed, 0, 2**31 - 1)
+        require_in_range("imbalance", self.imbalance, 0.001, 1000)
+        require_in_range("seed", self.seed, 0, 2**31 - 1)
 
     def _partition_nodes(self, topology: Topology, num_parts: int) -> Partition:
         if num_parts == 1:
@@ -171,7 +127,7 @@ class ChunkedPartitioner(Partitioner):
     first: Partitioner = field(default_factory=MetisPartitioner)
 
     def __post_init__(self) -> None:
-        _require_in_range("chunks", self.chunks, 1, 2**31 - 1)
+        require_in_range("chunks", self.chunks, 1, 2**31 - 1)
 
     def _partition_nodes(self, topology: Topology, num_parts: int) -> Partition:
         parts = self.first.partition_nodes(topology, num_parts)
@@ -185,32 +141,8 @@ class ChunkedPartitioner(Partitioner):
         return Partition.from_assignment(parts.part, num_parts, chunk=torch.from_numpy(chunk), num_chunks=self.chunks)
 
 
-def fill_empty_parts(part: Array, num_parts: int, degree: Array) -> None:
-    """Give each empty part one node, of those with the fewest in-edges; no other part becomes empty."""
-    sizes = np.bincount(part, minlength=num_parts)
-    empty = np.flatnonzero(sizes == 0)
-    if not len(empty):
-        return
-    by_degree = np.argsort(degree, kind="stable")
-    # The heaviest node of each part stays, so that none that had a node becomes empty.
-    stays = np.unique(part[by_degree[::-1]], return_index=True)[1]
-    # Positions of the reversed order, counted from the front again.
-    free = np.delete(by_degree, len(part) - 1 - stays)
-    part[free[: len(empty)]] = empty
-
-
 def _require_balance(given: str, *choices: str) -> None:
     validate_choice("balance", given, {choice: choice for choice in choices})
-
-
-def _require_in_range(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise InputError(
-            f"option {name} is out of range",
-            needed=f"{least:,} to {most:,}",
-            got=f"{value:,}",
-            repair=f"correct the value of {name}",
-        )
 
 
 METHODS: Mapping[str, Partitioner] = MappingProxyType(
@@ -218,6 +150,7 @@ METHODS: Mapping[str, Partitioner] = MappingProxyType(
         "metis": MetisPartitioner(),
         "metis-edges": MetisPartitioner(balance="edges"),
         "metis-both": MetisPartitioner(balance="both"),
+        "fennel": FennelPartitioner(),
         "range": RangePartitioner(),
         "range-edges": RangePartitioner(balance="edges"),
         "hash": HashPartitioner(),

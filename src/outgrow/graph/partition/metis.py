@@ -154,5 +154,5 @@ def _metis_error(needed: str, got: str) -> InputError:
         "METIS cannot partition this graph",
         needed=needed,
         got=got,
-        repair="choose the method range, or a machine with more memory",
+        repair="choose the method fennel, or a machine with more memory",
     )

@@ -14,8 +14,8 @@ import torch
 
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write
-from outgrow.graph.partition.methods import Partitioner
 from outgrow.graph.partition.partition import Partition
+from outgrow.graph.partition.partitioner import Partitioner
 from outgrow.graph.topology import Topology
 
 FOLDER = "partitions"

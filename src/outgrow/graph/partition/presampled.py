@@ -15,9 +15,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from outgrow.graph.partition.methods import Array, Partitioner, fill_empty_parts
 from outgrow.graph.partition.metis import run_metis
 from outgrow.graph.partition.partition import Partition
+from outgrow.graph.partition.partitioner import Array, Partitioner, fill_empty_parts
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
 from outgrow.ops.backend import as_numpy

@@ -28,7 +28,8 @@ from outgrow.engine.features.store import FeatureRequest, FeatureStore
 from outgrow.engine.prefetch import BackgroundWorker
 from outgrow.engine.shard import PartitionShard, layer_topology
 from outgrow.graph.graph import Graph
-from outgrow.graph.partition.methods import WITHOUT_CHUNKS, Partitioner
+from outgrow.graph.partition.methods import WITHOUT_CHUNKS
+from outgrow.graph.partition.partitioner import Partitioner
 from outgrow.graph.partition.presampled import PresampledMetis, presample_weights, sampling_signature
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
@@ -94,7 +95,7 @@ class SplitParallel(Strategy):
     def partition_method(self, graph: Graph, model: Model, batches: BatchConfig) -> Partitioner:
         """Return the partitioner, which depends on the batches if it presamples."""
         if self.partition != PRESAMPLED_PARTITION:
-            return WITHOUT_CHUNKS[self.partition]
+            return super().partition_method(graph, model, batches)
         views = [layer_topology(graph.topology, layer) for layer in model.layers_list()]
         return make_presampled_partition(views, graph.split.train, batches)
 
