@@ -43,6 +43,7 @@ def list_mutants() -> list[Mutant]:
 
     from promises import MUTANTS as PROMISES
     from suites.disagreements import MUTANTS as DISAGREEMENTS
+    from suites.evaluation import MUTANTS as EVALUATIONS
     from suites.links import MUTANTS as LINKS
     from suites.mutants import MUTANTS as GRADIENTS
     from suites.test_leaks import MUTANTS as LEAKS
@@ -52,6 +53,9 @@ def list_mutants() -> list[Mutant]:
             name: (mutant.broken.__doc__, mutant.broken) for name, mutant in GRADIENTS.items()
         },
         "suites/test_links.py::test_a_mutant_is_found": {name: (each.__doc__, each) for name, each in LINKS.items()},
+        "suites/test_evaluation.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in EVALUATIONS.items()
+        },
         "suites/test_leaks.py::test_a_leak_is_noticed": {name: (each.__doc__, each) for name, each in LEAKS.items()},
         "suites/test_disagreements.py::test_a_mutant_is_found": {
             name: (breaks, make) for name, (breaks, _, make) in DISAGREEMENTS.items()

@@ -14,10 +14,11 @@ LAYER = {
     "runtime": 2,
     "engine": 3,
     "strategies": 4,
-    "planning": 5,
-    "training": 5,
+    "inference": 5,
+    "planning": 6,
+    "training": 6,
 }
-LAYER |= {"app": 6}  # and the files of the package itself, which are the application's
+LAYER |= {"app": 7}  # and the files of the package itself, which are the application's
 MAPS = ("numpy.memmap", "numpy.lib.format.open_memmap", "mmap", "torch.from_file", "pyarrow.memory_map", "mmap_mode=")
 READS = ("numpy.fromfile", "os.pread", "os.preadv")
 ONLY_IN = {

@@ -21,6 +21,7 @@ TESTS = Path(__file__).parent
 NUMBERS = {
     "tests/suites/test_exactness.py": 62,
     "tests/suites/test_links.py": 6,
+    "tests/suites/test_evaluation.py": 4,
     "tests/suites/test_leaks.py": 1,
     "tests/suites/test_disagreements.py": 4,
     "tests/test_promises.py": 14,

@@ -15,8 +15,8 @@ from tests.app.conftest import Command, planted
 
 import outgrow as og
 from outgrow.core.errors import InputError
-from outgrow.engine.inference.chunked import InferenceMemory
 from outgrow.graph.store.reader import open_store, write_store
+from outgrow.inference.chunked import InferenceMemory
 from support import disk_folder
 
 SCARCE = InferenceMemory(1, 100_000, 1)
@@ -61,7 +61,8 @@ def test_validation_and_test_may_differ(outgrow: Command, graph: str, tmp_path: 
         (("eval=sometimes",), "layerwise"),
         (("eval_fanout=4,4",), "eval=sampled"),
         (("eval_batch_size=4",), "eval=sampled"),
-        (("eval=sampled", "eval_fanout=4"), "2 hops"),
+        (("eval=sampled", "eval_fanout=4,4,4"), "2 hops"),
+        (("eval=sampled", "eval_fanout=4"), "fan-outs"),
         (("val=none", "patience=3"), "leave patience out"),
         (("eval_batch_size=0",), "at least 1"),
     ],

@@ -46,6 +46,7 @@ README_NOT_RUN = {
 NOT_RUN = {
     "cluster.md": ["needs four hosts", "needs four hosts", "needs Slurm"],
     "index.md": ["installs packages"],
+    "minibatches.md": ["the names are examples"],
     "papers.md": [
         "minutes to hours each, and the last as root",
         "needs root and a simulated network, and up to an hour",

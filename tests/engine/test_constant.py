@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from outgrow.engine.full_graph import cached_first_aggregate
-from outgrow.engine.inference.in_memory import infer_full_graph
+from outgrow.engine.inference import infer_full_graph
 from outgrow.engine.shard import FullGraphShard
 from outgrow.nn import GAT, GCN, GIN, SAGE, CommNet, Layer
 from outgrow.nn.model import Model

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from outgrow.core.block import Block
-from outgrow.engine.inference.in_memory import infer_full_graph
+from outgrow.engine.inference import infer_full_graph
 from outgrow.engine.shard import layer_topology
 from outgrow.nn import GAT, GCN, SAGE, Epilogue, GATConv, GCNConv, Layer, Model, SAGEConv, SAGEMaxConv
 from outgrow.ops.sparse import SparseRows

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from outgrow.core.errors import InputError
-from outgrow.engine.inference.in_memory import infer_full_graph
+from outgrow.engine.inference import infer_full_graph
 from outgrow.graph.topology import Topology
 from outgrow.nn import (
     AttentionPropagateConv,

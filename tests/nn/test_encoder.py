@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from outgrow.core.errors import InputError
-from outgrow.engine.inference.in_memory import infer_full_graph
+from outgrow.engine.inference import infer_full_graph
 from outgrow.nn import (
     GCN,
     AttentionScores,

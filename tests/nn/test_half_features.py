@@ -10,7 +10,7 @@ from layer_table import CONVS, IN, OUT, RELATIONS
 
 from outgrow.engine.features.inputs import cast_features
 from outgrow.engine.full_graph import cached_first_aggregate
-from outgrow.engine.inference.in_memory import infer_full_graph
+from outgrow.engine.inference import infer_full_graph
 from outgrow.nn import Epilogue, GCNConv, Layer, Model
 from outgrow.ops.sparse import SparseRows
 from support import normal, random_topology, whole_blocks, with_relations

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from layer_plans import largest_difference, plans_for, results, whole
 from outgrow.core.errors import InputError
-from outgrow.engine.inference.in_memory import infer_full_graph
+from outgrow.engine.inference import infer_full_graph
 from outgrow.engine.shard import layer_topology
 from outgrow.nn import Epilogue, Layer, Model, PyGConv
 from outgrow.nn.pyg import edge_index

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from outgrow.engine.inference.in_memory import infer_full_graph
+from outgrow.engine.inference import infer_full_graph
 from outgrow.nn import GCN, GGCN, GGNN, GIN, RGCN, SAGE, CommNet, FiLM, Model, RGCNDiagonal
 from outgrow.ops.sparse import SparseRows
 from support import normal, random_topology, whole_blocks, with_relations

@@ -14,10 +14,10 @@ from torch import Tensor
 from outgrow.core.ledger import Kind, Link
 from outgrow.engine.batches import BatchConfig
 from outgrow.engine.features.stored_rows import StoredRows
-from outgrow.engine.inference import chunked, layer_nodes, sampled
-from outgrow.engine.inference.chunked import InferenceMemory
-from outgrow.engine.inference.modes import EvaluationOptions
 from outgrow.engine.shard import GraphShard
+from outgrow.inference import chunked, layer_nodes, sampled
+from outgrow.inference.chunked import InferenceMemory
+from outgrow.inference.modes import EvaluationOptions
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
@@ -171,8 +171,8 @@ def draws_depend_on_workers() -> Iterator[Hits]:
 
 
 MUTANTS: dict[str, Callable[[], AbstractContextManager[Hits]]] = {
-    "requests-of-others-are-not-heard": requests_of_others_are_not_heard,
-    "stored-rows-come-as-they-lie": stored_rows_come_as_they_lie,
-    "chunks-have-no-self-loops": chunks_have_no_self_loops,
-    "draws-depend-on-workers": draws_depend_on_workers,
+    "requests_of_others_are_not_heard": requests_of_others_are_not_heard,
+    "stored_rows_come_as_they_lie": stored_rows_come_as_they_lie,
+    "chunks_have_no_self_loops": chunks_have_no_self_loops,
+    "draws_depend_on_workers": draws_depend_on_workers,
 }

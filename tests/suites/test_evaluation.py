@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from outgrow.engine.inference.layer_nodes import find_layer_nodes
 from outgrow.engine.shard import FullGraphShard, PartitionShard
+from outgrow.inference.layer_nodes import find_layer_nodes
 from suites.cases import DEALS, Case, features_of, model_of
 from suites.evaluation import (
     BROKEN,

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from outgrow.core.errors import InputError, TrainingError
-from outgrow.engine.inference.in_memory import infer_full_graph
+from outgrow.engine.inference import infer_full_graph
 from outgrow.nn import Model
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, full_inference
 from outgrow.strategies.full import Full

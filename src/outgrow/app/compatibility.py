@@ -8,10 +8,10 @@ from outgrow.app.link_task import validate_link_problem
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.engine.batches import BatchConfig
-from outgrow.engine.inference.modes import validate_evaluation
 from outgrow.graph.builders.validate import require_trainable
 from outgrow.graph.graph import Graph
 from outgrow.graph.sampling.edge_sampler import Fanout
+from outgrow.inference.modes import validate_evaluation
 from outgrow.nn.attention import GATConv
 from outgrow.nn.encoder import Encoder
 from outgrow.nn.layer import Conv, Layer

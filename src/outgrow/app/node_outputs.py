@@ -16,13 +16,13 @@ from outgrow.app.runs.data import align_with_model
 from outgrow.core.errors import InputError
 from outgrow.engine.features.assembly import choose_row_source
 from outgrow.engine.features.inputs import ShardInputs, fetch_shard_inputs
-from outgrow.engine.inference.chunked import ChunkedInference, InferenceMemory
-from outgrow.engine.inference.in_memory import infer_shard, inference_bytes
-from outgrow.engine.inference.layer_nodes import all_layer_nodes, find_layer_nodes
+from outgrow.engine.inference import full_inference_bytes, infer_shard
 from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.conversions import to_node_ids
 from outgrow.graph.store.reader import find_feature_file
+from outgrow.inference.chunked import ChunkedInference, InferenceMemory
+from outgrow.inference.layer_nodes import all_layer_nodes, find_layer_nodes
 from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
 from outgrow.runtime.distributed.comm import SingleProcessComm
@@ -66,7 +66,7 @@ def compute_logits(
     shard = FullGraphShard(graph.topology)
     if (
         embeddings is not None
-        and inference_bytes(model, shard, embeddings) <= InferenceMemory.of_worker(shard.comm).total_bytes
+        and full_inference_bytes(model, shard, embeddings) <= InferenceMemory.of_worker(shard.comm).total_bytes
     ):
         # Only the last layer is left to compute.
         with model.evaluating():
@@ -118,7 +118,7 @@ def _compute_outputs(graph: Graph, model: Model, num_layers: int, nodes: Nodes, 
         model.to(comm.device)
         try:
             memory = InferenceMemory.of_worker(comm)
-            if ids is None and inference_bytes(model, shard, graph.features) <= memory.total_bytes:
+            if ids is None and full_inference_bytes(model, shard, graph.features) <= memory.total_bytes:
                 inputs = fetch_shard_inputs(model, shard, graph.features)
                 out = infer_shard(model, shard, inputs, layers=layers).to(CPU)
             else:

@@ -76,15 +76,13 @@ def count_sampled_layer(ledger: Ledger, edges: Edges) -> None:
 
 
 def parse_fanouts(value: object) -> tuple[Fanout, ...] | None:
-    """Parse fan-outs given as ``"10,10"``, ``"4:2,10"``, a sequence of numbers, a number for one hop, or None.
+    """Parse fan-outs given as ``"10,10"``, ``"4:2,10"``, a sequence of numbers, or None.
 
     Raises:
         InputError: Something else, or a number that is neither -1 nor positive.
     """
     if value is None:
         return None
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = (value,)
     try:
         hops = tuple(_parse_hop(each) for each in _split_parts(value, ","))
     except (TypeError, ValueError):

@@ -7,8 +7,8 @@ against measured runs.
 
 from __future__ import annotations
 
-from outgrow.engine.inference.chunked import CHUNK_BYTES, CHUNKS_IN_FLIGHT, MEMORY_SHARE
-from outgrow.engine.inference.modes import AUTO, EXACT, LAYERWISE
+from outgrow.inference.chunked import CHUNK_BYTES, CHUNKS_IN_FLIGHT, MEMORY_SHARE
+from outgrow.inference.modes import AUTO, EXACT, LAYERWISE
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.workload import (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from outgrow.engine.batches import BatchConfig
-from outgrow.engine.inference.modes import NONE, SAMPLED
+from outgrow.inference.modes import NONE, SAMPLED
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimators.offload import max_chunks, offload_peak_bytes
 from outgrow.planning.peak_memory import minibatch_peak_bytes

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
-from outgrow.engine.inference.modes import AUTO
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.topology import Topology
+from outgrow.inference.modes import AUTO
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, Matrix, WaveStats
 from outgrow.planning.sizes import DatasetSizes, ModelSizes
 from outgrow.runtime.distributed.serialization import serialize

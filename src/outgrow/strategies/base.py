@@ -16,7 +16,7 @@ from outgrow.core.errors import InputError
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.features.store import FeatureStore
 from outgrow.engine.full_graph import FullGraphEpoch
-from outgrow.engine.inference.in_memory import infer_shard
+from outgrow.engine.inference import infer_shard
 from outgrow.engine.minibatch_loop import MiniBatchLoop, PrefetchConfig
 from outgrow.engine.model_migration import MicroBatchPlan
 from outgrow.engine.problem import Problem as Problem

@@ -20,8 +20,8 @@ from outgrow.core.deprecation import renamed_members
 from outgrow.core.synonyms import accept_synonyms, rename_keys
 from outgrow.core.validation import out_of_range_error, validate_choice
 from outgrow.engine.batches import BatchConfig, parse_fanouts
-from outgrow.engine.inference.modes import AUTO, EVALUATION_MODES, EvaluationOptions
 from outgrow.graph.sampling.edge_sampler import Fanout
+from outgrow.inference.modes import AUTO, EVALUATION_MODES, EvaluationOptions
 
 Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
 

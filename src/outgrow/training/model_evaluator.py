@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outgrow.engine.inference.modes import NO_INFERENCE, NONE, ChosenInference, EvaluationOptions, InferenceChooser
+from outgrow.inference.modes import NO_INFERENCE, NONE, ChosenInference, EvaluationOptions, InferenceChooser
 from outgrow.strategies.base import Execution, Problem
 from outgrow.training.evaluation import Evaluation, Evaluator, Metrics
 from outgrow.training.progress_events import ProgressReporter

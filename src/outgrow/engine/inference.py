@@ -101,7 +101,7 @@ def infer_shard(
     return x
 
 
-def inference_bytes(model: Model, shard: GraphShard, features: Features) -> int:
+def full_inference_bytes(model: Model, shard: GraphShard, features: Features) -> int:
     """Return the bytes that `infer_shard` takes at most: the input, one layer of all own nodes, and its edges."""
     own = len(shard.owned_nodes)
     indptr = shard.topology.indptr

@@ -25,10 +25,10 @@ from outgrow.engine.features.inputs import move_features_to_device
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
 from outgrow.engine.features.store import FeatureRequest, FeatureStore
 from outgrow.engine.features.stored_rows import StoredRows
-from outgrow.engine.inference.layer_nodes import LayerNodes, count_in_edges
 from outgrow.engine.prefetch import prefetch_results
 from outgrow.engine.shard import GraphShard, layer_topology
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
+from outgrow.inference.layer_nodes import LayerNodes, count_in_edges
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model, src_and_dst_rows
 from outgrow.ops import memory_pool

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.engine.batches import BatchConfig
-from outgrow.engine.inference.chunked import ChunkedInference, InferenceMemory
-from outgrow.engine.inference.in_memory import inference_bytes
-from outgrow.engine.inference.layer_nodes import LayerNodes, all_layer_nodes, find_layer_nodes
-from outgrow.engine.inference.sampled import SampledInference
+from outgrow.engine.inference import full_inference_bytes
+from outgrow.inference.chunked import ChunkedInference, InferenceMemory
+from outgrow.inference.layer_nodes import LayerNodes, all_layer_nodes, find_layer_nodes
+from outgrow.inference.sampled import SampledInference
 from outgrow.nn.layer import Layer
 from outgrow.strategies.base import Execution, Problem
 
@@ -115,7 +115,7 @@ class InferenceChooser:
         if mode == NONE:
             return NO_INFERENCE
         if mode == SAMPLED:
-            return self._sampled(nodes)
+            return self._choose_sampled(nodes)
         if mode == LAYERWISE or (mode == AUTO and not self.uses_minibatches):
             return self._all_nodes()
         needed = find_layer_nodes(self._problem.shard, self._layers, nodes)
@@ -124,12 +124,12 @@ class InferenceChooser:
             return self._all_nodes()
         return ChosenInference(
             EXACT,
-            self._chunked(needed),
+            self._make_chunked(needed),
             f"the neighbourhood of the scored nodes, {share:.1%} of the edges of all layers",
             len(nodes),
         )
 
-    def _sampled(self, nodes: Tensor) -> ChosenInference:
+    def _choose_sampled(self, nodes: Tensor) -> ChosenInference:
         problem, size = self._problem, self._batches.size or _BATCH_SIZE
         batches = BatchConfig(size=size, fanout=self._batches.fanout, weighted=self._batches.weighted)
         return ChosenInference(
@@ -145,9 +145,11 @@ class InferenceChooser:
             whole = WholeInference(self._problem, self._execution)
             return ChosenInference(LAYERWISE, whole, "all nodes", num_own, self._execution.in_memory)
         nodes = all_layer_nodes(self._problem.shard, self._layers)
-        return ChosenInference(LAYERWISE, self._chunked(nodes), "all nodes, in chunks from and to storage", num_own)
+        return ChosenInference(
+            LAYERWISE, self._make_chunked(nodes), "all nodes, in chunks from and to storage", num_own
+        )
 
-    def _chunked(self, nodes: LayerNodes) -> ChunkedInference:
+    def _make_chunked(self, nodes: LayerNodes) -> ChunkedInference:
         problem = self._problem
         return ChunkedInference(problem.model, problem.shard, problem.feature_rows, nodes, self._memory)
 
@@ -161,7 +163,7 @@ class InferenceChooser:
     def _fits_in_memory(self) -> bool:
         """Whether whole layers of the own nodes fit into the memory of every worker."""
         problem = self._problem
-        needed = inference_bytes(problem.model, problem.shard, problem.features)
+        needed = full_inference_bytes(problem.model, problem.shard, problem.features)
         return all(self._comm.all_gather_object(needed <= self._memory.total_bytes))
 
 
