@@ -154,6 +154,23 @@ def test_there_are_no_such_nodes(nodes: Any) -> None:
         og.predict(graph, model, nodes)
 
 
+def test_a_disk_without_room_loses_no_checkpoint(tmp_path: Path) -> None:
+    graph = og.load("products@0.002")
+    model = og.nn.SAGE(graph.num_features, 8, graph.num_classes)
+    loop = og.TrainConfig(epochs=4, eval_every=2, checkpoint_every=1, batch_size=64, fanout=(3, 3))
+    with (
+        patch.object(InferenceMemory, "of_worker", lambda *given: SCARCE),
+        patch(
+            "outgrow.runtime.storage.scratch_dir.validate_free_space",
+            side_effect=InputError("no room", needed="", got="", repair=""),
+        ),
+        pytest.raises(InputError, match="no room"),
+    ):
+        og.train(graph, model, config=loop, progress=False, out=tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run" / "checkpoint").iterdir()] == ["epoch-00000001.pt"]
+    assert og.train(graph, model, config=loop, progress=False, out=tmp_path / "run", resume=True).summary["epochs"] == 4
+
+
 def test_large_features_are_read_from_their_file(tmp_path: Path) -> None:
     """To the same losses, and the pages that were read are counted."""
     write_store(og.load("products@0.002"), tmp_path / "store")

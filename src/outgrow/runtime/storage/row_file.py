@@ -311,7 +311,7 @@ def _disk_full_error(path: Path, needed: int, error: OSError) -> InputError:
         f"{path} cannot grow",
         needed=f"room for {needed:,} bytes in all",
         got=str(error.strerror),
-        repair="make room, or choose a folder on another disk by the option `scratch`",
+        repair="make room, or choose a folder on another disk, by TMPDIR or by scratch_dir of offload and tensor",
     )
 
 

@@ -1,4 +1,4 @@
-"""Scratch folder on disk for data of strategy `offload` that does not fit into memory."""
+"""Scratch folder on disk for rows that do not fit into memory."""
 
 from __future__ import annotations
 
@@ -84,5 +84,5 @@ def _scratch_error(parent: Path, why: str, *, needed: str, got: str) -> InputErr
         f"scratch: {parent} {why}",
         needed=needed,
         got=got,
-        repair="choose a folder on a disk with enough room by the option `scratch`",
+        repair="choose a folder on a disk with enough room, by TMPDIR or by scratch_dir of offload and tensor",
     )

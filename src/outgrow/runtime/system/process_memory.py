@@ -65,7 +65,7 @@ def allocate_mapped_tensor(folder: Path, shape: tuple[int, ...], dtype: torch.dt
     refused = os_errors_as_input_errors(
         f"scratch: {folder} has too little room",
         needed=f"{count * dtype.itemsize:,} bytes more",
-        repair="choose a folder on a disk with enough room by the option `scratch`",
+        repair="choose a folder on a disk with enough room, by TMPDIR or by scratch_dir of offload and tensor",
     )
     with refused, tempfile.TemporaryFile(dir=folder) as file:
         # Reserve the blocks: a full disk is then an error here, and not SIGBUS on a later write.
