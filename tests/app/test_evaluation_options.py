@@ -55,6 +55,16 @@ def test_validation_and_test_may_differ(outgrow: Command, graph: str, tmp_path: 
     assert "validation: sampled, batches of 5, fan-outs 4,4: approximate" in made.err
 
 
+def test_a_resumed_run_may_be_evaluated_otherwise(outgrow: Command, graph: str, tmp_path: Path) -> None:
+    assert outgrow("train", graph, *BATCHES, "--epochs", 1, "--set", "eval=exact", "--out", "run").code == 0
+    made = outgrow(
+        "train", "--resume", "--out", "run", "--epochs", 2, "--set", "eval=sampled", "--set", "eval_fanout=2,2"
+    )
+    assert made.code == 0, made.err
+    assert "validation: sampled, batches of 8, fan-outs 2,2" in made.err
+    assert summary_of(tmp_path / "run")["train"]["eval"] == "sampled"
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

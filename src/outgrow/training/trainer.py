@@ -67,8 +67,9 @@ class TrainResult:
         progress: Curves and the best epoch.
         val: Metrics of the restored model on the validation set.
         test: Metrics of the restored model on the test set.
-        logits: ``[V, C]`` output of the restored model; None on ranks other than 0, and if the rows of all
-            nodes do not fit into memory (`og.predict` or ``outgrow predict`` compute them).
+        logits: ``[V, C]`` output of the restored model; None on ranks other than 0, if only scored nodes were
+            evaluated, and if the rows of all nodes do not fit into memory (`og.predict` or ``outgrow predict``
+            compute them).
         stop_reason: Why training stopped: ``"epochs"``, ``"patience"`` or ``"interrupted"``.
     """
 

@@ -21,7 +21,8 @@ class Run:
         model: Trained model, with the parameters of its best epoch.
         logits: ``[V, C]`` logits of that model for every node. For a link model, the embeddings that its
             decoder takes, computed on the graph without held-out links. None on workers other than worker 0
-            of a cluster, and if the rows of all nodes exceed memory: use `og.predict` or ``outgrow predict``.
+            of a cluster, if only scored nodes were evaluated (``eval``), and if the rows of all nodes exceed
+            memory: use `og.predict` or ``outgrow predict``.
         summary: Content of ``summary.json``: strategy and its options, workers, device, seed, epochs,
             ``loss`` and ``epoch_seconds`` (one per epoch), ``val_accuracy``, ``test_accuracy``,
             ``peak_bytes``, ``ledger``, ``counters`` (both of the last session, if resumed), ``exact``, and

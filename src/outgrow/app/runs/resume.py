@@ -32,7 +32,8 @@ from outgrow.nn.model import Model
 from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
 
-_MAY_CHANGE = {"epochs", "lr", "patience", "checkpoint_every", "checkpoint_steps"}
+_EVALUATION = {"eval", "val", "test", "eval_fanout", "eval_batch_size"}
+_MAY_CHANGE = {"epochs", "lr", "patience", "checkpoint_every", "checkpoint_steps", *_EVALUATION}
 
 
 def plan_resumed_run(
