@@ -24,7 +24,6 @@ from outgrow.strategies.base import Strategy
 WHOLE: dict[str, Strategy] = {"full": og.Full(), "offload": og.Offload(chunks=4), "tensor": og.TensorParallel()}
 BATCHES: dict[str, Strategy] = {
     "sampled": og.Sampled(),
-    "sampled-cache": og.Sampled(cache=0.2),
     "split": og.SplitParallel(),
     "migrate": og.Migrate(),
     "orchestrate": og.Orchestrate(),

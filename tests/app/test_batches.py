@@ -92,6 +92,7 @@ def test_relations_have_numbers_of_their_own(outgrow: Command, tmp_path: Path) -
         (("--strategy", "split", "--memory", "1GiB"), "split cannot keep to a limit"),
         (("--strategy", "split", "--set", "cache=-1"), "a cache cannot hold"),
         (("--strategy", "split", "--set", "partition=meti"), "metis-access"),
+        (("--strategy", "sampled", "--set", "cache=0.1"), "at least 2 workers"),
         (("--strategy", "split", "--set", "cache_scope=host"), "unknown option 'cache_scope'"),
     ],
 )
@@ -104,7 +105,8 @@ def test_mistakes(options: tuple[object, ...], said: str, outgrow: Command, npz:
 
 
 def test_options_are_recorded(outgrow: Command, npz: Path) -> None:
-    outgrow("train", npz, *BATCHES, "--set", "cache=16KiB", "--set", "cache_by=presampling", "--out", "run")
+    cache = ("--set", "cache=16KiB", "--set", "cache_by=presampling")
+    outgrow("train", npz, *BATCHES, "--workers", 2, *cache, "--out", "run")
     config = json.loads(Path("run/config.json").read_text())
     assert config["strategy"] == {
         "name": "sampled",

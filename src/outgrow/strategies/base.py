@@ -269,6 +269,13 @@ class Strategy(ABC):
                 repair="leave batch_size and fanout out, or choose strategy full, offload or tensor",
             )
 
+    def validate_workers(self, num_workers: int) -> None:  # noqa: B027 - most strategies refuse no number
+        """Check that its options have a use on a number of workers; by default they have.
+
+        Raises:
+            InputError: An option would be ignored.
+        """
+
     @abstractmethod
     def prepare(self, problem: Problem) -> Execution:
         """Prepare training and return its execution, which counts work and traffic in the ledger."""

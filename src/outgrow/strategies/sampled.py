@@ -15,6 +15,7 @@ from torch import Tensor
 
 from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_options
+from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.features.cache import CacheSpec, compute_hotness, validate_cache
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
@@ -67,12 +68,25 @@ class Sampled(Strategy):
         """Return the options by name."""
         return asdict(self)
 
+    def validate_workers(self, num_workers: int) -> None:
+        """Check that there are other workers whose rows can be cached.
+
+        Raises:
+            InputError: There are none, but a cache is asked for.
+        """
+        if self.cache and num_workers == 1:
+            raise InputError(
+                "one worker has no rows of others to cache",
+                needed="at least 2 workers, or no cache",
+                got=f"cache {self.cache} on 1 worker",
+                repair="leave cache out (--set cache=0 for a run that is resumed), or train on more workers",
+            )
+
     def prepare(self, problem: Problem) -> Execution:
         """Return the execution that trains the problem."""
         shard = problem.shard
         sampler = make_sampler(shard.topology, problem.model, problem.batches, problem.seed)
-        # A single worker owns all rows, so there is nothing to cache.
-        cache = self._make_cache(problem, sampler) if self.cache and shard.comm.size > 1 else None
+        cache = self._make_cache(problem, sampler) if self.cache else None
         return MiniBatchExecution(
             problem,
             sampler,
