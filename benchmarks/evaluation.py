@@ -53,7 +53,8 @@ def _trained(store: Path, options: argparse.Namespace, workers: int) -> dict[str
     """Train under the cap; what an evaluation takes beside an epoch."""
     out = _run_of(options, workers)
     shutil.rmtree(out, ignore_errors=True)
-    ahead = ("--set", "prefetch=1", "--set", "sampling_threads=1", "--strategy", "sampled")
+    # METIS would need more memory than there is.
+    ahead = ("--set", "prefetch=1", "--set", "sampling_threads=1", "--strategy", "sampled", "--set", "partition=fennel")
     loop = ("--epochs", str(options.epochs), "--set", f"eval={options.eval}", "--workers", str(workers))
     found, seconds, group = _capped(["train", str(store), *MODEL, *ahead, *loop, "--out", str(out)], options)
     if found:
