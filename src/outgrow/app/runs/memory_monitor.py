@@ -43,7 +43,11 @@ class MemoryMonitor:
         budget = MemoryLimit(
             self.limit,
             _OF_MACHINE if requested is None else _OF_LIMIT,
-            lambda held: warn(_format_warning(comm.rank, held, self.limit, limited=requested is not None)),
+            lambda held: warn(
+                _format_warning(
+                    comm.rank, held, self.limit, limited=requested is not None, batches=strategy.uses_minibatches
+                )
+            ),
         )
         self.device_memory = PeakMemorySampler(partial(used_device_bytes, comm.device), budget)
         self._on_cpu = comm.device.type == "cpu"
@@ -88,7 +92,12 @@ def make_worker_record(comm: Comm, memory: MemoryMonitor) -> dict[str, Any]:
     }
 
 
-def _format_warning(rank: int, used: int, limit: int, *, limited: bool) -> str:
+def _format_warning(rank: int, used: int, limit: int, *, limited: bool, batches: bool) -> str:
     of = "the memory that it may take" if limited else "its share of this machine's memory"
-    repair = "a larger --memory" if limited else "--memory to train within a limit, or fewer --workers"
+    if limited:
+        repair = "a larger --memory"
+    elif batches:
+        repair = "a smaller --batch-size, --set prefetch=1, or fewer --workers"
+    else:
+        repair = "--memory to train within a limit, or fewer --workers"
     return f"warning: worker {rank} holds {format_memory(used)}, and {of} is {format_memory(limit)}; give {repair}"
