@@ -62,22 +62,14 @@ class InferenceMemory(NamedTuple):
     table_bytes: int
 
     @staticmethod
-    def of_worker(comm: Comm, limit: int | None = None) -> InferenceMemory:
-        """Return what a worker may take: a part of what is left on its host and its device, or of a limit.
-
-        Args:
-            comm: The worker.
-            limit: What it may take at most on its device; None for what is left.
-        """
+    def of_worker(comm: Comm) -> InferenceMemory:
+        """Return what a worker may take: a part of what is left on its host and its device."""
         host = available_bytes() // comm.local_world_size
         device = host if comm.device.type == "cpu" else free_device_bytes(comm.device)
-        if limit is not None:
-            device = min(device, limit)
-            host = min(host, limit) if comm.device.type == "cpu" else host
         total = max(1, round(MEMORY_SHARE * device))
-        return InferenceMemory(
-            total, max(1, min(CHUNK_BYTES, total // (2 * CHUNKS_IN_FLIGHT))), round(MEMORY_SHARE * host / 2)
-        )
+        # On a CPU chunks and tables share this.
+        chunk = max(1, min(CHUNK_BYTES, total // (2 * CHUNKS_IN_FLIGHT)))
+        return InferenceMemory(total, chunk, round(MEMORY_SHARE * host / 2))
 
 
 class _Chunk(NamedTuple):
@@ -203,8 +195,6 @@ class _Tables:
         self._stack = stack
         self._memory_bytes = memory_bytes
         self._held: list[tuple[RowStorage, int]] = []
-        self._files: tuple[IoPool, object] | None = None
-        self._made = 0
 
     def create(self, num_rows: int, width: int, dtype: torch.dtype) -> RowStorage:
         """Return storage for the rows of a layer."""
