@@ -117,11 +117,11 @@ class InferenceChooser:
         if mode == SAMPLED:
             return self._choose_sampled(nodes)
         if mode == LAYERWISE or (mode == AUTO and not self.uses_minibatches):
-            return self._all_nodes()
+            return self._choose_all_nodes()
         needed = find_layer_nodes(self._problem.shard, self._layers, nodes)
         share = self._share_of_edges(needed)
         if mode == AUTO and share > _WORTH_IT and self._fits_in_memory():
-            return self._all_nodes()
+            return self._choose_all_nodes()
         return ChosenInference(
             EXACT,
             self._make_chunked(needed),
@@ -139,7 +139,7 @@ class InferenceChooser:
             len(nodes),
         )
 
-    def _all_nodes(self) -> ChosenInference:
+    def _choose_all_nodes(self) -> ChosenInference:
         num_own = len(self._problem.shard.owned_nodes)
         if not self.uses_minibatches or self._fits_in_memory():
             whole = WholeInference(self._problem, self._execution)
