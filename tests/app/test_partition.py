@@ -45,7 +45,7 @@ def test_chunks_have_figures_of_their_own(outgrow: Command, npz: Path) -> None:
         (("--parts", 0), ("1 to 240 parts",)),
         (("--parts", 2, "--method", "metiss"), ("did you mean metis",)),
         (("--parts", 2, "--set", "balance=edge"), ("did you mean edges",)),
-        (("--parts", 2, "--set", "memory_bytes=10"), ("memory for METIS", "10 bytes", "range")),
+        (("--parts", 2, "--set", "memory_bytes=10"), ("memory for METIS", "10 bytes", "fennel")),
         (("--parts", "two"), ("parts",)),
         ((), ("parts",)),
     ],
