@@ -40,6 +40,7 @@ LONGEST: tuple[str, ...] = (
     "tests/planning/test_minibatch_traffic.py",
     "tests/suites/test_handover.py",
     "tests/app/report/test_page.py",
+    "tests/suites/test_evaluation.py",
     "tests/strategies/orchestrate/test_strategy.py",
     "tests/strategies/test_on_device.py",
     "tests/app/test_api.py",

@@ -138,7 +138,9 @@ def test_bad_files_of_nodes(
     assert not (tmp_path / "some.npy").exists()
 
 
-@pytest.mark.parametrize("kind", [og.nn.GCN, og.nn.GAT, og.nn.SAGE])
+@pytest.mark.parametrize(
+    "kind", [og.nn.GCN, *(pytest.param(each, marks=pytest.mark.slow) for each in (og.nn.GAT, og.nn.SAGE))]
+)
 def test_some_nodes_are_as_among_all(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(disk_folder()))
     graph = og.load("products@0.002")
