@@ -262,9 +262,12 @@ def step_of(problem: Problem, strategy: Strategy, epochs_before: int = 0) -> Gra
 
 def reference(case: Case, way: Way) -> Gradient:
     """What the reference of a way gives on one worker, on edges that nothing was derived from yet."""
-    given = GRAPHS[case.graph]
-    topology = Topology(indptr=given.indptr, indices=given.indices, relation=given.relation, weight=given.weight)
-    return step_of(problem_of(case, FullGraphShard(topology), way.batches), way.reference)
+    return step_of(problem_of(case, FullGraphShard(underived(GRAPHS[case.graph])), way.batches), way.reference)
+
+
+def underived(given: Topology) -> Topology:
+    """The same edges, that nothing was derived from yet."""
+    return Topology(indptr=given.indptr, indices=given.indices, relation=given.relation, weight=given.weight)
 
 
 def references(keys: Iterable[Key]) -> Found:

@@ -27,7 +27,7 @@ from outgrow.strategies.full import Full
 from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.tensor.strategy import TensorParallel
 from suites.cases import DEALS
-from suites.exactness import EPOCH, Gradient, step_of
+from suites.exactness import EPOCH, Gradient, step_of, underived
 from suites.hits import Hits
 from support import destinations_of, disk_folder, normal, random_topology, topology_of, whole_blocks, with_relations
 from thread_group import run_in_threads
@@ -115,8 +115,7 @@ def problem_of(case: Case, share: GraphShard) -> Problem:
 
 def fresh(case: Case) -> Topology:
     """The graph, with edges that nothing was derived from yet."""
-    given = GRAPHS[case.graph][0]
-    return Topology(indptr=given.indptr, indices=given.indices, relation=given.relation, weight=given.weight)
+    return underived(GRAPHS[case.graph][0])
 
 
 def pairs_of(case: Case, topology: Topology, key: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -13,7 +13,7 @@ from outgrow.runtime.distributed.comm import SingleProcessComm
 from outgrow.runtime.system.device import CPU, choose_device
 from suites import links
 from suites.cases import Case
-from suites.exactness import EVERY_CASE, GRAPHS, WAYS, Gradient, problem_of, reference, step_of
+from suites.exactness import EVERY_CASE, GRAPHS, WAYS, Gradient, problem_of, reference, step_of, underived
 
 ON_CPUS_ALONE = ("tensor-files",)
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
@@ -28,12 +28,9 @@ def expected(way: str, case: Case) -> Gradient:
 
 def share_on(place: torch.device, topology: Topology) -> FullGraphShard:
     """A share on edges that nothing was derived from yet."""
-    fresh = Topology(
-        indptr=topology.indptr, indices=topology.indices, relation=topology.relation, weight=topology.weight
-    )
     comm = SingleProcessComm()
     comm.device = choose_device(place.type, comm)
-    return FullGraphShard(fresh, comm)
+    return FullGraphShard(underived(topology), comm)
 
 
 def on_cpu(gradient: Gradient) -> Gradient:

@@ -109,7 +109,7 @@ def train(
         progress: Show progress on standard error.
         config: Options of the training loop; None for the defaults of `TrainConfig`.
         **options: ``device``, which workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA device each;
-            ``"auto"``, currently the CPU, leaves it to ``workers``. ``allow_changed_data``, whether to resume though
+            ``"auto"`` leaves it to ``workers``. ``allow_changed_data``, whether to resume though
             the contents of the graph have changed: what was measured on the former ones (scores, the best epoch)
             is forgotten. Also fields of `TrainConfig`, such as
             ``epochs=200``, which override ``config``; ``num_neighbors`` is ``fanout``.

@@ -184,7 +184,8 @@ def _compute_layer(
             return layer.update(x_dst, first_aggregate[first:last], block)
         return layer.update(x_dst, layer.aggregate(block, source, layer.target(x_dst)), block)
 
-    chunks = list(_destination_chunks(layer, whole, source.values.element_size(), chunk_bytes))
+    sizes = temporary_bytes(layer, source.values.element_size())
+    chunks = list(chunk_ranges(whole.edges.indptr.cpu(), *sizes, chunk_bytes))
     if len(chunks) <= 1:
         return update_chunk(whole, 0, num_dst)
     # Written chunk by chunk: concatenating would hold the output twice.
@@ -194,11 +195,16 @@ def _compute_layer(
     return out
 
 
-def _destination_chunks(layer: Layer, block: Block, number_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield the range of destinations of each chunk: as many as fit with their in-edges, at least one."""
-    row_bytes, edge_bytes = _temporary_bytes(layer, number_bytes)
-    indptr = block.edges.indptr.cpu()
-    num_dst = len(block.dst_nodes)
+def chunk_ranges(indptr: Tensor, row_bytes: int, edge_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield the range of destinations of each chunk: as many as fit with their in-edges, at least one.
+
+    Args:
+        indptr: ``[n + 1]`` int64, in memory; the ends of the in-edges of each destination.
+        row_bytes: Bytes of a destination.
+        edge_bytes: Bytes of an in-edge.
+        chunk_bytes: Bytes of a chunk.
+    """
+    num_dst = len(indptr) - 1
 
     def bytes_before(v: int) -> int:
         return v * row_bytes + int(indptr[v]) * edge_bytes
@@ -212,7 +218,7 @@ def _destination_chunks(layer: Layer, block: Block, number_bytes: int, chunk_byt
         first = last
 
 
-def _temporary_bytes(layer: Layer, number_bytes: int) -> tuple[int, int]:
+def temporary_bytes(layer: Layer, number_bytes: int) -> tuple[int, int]:
     """Return the temporary bytes of a destination, and those of each of its in-edges."""
     widths = layer.spec
     aggregation = layer.conv.aggregation

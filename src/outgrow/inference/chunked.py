@@ -9,7 +9,6 @@ node ids. With several workers each computes its own nodes, and asks others for 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import NamedTuple
@@ -25,10 +24,12 @@ from outgrow.engine.features.inputs import move_features_to_device
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
 from outgrow.engine.features.store import FeatureRequest, FeatureStore
 from outgrow.engine.features.stored_rows import StoredRows
+from outgrow.engine.inference import chunk_ranges, temporary_bytes
 from outgrow.engine.prefetch import prefetch_results
 from outgrow.engine.shard import GraphShard, layer_topology
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.inference.layer_nodes import LayerNodes, count_in_edges
+from outgrow.inference.padding import empty_output, pad_to_longest
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model, src_and_dst_rows
 from outgrow.ops import memory_pool
@@ -44,8 +45,8 @@ MEMORY_SHARE = 0.5
 CHUNK_BYTES = 128 << 20
 CHUNKS_IN_FLIGHT = 4
 """Chunks in memory at a time: being gathered, waiting, being sent, being computed."""
-_INDEX_BYTES = 20
-"""Bytes of an in-edge in a chunk: its position and its source, twice while sources are numbered."""
+_NUMBERING_BYTES = 12
+"""Bytes of an in-edge while its source gets a number in the chunk."""
 
 
 class InferenceMemory(NamedTuple):
@@ -160,7 +161,7 @@ class ChunkedInference:
             for chunk in chunks:
                 x = store.send_request(chunk.request).wait()
                 if chunk.block is None:
-                    yield chunk.first, _empty_output(layer, model, comm.device)
+                    yield chunk.first, empty_output(layer, model).to(comm.device)
                     continue
                 block = chunk.block.to(comm.device)
                 rows = move_features_to_device(x, comm, Kind.ACTIVATIONS if index else Kind.FEATURES)
@@ -171,21 +172,15 @@ class ChunkedInference:
 
     def _chunk_ranges(self, layer: Layer, nodes: Tensor) -> list[tuple[int, int]]:
         """Return the range of nodes of each chunk, equally many ranges on all workers."""
-        ranges = [*_cut(count_in_edges(self._shard, layer, nodes), *self._costs(layer), self._memory.chunk_bytes)]
-        most = max(self._comm.all_gather_object(len(ranges)), default=1)
-        return ranges + [(len(nodes), len(nodes))] * (max(1, most) - len(ranges))
-
-    def _costs(self, layer: Layer) -> tuple[int, int]:
-        """Return the bytes of an in-edge, with a source of its own, and of a node."""
-        spec = layer.spec
-        number = self._model.dtype.itemsize
+        spec, number = layer.spec, self._model.dtype.itemsize
+        row_bytes, edge_bytes = temporary_bytes(layer, number)
+        # Each edge may have a source of its own, whose rows a chunk gathers.
         source = spec.in_features + math.prod(spec.source) * (not spec.source_is_input) + spec.score
-        row = spec.in_features + math.prod(spec.target) + math.prod(spec.aggregate) + 2 * spec.out_features
-        edge = source + spec.aggregate[0]
-        if not (layer.conv.aggregation.sliceable or layer.conv.aggregation.additive):
-            # Nothing is known of a foreign aggregation, which may compute a row for each edge.
-            edge += spec.in_features + spec.out_features
-        return edge * number + _INDEX_BYTES, row * number
+        edge_bytes += source * number + _NUMBERING_BYTES
+        degree = count_in_edges(self._shard, layer, nodes)
+        ends = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+        ranges = chunk_ranges(ends, row_bytes, edge_bytes, self._memory.chunk_bytes)
+        return pad_to_longest([*ranges], (len(nodes), len(nodes)), self._comm)
 
 
 class _Tables:
@@ -216,17 +211,3 @@ class _Tables:
         for table, _ in self._held[:-1]:
             table.close()
         self._held = self._held[-1:]
-
-
-def _empty_output(layer: Layer, model: Model, device: torch.device) -> Tensor:
-    return torch.empty(0, layer.spec.out_features, dtype=model.dtype, device=device)
-
-
-def _cut(degree: Tensor, edge_bytes: int, node_bytes: int, chunk_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of nodes that fit with their in-edges, at least one node each."""
-    cost = torch.cat([degree.new_zeros(1), (degree * edge_bytes + node_bytes).cumsum(0)]).numpy()
-    first, count = 0, len(degree)
-    while first < count:
-        last = max(first + 1, bisect_right(cost, cost[first] + chunk_bytes, lo=first + 1) - 1)
-        yield first, last
-        first = last

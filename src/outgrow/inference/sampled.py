@@ -18,11 +18,12 @@ from outgrow.engine.features.store import FeatureRequest
 from outgrow.engine.minibatch_loop import make_sampler
 from outgrow.engine.prefetch import prefetch_results
 from outgrow.engine.shard import GraphShard
+from outgrow.inference.padding import empty_output, pad_to_longest
 from outgrow.nn.model import Model
 from outgrow.runtime.system.device import to_host
 
 _EPOCH = -1
-"""Part of the key of all draws; epochs of training are numbered from 0."""
+"""Part of the key of all draws; epochs of training are numbered from 1."""
 _STEP = 0
 """Part of the key, the same for all batches: a node has the same neighbours whichever batch and worker it is in."""
 
@@ -78,8 +79,7 @@ class SampledInference:
             for batch in batches:
                 x = store.send_request(batch.request).wait()
                 if not batch.blocks:
-                    out_features = model.layers_list()[-1].spec.out_features
-                    yield batch.nodes, torch.empty(0, out_features, dtype=model.dtype)
+                    yield batch.nodes, empty_output(model.layers_list()[-1], model)
                     continue
                 comm.ledger.add_count("edges_evaluated", sum(block.edges.num_edges for block in batch.blocks))
                 blocks = [block.to(comm.device) for block in batch.blocks]
@@ -87,6 +87,4 @@ class SampledInference:
 
     def _batches(self) -> list[Tensor]:
         """Return the nodes of each batch, equally many batches on all workers, at least one."""
-        own = [*torch.split(self._nodes, self._size)]
-        most = max(self._comm.all_gather_object(len(own)))
-        return own + [self._nodes[:0]] * (max(1, most) - len(own))
+        return pad_to_longest(torch.split(self._nodes, self._size), self._nodes[:0], self._comm)

@@ -44,7 +44,6 @@ class ModelEvaluator:
         self._evaluation = evaluation
         self._options = options
         self._reporter = reporter
-        self._uses_minibatches = uses_minibatches
         self._chooser = InferenceChooser(problem, execution, options.batches, uses_minibatches=uses_minibatches)
         self._validation = NO_INFERENCE
         if evaluation.has_validation:
@@ -110,5 +109,5 @@ class ModelEvaluator:
     def _report_choice(self, name: str, chosen: ChosenInference) -> None:
         self._problem.run_facts[name] = chosen.mode
         # Whole-graph strategies all do the same unless they are told otherwise.
-        if self._uses_minibatches:
+        if self._chooser.uses_minibatches:
             self._reporter.show_note(f"{name}: {chosen.mode}, {chosen.description}")

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from outgrow.graph.partition.partition import Partition
 from outgrow.graph.partition.partitioner import Partitioner, fill_empty_parts, require_in_range
+from outgrow.graph.partition.quality import count_cut_edges
 from outgrow.graph.topology import Topology
 from outgrow.ops.backend import as_numpy, serial_kernel
 
@@ -78,20 +79,11 @@ class FennelPartitioner(Partitioner):
             for _ in range(self.passes):
                 most = np.ceil((1 + self.imbalance) * mean)
                 _assign_nodes(indptr, indices, is_seed, part, loads, mean, most, share * _GAMMA * alpha)
-            cut = _count_cut_edges(indptr, indices, part)
+            cut, _ = count_cut_edges(indptr, indices, part, num_parts)
             if cut < least_cut:
                 best, least_cut = part, cut
         fill_empty_parts(best, num_parts, np.diff(indptr))
         return Partition.from_assignment(torch.from_numpy(best), num_parts)
-
-
-@serial_kernel
-def _count_cut_edges(indptr: Array, indices: Array, part: NDArray[np.int32]) -> int:
-    count = 0
-    for v in range(len(part)):
-        for e in range(indptr[v], indptr[v + 1]):
-            count += part[indices[e]] != part[v]
-    return count
 
 
 @serial_kernel

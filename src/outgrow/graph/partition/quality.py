@@ -61,7 +61,7 @@ def measure_quality(topology: Topology, partition: Partition) -> PartitionQualit
             repair="partition this graph",
         )
     num_parts = partition.num_parts
-    edge_cut, halo = _count_cut_edges(
+    edge_cut, halo = count_cut_edges(
         as_numpy(topology.indptr), as_numpy(topology.indices), as_numpy(partition.part), num_parts
     )
     nodes = partition.part_sizes.numpy()
@@ -84,8 +84,8 @@ def _max_over_mean(counts: Array) -> float:
     return float(counts.max() / counts.mean()) if counts.any() else 1.0
 
 
-def _count_cut_edges(indptr: Array, indices: Array, part: Array, num_parts: int) -> tuple[int, Array]:
-    """Count the cut edges and the halo of each part."""
+def count_cut_edges(indptr: Array, indices: Array, part: Array, num_parts: int) -> tuple[int, Array]:
+    """Return the number of cut edges, and the size of the halo of each part, ``[num_parts]``."""
     shares = balanced_work(indptr)
     # One bit for each part: few parts take a byte per node instead of eight.
     kind = np.dtype(np.uint8 if num_parts <= 8 else np.uint64)

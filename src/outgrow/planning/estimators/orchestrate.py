@@ -29,7 +29,7 @@ from outgrow.strategies.orchestrate.strategy import Orchestrate
 
 _USUAL_RATIO = 0.2
 _PER_HOT = 5
-"""Batches that it prefetches in addition to other strategies, and copies of the rows of hot nodes that it holds."""
+"""Copies of the rows of hot nodes that it holds."""
 _CPU_SIDE_BYTES = 48 << 20
 """Bytes of the CPU's model and threads, and of the queues between the CPU and the device."""
 
