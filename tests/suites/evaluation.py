@@ -82,10 +82,9 @@ def split_of(case: Case) -> tuple[Tensor, Tensor]:
     return nodes[nodes % 4 == 1], nodes[nodes % 5 == 3]
 
 
-def evaluate(place: WorkerContext, keys: list[Key], memory: InferenceMemory) -> dict[Key, Scores]:
+def evaluate(place: WorkerContext, keys: list[Key]) -> dict[Key, Scores]:
     """The scores of a worker."""
-    with patch.object(InferenceMemory, "of_worker", lambda *given: memory):
-        return {key: _evaluate(place, *key) for key in keys}
+    return {key: _evaluate(place, *key) for key in keys}
 
 
 def _evaluate(place: WorkerContext, name: str, mode: str, case: Case) -> Scores:
@@ -108,7 +107,9 @@ def _evaluate(place: WorkerContext, name: str, mode: str, case: Case) -> Scores:
 
 def scores_of(keys: list[Key], workers: int, memory: InferenceMemory) -> list[dict[Key, Scores]]:
     """The scores of each of some workers, which are threads."""
-    return run_in_threads(partial(evaluate, keys=keys, memory=memory), workers)
+    # Around the threads: if each patched, the last one to end would restore the patch of another.
+    with patch.object(InferenceMemory, "of_worker", lambda *given: memory):
+        return run_in_threads(partial(evaluate, keys=keys), workers)
 
 
 BROKEN: list[Key] = [("sampled", mode, CASES[0]) for mode in ("exact", "sampled")]
