@@ -254,8 +254,14 @@ def _unlock_cached_properties(modules: int) -> None:
                 each.lock = nullcontext()  # type: ignore[attr-defined]
 
 
-def run_in_threads(task: Callable[[WorkerContext], T], workers: int) -> list[T]:
-    """What each worker's task gives, by rank. Nobody hears its messages, nor stops it."""
+def run_in_threads(task: Callable[[WorkerContext], T], workers: int, *, hosts: int = 1) -> list[T]:
+    """What each worker's task gives, by rank. Nobody hears its messages, nor stops it.
+
+    Args:
+        task: What a worker does.
+        workers: Number of workers.
+        hosts: Number of hosts that they seem to be on; consecutive workers share a host.
+    """
     _unlock_cached_properties(len(sys.modules))
     sent = serialize_by_value(task)  # each has its own copy of a model, as a process would
     group, results, errors = ThreadGroup(workers), dict[int, T](), list[BaseException]()
@@ -263,7 +269,7 @@ def run_in_threads(task: Callable[[WorkerContext], T], workers: int) -> list[T]:
     def work(rank: int, folder: Path) -> None:
         group.turns.begin()
         try:
-            comm = ProcessGroupComm(ThreadRank(group, rank))
+            comm = ProcessGroupComm(ThreadRank(group, rank), host=f"host{rank * hosts // workers}")
             own: Callable[[WorkerContext], T] = pickle.loads(sent)
             results[rank] = own(
                 WorkerContext(

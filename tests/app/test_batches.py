@@ -11,7 +11,7 @@ import torch
 from tests.app.conftest import Command, planted
 
 import outgrow as og
-from outgrow.strategies.sampled import Sampled
+from outgrow.strategies.split.strategy import SplitParallel
 
 SHORT = ("--epochs", 3, "--hidden", 8, "--model", "gcn")
 BATCHES = (*SHORT, "--batch-size", 50, "--fanout", "4,3")
@@ -92,7 +92,8 @@ def test_relations_have_numbers_of_their_own(outgrow: Command, tmp_path: Path) -
         (("--strategy", "split", "--memory", "1GiB"), "split cannot keep to a limit"),
         (("--strategy", "split", "--set", "cache=-1"), "a cache cannot hold"),
         (("--strategy", "split", "--set", "partition=meti"), "metis-access"),
-        (("--strategy", "sampled", "--set", "cache=0.1"), "at least 2 workers"),
+        (("--strategy", "sampled", "--set", "cache=0.1"), "at least 2 hosts"),
+        (("--strategy", "sampled", "--set", "cache=0.1", "--workers", 2), "2 workers on 1 host"),
         (("--strategy", "split", "--set", "cache_scope=host"), "unknown option 'cache_scope'"),
     ],
 )
@@ -106,9 +107,9 @@ def test_mistakes(options: tuple[object, ...], said: str, outgrow: Command, npz:
 
 def test_options_are_recorded(outgrow: Command, npz: Path) -> None:
     cache = ("--set", "cache=16KiB", "--set", "cache_by=presampling")
-    outgrow("train", npz, *BATCHES, "--workers", 2, *cache, "--out", "run")
+    outgrow("train", npz, *BATCHES, "--strategy", "split", *cache, "--out", "run")
     config = json.loads(Path("run/config.json").read_text())
     assert config["strategy"] == {
-        "name": "sampled",
-        "options": Sampled(cache="16KiB", cache_by="presampling").options(),
+        "name": "split",
+        "options": SplitParallel(cache="16KiB", cache_by="presampling").options(),
     }

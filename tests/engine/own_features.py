@@ -1,4 +1,4 @@
-"""Features of which a worker knows its own rows only, and batches that workers ask for."""
+"""Features of which a worker knows only the rows of its host, and batches that workers ask for."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def sparse(dtype: torch.dtype = torch.float32) -> SparseRows:
     return SparseRows(indptr=ends, indices=torch.cat(columns), values=values, num_columns=COLUMNS)
 
 
-def known_to(features: Features, owner: Tensor, rank: int) -> Features:
-    """The same features as a worker may read them: of nodes that it does not own nothing but NaN."""
-    theirs = owner != rank
+def known_to(features: Features, owner: Tensor, ranks: list[int]) -> Features:
+    """The same features as a worker of a host may read them: of nodes that none of its workers owns nothing but NaN."""
+    theirs = ~torch.isin(owner.long(), torch.tensor(ranks))
     if isinstance(features, SparseRows):
         return features.with_values(
             torch.where(theirs.repeat_interleave(features.indptr.diff()), torch.nan, features.values)

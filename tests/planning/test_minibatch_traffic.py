@@ -31,7 +31,7 @@ from suites.sessions import Plan, Result, train_in_turn
 from support import sparse_rows
 from thread_group import run_in_threads
 
-WORKERS, EPOCHS = 3, 2
+WORKERS, HOSTS, EPOCHS = 3, 2, 2
 SPARSE = "sparse products@0.002"
 
 
@@ -97,7 +97,7 @@ def config_of(case: Case) -> TrainConfig:
 def estimate_of(case: Case) -> Traffic:
     config = config_of(case)
     work = make_workload(graph_of(case.graph), model_of(case), config.batch_config, config.seed)
-    place = WorkerLayout(workers=WORKERS)
+    place = WorkerLayout(workers=WORKERS, hosts=HOSTS)
     if isinstance(case.strategy, Migrate):
         return migrate_traffic(case.strategy, work, place)
     if isinstance(case.strategy, Orchestrate):
@@ -120,7 +120,7 @@ def runs() -> dict[str, Result]:
             name: Plan(folder / case.graph, model_of(case), config_of(case), case.strategy)
             for name, case in CASES.items()
         }
-        return run_in_threads(lambda place: train_in_turn(place, plans), WORKERS)[0]
+        return run_in_threads(lambda place: train_in_turn(place, plans), WORKERS, hosts=HOSTS)[0]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -94,22 +94,22 @@ def _evaluate(place: WorkerContext, name: str, mode: str, case: Case) -> Scores:
     execution = strategy.prepare(problem)
     evaluation = NodeEvaluation(problem, *split_of(case))
     options = EvaluationOptions(mode, mode, BatchConfig(size=EVALUATION_BATCH, fanout=FEW.fanout))
-    sent_before = comm.ledger.bytes_by_link[Link.PEER, Kind.FEATURES]
+    sent_before = comm.ledger.bytes_by_link[Link.NETWORK, Kind.FEATURES]
     evaluator = ModelEvaluator(
         problem, evaluation, options, execution, ProgressReporter(), uses_minibatches=strategy.uses_minibatches
     )
     val = evaluator.validate()
-    sent = comm.ledger.bytes_by_link[Link.PEER, Kind.FEATURES] - sent_before
+    sent = comm.ledger.bytes_by_link[Link.NETWORK, Kind.FEATURES] - sent_before
     final_val, test, logits = evaluator.score_result()
     execution.close()
     return Scores(val, final_val, test, str(problem.run_facts["validation"]), sent, logits)
 
 
-def scores_of(keys: list[Key], workers: int, memory: InferenceMemory) -> list[dict[Key, Scores]]:
+def scores_of(keys: list[Key], workers: int, memory: InferenceMemory, hosts: int = 2) -> list[dict[Key, Scores]]:
     """The scores of each of some workers, which are threads."""
     # Around the threads: if each patched, the last one to end would restore the patch of another.
     with patch.object(InferenceMemory, "of_worker", lambda *given: memory):
-        return run_in_threads(partial(evaluate, keys=keys), workers)
+        return run_in_threads(partial(evaluate, keys=keys), workers, hosts=min(hosts, workers))
 
 
 BROKEN: list[Key] = [("sampled", mode, CASES[0]) for mode in ("exact", "sampled")]

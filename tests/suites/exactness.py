@@ -14,6 +14,7 @@ import torch
 from layer_table import CONVS, OUT, RELATIONS, one_of_each
 from torch import Tensor
 
+from hosts import on_hosts, spread_over
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.layer_plan import has_fixed_weights
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
@@ -304,9 +305,11 @@ def part_of(case: Case, comm: Comm) -> PartitionShard:
 def gradients(place: WorkerContext, keys: Sequence[Key]) -> Found:
     """What ways give in some cases, as a worker that is a process has it."""
     found = {}
-    for pinned, mine in split_by_memory(keys):
-        with storage_reads(pinned):
-            found |= steps(place, mine)
+    # Rows of others are read here, from the same host, and asked for, from another.
+    with on_hosts(place.comm, spread_over(place.comm, 2)):
+        for pinned, mine in split_by_memory(keys):
+            with storage_reads(pinned):
+                found |= steps(place, mine)
     return found
 
 

@@ -56,7 +56,8 @@ def in_threads(keys: Sequence[Key], workers: int) -> list[Found]:
     found: list[Found] = [{} for _ in range(workers)]
     for pinned, mine in split_by_memory(keys):
         with storage_reads(pinned):
-            for rank, part in enumerate(run_in_threads(partial(steps, keys=mine), workers)):
+            # Rows of others are read here, from the same host, and asked for, from another.
+            for rank, part in enumerate(run_in_threads(partial(steps, keys=mine), workers, hosts=2)):
                 found[rank].update(part)
     return found
 

@@ -113,14 +113,13 @@ def remote_rows(
     return len(set[int]().union(*found)) if once else sum(map(len, found))
 
 
-def bytes_of_batch(traffic: Traffic, rows: int, time_steps: int, asks: int, workers: int) -> Counter[Kind]:
-    """What a batch sends, all workers together.
+def bytes_of_batch(traffic: Traffic, rows: int, time_steps: int, workers: int) -> Counter[Kind]:
+    """What a batch sends, all workers together, each on a host of its own.
 
     Args:
         traffic: The model.
         rows: Remote rows.
         time_steps: Between each and the next all models move.
-        asks: How often all workers ask for rows.
         workers: Number of workers.
     """
     sizes = [parameter.numel() for parameter in traffic.build().parameters()]
@@ -130,7 +129,7 @@ def bytes_of_batch(traffic: Traffic, rows: int, time_steps: int, asks: int, work
         {
             Kind.FEATURES: rows * traffic.row,
             Kind.IDS: rows * LONG,
-            Kind.METRICS: asks * LONG * workers * (workers - 1) + ring(LONG, workers),  # how many rows; the loss
+            Kind.METRICS: ring(LONG, workers),  # the loss
             Kind.PARAMETERS: moves * values + ring(grads, workers),  # the sum of gradients counts as parameters
             Kind.GRADIENTS: moves * grads,
         }
@@ -152,13 +151,18 @@ def bytes_of_run(traffic: Traffic, way: Migrate, workers: int) -> Counter[Kind]:
     sampler = NeighborSampler(views, FEW.fanout_per_hop(len(views)), SEED)
     time_steps = time_steps_of(way, workers)
     for epoch in EPOCHS:
-        for step, seeds in enumerate(FEW.seeds_of_epoch(TRAIN, SEED, epoch)):
+        batches = FEW.seeds_of_epoch(TRAIN, SEED, epoch)
+        # Each request tells how many rows the next one is for; the number of the first is a message of its own.
+        asks = len(batches) * (1 if way.pregather else time_steps)
+        numbers = LONG * workers * (workers - 1)
+        found += Counter({Kind.METRICS: numbers, Kind.IDS: (asks - 1) * numbers})
+        for step, seeds in enumerate(batches):
             groups = seeds_met(way, seeds, owner, workers)
             rows = sum(
                 remote_rows(sampler, groups[rank], epoch, step, owner != rank, once=way.pregather)
                 for rank in range(workers)
             )
-            found += bytes_of_batch(traffic, rows, time_steps, 1 if way.pregather else time_steps, workers)
+            found += bytes_of_batch(traffic, rows, time_steps, workers)
     if way.move_model:
         judged = way.merge and way.time_steps is None
         if judged or time_steps < workers:  # time steps are dropped, or may be

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 from torch import Tensor
@@ -78,16 +79,16 @@ def hot_rows_without_dropout() -> Iterator[Hits]:
 @contextmanager
 def rows_for_the_cpu_misplaced() -> Iterator[Hits]:
     """Rows that other workers send to the CPU's thread are one place off."""
-    hits, right = Hits(), RemoteFeatureStore.send_request
+    hits, right = Hits(), RemoteFeatureStore._answer_request
 
-    def send_request(self: RemoteFeatureStore, request: FeatureRequest) -> PendingFeatures:
+    def answered(self: RemoteFeatureStore, request: FeatureRequest, *given: Any) -> PendingFeatures:
         remote = request.remote
         if remote is not None and threading.current_thread() is not threading.main_thread():
             hits.note(len(remote.positions) > 1)
             request = replace(request, remote=remote._replace(positions=remote.positions.roll(1)))
-        return right(self, request)
+        return right(self, request, *given)
 
-    with patch.object(RemoteFeatureStore, "send_request", send_request):
+    with patch.object(RemoteFeatureStore, "_answer_request", answered):
         yield hits
 
 

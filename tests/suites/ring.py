@@ -8,6 +8,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from hosts import hosts_of_their_own, on_hosts
 from outgrow.engine.batches import BatchConfig
 from outgrow.engine.minibatch_loop import MicroBatch, MiniBatchLoop
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
@@ -33,6 +34,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "cache by presampling": ("sage", {"cache": 0.25, "cache_by": "presampling"}),
 }
 """Kind of model and options of the strategy, by name."""
+SHARED_HOST = "shared host"
 
 
 class Seen(NamedTuple):
@@ -79,8 +81,10 @@ def model_of(kind: str) -> Model:
 
 
 def records_of(place: WorkerContext) -> dict[str, Record]:
-    """What a worker sees in all cases."""
-    return {name: record(place.comm, *case) for name, case in CASES.items()}
+    """What a worker sees in all cases, all workers on hosts of their own; and in one on a host that they share."""
+    with on_hosts(place.comm, hosts_of_their_own(place.comm)):
+        found = {name: record(place.comm, *case) for name, case in CASES.items()}
+    return {**found, SHARED_HOST: record(place.comm, "sage", {})}
 
 
 def record(comm: Comm, kind: str, options: dict[str, Any]) -> Record:

@@ -81,14 +81,14 @@ def mean_over_own_seeds() -> Iterator[Hits]:
 @contextmanager
 def rows_of_others_misplaced() -> Iterator[Hits]:
     """Rows that other workers send are one place off."""
-    hits, right = Hits(), RemoteFeatureStore.send_request
+    hits, right = Hits(), RemoteFeatureStore._answer_request
 
-    def send_request(self: RemoteFeatureStore, request: FeatureRequest) -> PendingFeatures:
+    def answered(self: RemoteFeatureStore, request: FeatureRequest, *given: Any) -> PendingFeatures:
         remote = request.remote
         if remote is not None:
             hits.note(len(remote.positions) > 1)
             request = replace(request, remote=remote._replace(positions=remote.positions.roll(1)))
-        return right(self, request)
+        return right(self, request, *given)
 
-    with patch.object(RemoteFeatureStore, "send_request", send_request):
+    with patch.object(RemoteFeatureStore, "_answer_request", answered):
         yield hits

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from hosts import hosts_of_their_own, on_hosts
 from outgrow.app.runs.local_workers import TrainingJob
 from outgrow.graph.graph import Graph, Split
 from outgrow.nn.model import Model
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Strategy
+from outgrow.strategies.sampled import Sampled
 from outgrow.training.config import TrainConfig
 from outgrow.training.trainer import EpochReport
 from planted import Planted
@@ -43,8 +45,14 @@ def train_in_turn(place: WorkerContext, plans: Mapping[Any, Plan]) -> dict[Any, 
     found = {}
     for name, plan in plans.items():
         told: list[object] = []
-        job = TrainingJob(**plan._asdict(), needs_checkpoints=False)
-        done = job(replace(place, send_message=told.append))
+        hosts, strategy = place.comm.hosts, plan.strategy
+        # The cache of `sampled` is for rows of other hosts: a single worker has none.
+        if isinstance(strategy, Sampled) and strategy.cache and len({*hosts}) == 1:
+            hosts = tuple(hosts_of_their_own(place.comm))
+            strategy = replace(strategy, cache=strategy.cache if place.comm.size > 1 else 0.0)
+        job = TrainingJob(**plan._replace(strategy=strategy)._asdict(), needs_checkpoints=False)
+        with on_hosts(place.comm, hosts):
+            done = job(replace(place, send_message=told.append))
         place.comm.ledger.bytes_by_link.clear()
         place.comm.ledger.counters.clear()
         place.comm.timeline.spans.clear()

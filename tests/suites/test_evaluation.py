@@ -134,7 +134,7 @@ def test_feature_bytes_are_those_of_the_nodes_that_are_read() -> None:
     topology = GRAPHS[case.graph]
     owner = DEALS[case.deal](topology.num_nodes, workers)
     key = ("sampled", "exact", case)
-    sent = sum(each[key].feature_bytes for each in scores_of([key], workers, MEMORY["ample"]))
+    sent = sum(each[key].feature_bytes for each in scores_of([key], workers, MEMORY["ample"], hosts=workers))
     needed = split_of(case)[0]
     for _ in model_of(case).layers_list()[1:]:
         needed = with_sources(needed, case)

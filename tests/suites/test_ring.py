@@ -10,7 +10,7 @@ import torch
 from outgrow.core.ledger import Kind, Link
 from outgrow.runtime.distributed.comm import SingleProcessComm
 from pool import run_workers
-from suites.ring import BATCHES, CASES, EPOCHS, FEATURES, NEAR, NODES, Record, owner_of, record, records_of
+from suites.ring import BATCHES, CASES, EPOCHS, FEATURES, NEAR, NODES, SHARED_HOST, Record, owner_of, record, records_of
 
 KINDS = ("sage", "gcn")
 WORKERS = [1, 2, pytest.param(3, marks=pytest.mark.slow), 4]
@@ -90,8 +90,10 @@ def test_the_ledger_counts_what_a_walk_over_the_batches_counts(workers: int, kin
         assert worker.counters["remote_rows"] == remote
         assert worker.counters["rows_loaded"] == sum(len(seen.rows) for seen in worker.seen)
         assert worker.counters["sampled_edges"] == sum(len(edges) for seen in worker.seen for edges in seen.edges)
-        assert worker.crossed.get((Link.PEER, Kind.FEATURES), 0) == answered * ROW_BYTES
-        assert worker.crossed.get((Link.PEER, Kind.IDS), 0) == remote * ID_BYTES
+        assert worker.crossed.get((Link.NETWORK, Kind.FEATURES), 0) == answered * ROW_BYTES
+        # Each message but the last of an epoch tells how many rows the next request is for.
+        told = (len(worker.seen) - EPOCHS) * (workers - 1)
+        assert worker.crossed.get((Link.NETWORK, Kind.IDS), 0) == (remote + told) * ID_BYTES
         assert (remote > 0) == (workers > 1)
         assert worker.seen[0].seeds
 
@@ -105,6 +107,15 @@ def test_caches_change_what_travels_and_nothing_else(workers: int, case: str) ->
         assert hits > 0
         assert hits + misses == bare.counters["remote_rows"]
         assert cached.counters["remote_rows"] == misses
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_workers_of_one_host_read_rows_themselves(workers: int) -> None:
+    for shared, apart in zip(records(workers, SHARED_HOST), records(workers, "sage"), strict=True):
+        assert same(shared, apart)
+        assert shared.counters["remote_rows"] == apart.counters["local_peer_rows"] == 0
+        assert shared.counters["local_peer_rows"] == apart.counters["remote_rows"] > 0
+        assert {kind for _, kind in shared.crossed} == {Kind.PARAMETERS, Kind.METRICS}  # gradients and losses
 
 
 @pytest.mark.parametrize("case", ["one thread", "four threads"])

@@ -78,7 +78,7 @@ def select_strategy(
     if choice != "auto" or options:
         chosen, reason = resolve_strategy(choice, options, batches=not config.batch_config.is_full_graph)
         validate_strategy(graph, model, chosen, config)
-        chosen.validate_workers(cluster.workers)
+        chosen.validate_workers(cluster.workers, cluster.hosts)
         validate_memory(chosen, graph, model, config, workers=cluster.workers, device=cluster.device)
         return chosen, reason
     return plan_strategy(graph, model, config, cluster)

@@ -1,11 +1,13 @@
 """Training on sampled neighbourhoods: each worker samples around its seeds, fetches features, and computes.
 
-Sampling and gathering of later batches overlap with the computation, and so does the exchange of the rows
-that the next group of seeds needs from other workers.
+Sampling and gathering of later batches overlap with the computation, and so does the exchange of rows with workers of
+other hosts, by a thread of its own.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple
@@ -18,9 +20,10 @@ from outgrow.core.deprecation import renamed_arguments, renamed_members
 from outgrow.engine.batches import BatchConfig, count_sampled_layer
 from outgrow.engine.features.assembly import AwaitableFeatures
 from outgrow.engine.features.inputs import move_features_to_device
-from outgrow.engine.features.store import FeatureRequest, FeatureStore
+from outgrow.engine.features.remote import RemoteFeatureStore
+from outgrow.engine.features.store import FeatureRequest
 from outgrow.engine.model_migration import MicroBatchPlan, send_model
-from outgrow.engine.prefetch import prefetch_results
+from outgrow.engine.prefetch import BackgroundWorker, prefetch_results
 from outgrow.engine.shard import layer_topology
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
@@ -34,6 +37,8 @@ from outgrow.runtime.distributed.comm import Comm
 
 Loss = Callable[[Tensor, Tensor, int], Tensor]
 _SPARE = 0.5  # no two batches are of one size
+EXCHANGED_AHEAD = 3
+"""Batches beside those being sampled while requests are exchanged: one to be sent, one on its way, one received."""
 
 
 @renamed_members(of="from_options")
@@ -87,6 +92,10 @@ class MicroBatch(NamedTuple):
     is_last: bool
 
 
+_FetchedMicroBatch = tuple[MicroBatch, AwaitableFeatures | None]
+"""A micro-batch with its rows on the way; None if an earlier time step has them."""
+
+
 class MiniBatchLoop:
     """Mini-batch epochs of one worker. Final.
 
@@ -107,7 +116,7 @@ class MiniBatchLoop:
         model: Model,
         comm: Comm,
         sampler: NeighborSampler,
-        feature_store: FeatureStore,
+        feature_store: RemoteFeatureStore,
         loss: Loss,
         *,
         prefetch: PrefetchConfig,
@@ -120,6 +129,8 @@ class MiniBatchLoop:
         self.loss = loss
         self.prefetch = prefetch
         self.gather_once = gather_once
+        # The thread of an epoch that was closed early may still be exchanging when the next epoch starts its own.
+        self._exchange_lock = threading.Lock()
 
     def steps(
         self, epoch: int, batches: Sequence[Tensor], plan_batch: Callable[[Tensor], MicroBatchPlan], first: int = 0
@@ -140,14 +151,11 @@ class MiniBatchLoop:
         def sample_step(step: int) -> list[MicroBatch]:
             return self._sample_batch(epoch, step, plan_batch(batches[step]), len(batches[step]))
 
-        numbers = range(first, len(batches))
-        with closing(
-            prefetch_results(sample_step, numbers, threads=self.prefetch.threads, max_ahead=self.prefetch.batches - 1)
-        ) as sampled:
+        with closing(self._fetch_ahead(sample_step, range(first, len(batches)))) as fetched:
             total = torch.zeros((), dtype=torch.float64)
             timeline = self.comm.timeline
-            ready = timeline.record_waits("wait for batches", sampled)
-            for micro_batch, x in self._wait_for_rows(each for batch in ready for each in batch):
+            ready = timeline.record_waits("wait for batches", fetched)
+            for micro_batch, x in self._wait_for_rows(ready):
                 if micro_batch.hop:
                     with timeline.span("models travel"):
                         send_model(self.model, self.comm, micro_batch.hop)
@@ -184,27 +192,55 @@ class MiniBatchLoop:
             *torch.split(positions, [len(each) for each in nodes])
         ]
 
-    def _wait_for_rows(self, micro_batches: Iterable[MicroBatch]) -> Iterator[tuple[MicroBatch, Features]]:
+    def _wait_for_rows(self, micro_batches: Iterable[_FetchedMicroBatch]) -> Iterator[tuple[MicroBatch, Features]]:
         """Yield micro-batches with their features."""
         x: Features | None = None
-        for micro_batch, pending in self._send_requests(micro_batches):
+        for micro_batch, pending in micro_batches:
             # Later time steps of a batch read the rows that its first one has fetched.
             if pending is not None:
                 x = pending.wait()
             assert x is not None
             yield micro_batch, x if micro_batch.row_positions is None else index_rows(x, micro_batch.row_positions)
 
-    def _send_requests(
-        self, micro_batches: Iterable[MicroBatch]
-    ) -> Iterator[tuple[MicroBatch, AwaitableFeatures | None]]:
-        """Yield micro-batches with their pending features, requested one micro-batch ahead."""
+    def _fetch_ahead(
+        self, sample_step: Callable[[int], list[MicroBatch]], steps: Sequence[int]
+    ) -> Generator[_FetchedMicroBatch]:
+        """Yield the micro-batches of some steps, sampled in threads, with their rows on the way."""
+        exchanges = self.feature_store.exchanges_rows
+        in_flight = EXCHANGED_AHEAD if exchanges else 0
+        sampled = prefetch_results(
+            sample_step, steps, threads=self.prefetch.threads, max_ahead=max(0, self.prefetch.batches - in_flight)
+        )
+        if not exchanges:
+            with closing(sampled):
+                for micro_batch in _flatten(sampled):
+                    request = micro_batch.request
+                    yield micro_batch, None if request is None else self.feature_store.send_request(request)
+            return
+        # One thread, not a pool: all workers must send the requests of batches in the same order.
+        worker = BackgroundWorker(
+            _identity, self._exchange_requests(sampled), lock=self._exchange_lock, name="outgrow-exchange"
+        )
+        with closing(worker):
+            yield from worker
 
-        def send(micro_batch: MicroBatch) -> tuple[MicroBatch, AwaitableFeatures | None]:
-            request = micro_batch.request
-            return micro_batch, None if request is None else self.feature_store.send_request(request)
+    def _exchange_requests(self, sampled: Generator[list[MicroBatch]]) -> Iterator[_FetchedMicroBatch]:
+        """Yield micro-batches whose requests were sent; in the thread that exchanges them."""
+        waiting = deque[MicroBatch]()
 
-        # No threads: the computing thread sends, so that all workers send in the same order.
-        return prefetch_results(send, micro_batches, threads=0, max_ahead=1)
+        def note_requests() -> Iterator[FeatureRequest]:
+            for micro_batch in _flatten(sampled):
+                waiting.append(micro_batch)
+                if micro_batch.request is not None:
+                    yield micro_batch.request
+
+        # Ended here, in the thread that it runs in.
+        with closing(sampled), closing(self.feature_store.send_requests(note_requests())) as answered:
+            for pending in answered:
+                yield waiting.popleft(), pending
+                # Time steps without a request of their own follow the one that asked for all.
+                while waiting and waiting[0].request is None:
+                    yield waiting.popleft(), None
 
     def _train_micro_batch(self, epoch: int, micro_batch: MicroBatch, x: Features) -> Tensor:
         """Return the worker's share of the loss, and add to the gradients."""
@@ -227,3 +263,11 @@ class MiniBatchLoop:
         for block in micro_batch.blocks:
             count_sampled_layer(comm.ledger, block.edges)
         return loss
+
+
+def _flatten(batches: Iterable[list[MicroBatch]]) -> Iterator[MicroBatch]:
+    return (micro_batch for batch in batches for micro_batch in batch)
+
+
+def _identity(fetched: _FetchedMicroBatch) -> _FetchedMicroBatch:
+    return fetched

@@ -143,7 +143,8 @@ class ChunkedInference:
             table.write_range(first, to_host(out))
         assert table is not None
         tables.release_older()
-        return RemoteFeatureStore(self._shard, StoredRows(table, nodes), table.dtype, kind=Kind.ACTIVATIONS)
+        rows = StoredRows(table, nodes)
+        return RemoteFeatureStore(self._shard, rows, table.dtype, kind=Kind.ACTIVATIONS, owned_only=True)
 
     def _compute_chunks(self, index: int, store: FeatureStore) -> Iterator[tuple[int, Tensor]]:
         """Yield the first node and the output ``[k, O]`` of each chunk; at least one chunk, which may be empty."""

@@ -165,8 +165,12 @@ def halo_numbers(model: ModelSizes) -> int:
 
 
 def add_feature_requests(traffic: Bytes, rows: Matrix, row_bytes: float, layout: WorkerLayout) -> None:
-    """Add the feature rows ``[P, P]`` that the first worker requests from the second, and the ids in the requests."""
+    """Add the feature rows ``[P, P]`` of the second worker's nodes that the first needs, and the ids in its requests.
+
+    Workers of one host read each other's rows without a request.
+    """
     requested = layout.sum_by_link(rows)
+    requested.pop(Link.PEER, None)
     add_bytes(traffic, Kind.FEATURES, requested, round(row_bytes))
     add_bytes(traffic, Kind.IDS, requested, ID_BYTES)
 

@@ -71,11 +71,12 @@ class SamplingSpec(NamedTuple):
         views: For each layer, whether self-loops are added.
         seed: Seed of the run.
         partition: Name of the partition method.
-        cache_rows: Rows of other workers' nodes that each worker caches, the hottest by `cache_by`.
+        cache_rows: Rows of other hosts' nodes that each worker caches, the hottest by `cache_by`.
         cache_by: ``"degree"``, or ``"presampling"``: the rows requested most in the batches of one epoch that is
             sampled but not trained.
         time_steps: Time steps in which models migrate to the seeds; None if each worker computes its own seeds.
         pregather: Whether rows that several time steps need are requested only once.
+        workers_per_host: Consecutive workers that share a host, and so the features.
     """
 
     batches: BatchConfig
@@ -86,6 +87,7 @@ class SamplingSpec(NamedTuple):
     cache_by: str = "degree"
     time_steps: int | None = None
     pregather: bool = True
+    workers_per_host: int = 1
 
 
 class GatherStats(NamedTuple):
@@ -93,7 +95,7 @@ class GatherStats(NamedTuple):
 
     Attributes:
         rows: Rows of all workers.
-        remote_rows: ``[P, P]`` float64, rows that the first worker requests from the second.
+        remote_rows: ``[P, P]`` float64, rows of the second worker's nodes that the first needs and has not cached.
         row_entries: Stored entries of one of these.
     """
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from outgrow.core.deprecation import renamed_members, renamed_names, renamed_options
 from outgrow.core.errors import InputError
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
-from outgrow.engine.features.store import FeatureStore
+from outgrow.engine.features.remote import RemoteFeatureStore
 from outgrow.engine.full_graph import FullGraphEpoch
 from outgrow.engine.inference import infer_shard
 from outgrow.engine.minibatch_loop import MiniBatchLoop, PrefetchConfig
@@ -138,7 +138,7 @@ class MiniBatchExecution:
         self,
         problem: Problem,
         sampler: NeighborSampler,
-        feature_store: FeatureStore,
+        feature_store: RemoteFeatureStore,
         plan_batch: Callable[[Tensor], MicroBatchPlan],
         *,
         labels: Callable[[Tensor], Tensor],
@@ -269,8 +269,8 @@ class Strategy(ABC):
                 repair="leave batch_size and fanout out, or choose strategy full, offload or tensor",
             )
 
-    def validate_workers(self, num_workers: int) -> None:  # noqa: B027 - most strategies refuse no number
-        """Check that its options have a use on a number of workers; by default they have.
+    def validate_workers(self, num_workers: int, num_hosts: int) -> None:  # noqa: B027 - most strategies refuse none
+        """Check that its options have a use on so many workers and hosts; by default they have.
 
         Raises:
             InputError: An option would be ignored.

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_options
-from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice, validate_positive
-from outgrow.engine.features.cache import CacheSpec, compute_hotness, validate_cache
+from outgrow.engine.features.cache import CacheSpec, compute_hotness, require_other_hosts, validate_cache
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
 from outgrow.engine.minibatch_loop import PrefetchConfig, make_sampler
 from outgrow.engine.model_migration import MicroBatchPlan
@@ -39,8 +38,8 @@ class Sampled(Strategy):
             partition``.
         sampling_threads: Threads of a worker that sample batches; None for half as many as compute.
         prefetch: Batches sampled, or being sampled, ahead of the one being computed.
-        cache: Size of a cache of rows that other workers own, as bytes (``"64MiB"``) or as a share of all
-            rows (0.1).
+        cache: Size of a cache of rows that workers of other hosts own, as bytes (``"64MiB"``) or as a share of
+            all rows (0.1).
         cache_by: Which rows are cached: those of the nodes with most out-edges (``"degree"``), or those that
             a worker requests most often in an epoch that is sampled first and not trained
             (``"presampling"``).
@@ -68,19 +67,13 @@ class Sampled(Strategy):
         """Return the options by name."""
         return asdict(self)
 
-    def validate_workers(self, num_workers: int) -> None:
-        """Check that there are other workers whose rows can be cached.
+    def validate_workers(self, num_workers: int, num_hosts: int) -> None:
+        """Check that there are other hosts whose rows can be cached.
 
         Raises:
             InputError: There are none, but a cache is asked for.
         """
-        if self.cache and num_workers == 1:
-            raise InputError(
-                "one worker has no rows of others to cache",
-                needed="at least 2 workers, or no cache",
-                got=f"cache {self.cache} on 1 worker",
-                repair="leave cache out (--set cache=0 for a run that is resumed), or train on more workers",
-            )
+        require_other_hosts(self.cache, num_workers, num_hosts)
 
     def prepare(self, problem: Problem) -> Execution:
         """Return the execution that trains the problem."""

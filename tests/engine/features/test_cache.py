@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import product
 from typing import NamedTuple
 
@@ -13,13 +11,14 @@ import torch
 from torch import Tensor
 
 from engine.own_features import COLUMNS, NODES, as_dense, batch, dense, known_to, sparse
+from hosts import hosts_of_their_own, on_hosts
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind, Link
 from outgrow.engine.features.cache import CacheSpec, assign_cache, count_accesses, count_out_degrees, hottest_owned
 from outgrow.engine.features.remote import RemoteFeatureStore
 from outgrow.engine.shard import PartitionShard
 from outgrow.nn.layer import Features
-from outgrow.runtime.distributed.comm import Comm, ProcessGroupComm, SingleProcessComm
+from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from suites.checks import named, on_workers
 from support import destinations_of, normal, random_topology
 from thread_group import run_in_threads
@@ -27,8 +26,8 @@ from thread_group import run_in_threads
 WORKERS, BATCHES = 4, 5
 GRAPH = random_topology(NODES, 200)
 OWNER = (torch.arange(NODES) * 7 % NODES % WORKERS).to(torch.int16)
-ONE_HOST, TWO_HOSTS = ("a",) * WORKERS, ("a", "b", "a", "b")
-HOSTS = (ONE_HOST, TWO_HOSTS, ("a", "b", "b", "b"))
+TWO_HOSTS = ("a", "b", "a", "b")
+HOSTS = (TWO_HOSTS, ("a", "b", "b", "b"), tuple("abcd"))
 DEGREE = [int((GRAPH.indices == node).sum()) for node in range(NODES)]
 
 
@@ -51,17 +50,21 @@ class Layout(NamedTuple):
         for me, host in enumerate(hosts):
             here = [worker for worker in range(WORKERS) if hosts[worker] == host] if place == "host" else [me]
             total = [sum(counts) for counts in zip(*(hotness[worker] for worker in here), strict=True)]
-            elsewhere = [node for node in range(NODES) if OWNER[node] not in here]
+            elsewhere = [node for node in range(NODES) if hosts[OWNER[node]] != host]
             hot = hottest(total, elsewhere, rows * len(here))
             kept[me] = [node for turn, node in enumerate(hot) if here[turn % len(here)] == me]
         return Layout(hosts, place, kept)
 
     def server(self, node: int, worker: int) -> int:
         """Who gives a worker the row of a node: itself, a worker of its host that keeps a copy, or the owner."""
-        if OWNER[node] == worker or node in self.kept[worker]:
+        if self.is_local(node, worker) or node in self.kept[worker]:
             return worker
         near = [peer for peer in range(WORKERS) if self.hosts[peer] == self.hosts[worker] and node in self.kept[peer]]
         return near[0] if near and self.place == "host" else int(OWNER[node])
+
+    def is_local(self, node: int, worker: int) -> bool:
+        """Whether a worker's host has the row of a node."""
+        return self.hosts[OWNER[node]] == self.hosts[worker]
 
     def link(self, worker: int, other: int) -> Link:
         """What is between two workers."""
@@ -77,8 +80,9 @@ def walk(layout: Layout, me: int) -> tuple[Counter[str], Counter[tuple[Link, Kin
             server = layout.server(node, worker)
             if worker == me:
                 counts["rows_loaded"] += 1
+                counts["local_peer_rows"] += layout.is_local(node, me) and OWNER[node] != me
                 counts["remote_rows"] += server != me
-                counts["cache_hits"] += server != int(OWNER[node])
+                counts["cache_hits"] += server != int(OWNER[node]) and not layout.is_local(node, me)
                 counts["cache_misses"] += server == int(OWNER[node]) != me
                 sent[layout.link(me, server), Kind.IDS] += 8 * (server != me)
             elif server == me:
@@ -86,22 +90,11 @@ def walk(layout: Layout, me: int) -> tuple[Counter[str], Counter[tuple[Link, Kin
     return counts, sent
 
 
-@contextmanager
-def on_hosts(comm: Comm, hosts: tuple[str, ...]) -> Iterator[None]:
-    """The same workers as if they were on these hosts."""
-    assert isinstance(comm, ProcessGroupComm)
-    before = comm.hosts, comm.links
-    comm.hosts = hosts
-    comm.links = [Link.PEER if host == hosts[comm.rank] else Link.NETWORK for host in hosts]
-    yield
-    comm.hosts, comm.links = before
-
-
 def tried(comm: Comm, hosts: tuple[str, ...], features: Features, chosen: CacheSpec) -> tuple[bool, RemoteFeatureStore]:
     """Whether every row is right with a cache; the ledger then holds what the batches took, not the filling."""
     with on_hosts(comm, hosts):
         share = PartitionShard(GRAPH, OWNER, comm)
-        store = RemoteFeatureStore(share, known_to(features, OWNER, comm.rank), torch.float64, chosen)
+        store = RemoteFeatureStore(share, known_to(features, OWNER, comm.local_ranks), torch.float64, chosen)
         comm.ledger.bytes_by_link.clear()
         rows = [store.send_request(store.prepare_request(batch(comm.rank, number))).wait() for number in range(BATCHES)]
     whole = as_dense(features).double()
@@ -115,7 +108,7 @@ def asked_for(worker: int) -> Tensor:
 
 
 def caches_save_what_they_should(comm: Comm) -> None:
-    """Each place and each way to judge; on one host, on two, and on two of unequal size."""
+    """Each place and each way to judge; on two hosts, on two of unequal size, and on four."""
     wrong = []
     ways = {
         "degree": (count_out_degrees(GRAPH), [DEGREE] * WORKERS),
@@ -139,15 +132,12 @@ def caches_save_what_they_should(comm: Comm) -> None:
 
 
 def a_host_caches_what_other_hosts_own(comm: Comm) -> None:
-    """All of it, if there is room: then no row crosses the network. On one host there is nothing to keep."""
+    """All of it, if there is room: then no row crosses the network."""
     everything = CacheSpec(hotness=torch.ones(NODES, dtype=torch.int64), size=0.5, scope="host")
     right, store = tried(comm, TWO_HOSTS, dense(), everything)
-    over_network = comm.ledger.bytes_by_link[Link.NETWORK, Kind.FEATURES]
-    _, alone = tried(comm, ONE_HOST, dense(), everything)
     assert right
-    assert over_network == 0
+    assert comm.ledger.bytes_by_link[Link.NETWORK, Kind.FEATURES] == 0
     assert len(as_dense(store.copies)) == NODES // 4
-    assert len(as_dense(alone.copies)) == 0
 
 
 def other_rows_are_cached_too(comm: Comm) -> None:
@@ -164,16 +154,18 @@ def other_rows_are_cached_too(comm: Comm) -> None:
 
 def filling_is_one_exchange_of_rows(comm: Comm) -> None:
     """Counted as features, and not as rows of a batch."""
-    share = PartitionShard(GRAPH, OWNER, comm)
+    hosts = tuple(hosts_of_their_own(comm))
     comm.ledger.bytes_by_link.clear()
     comm.ledger.counters.clear()
-    RemoteFeatureStore(share, dense(), torch.float32, CacheSpec(hotness=count_out_degrees(GRAPH), size=0.2))
-    kept = Layout.of(ONE_HOST, "worker", [DEGREE] * WORKERS, NODES // 5).kept
+    with on_hosts(comm, hosts):
+        shard = PartitionShard(GRAPH, OWNER, comm)
+        RemoteFeatureStore(shard, dense(), torch.float32, CacheSpec(hotness=count_out_degrees(GRAPH), size=0.2))
+    kept = Layout.of(hosts, "worker", [DEGREE] * WORKERS, NODES // 5).kept
     sent = sum(int(OWNER[node]) == comm.rank for nodes in kept for node in nodes)
     assert comm.ledger.bytes_by_link == {
-        (Link.PEER, Kind.METRICS): 8 * (WORKERS - 1),
-        (Link.PEER, Kind.IDS): 8 * len(kept[comm.rank]),
-        (Link.PEER, Kind.FEATURES): 4 * COLUMNS * sent,
+        (Link.NETWORK, Kind.METRICS): 8 * (WORKERS - 1),
+        (Link.NETWORK, Kind.IDS): 8 * len(kept[comm.rank]),
+        (Link.NETWORK, Kind.FEATURES): 4 * COLUMNS * sent,
     }
     assert not comm.ledger.counters
 
@@ -215,7 +207,7 @@ def test_batches_are_counted() -> None:
 )
 def test_the_size_of_a_cache(size: str | float, features: Features, rows: int) -> None:
     comm = SingleProcessComm()
-    comm.size, comm.hosts = 2, ("a", "a")
+    comm.size, comm.hosts = 2, ("a", "b")
     hot = CacheSpec(hotness=torch.arange(NODES) + 1, size=size)
     kept = assign_cache(hot, features, torch.ones(NODES, dtype=torch.int16), comm)
     assert kept.nodes.tolist() == list(range(NODES))[::-1][:rows]
@@ -224,7 +216,7 @@ def test_the_size_of_a_cache(size: str | float, features: Features, rows: int) -
 
 def test_own_and_cold_rows_are_not_kept() -> None:
     comm = SingleProcessComm()
-    comm.size, comm.hosts = 2, ("a", "a")
+    comm.size, comm.hosts = 2, ("a", "b")
     hot = CacheSpec(hotness=torch.tensor([9, 0, 1, 1, 3]), size=1.0)
     kept = assign_cache(hot, normal(5, 2), torch.tensor([0, 1, 1, 1, 1]), comm)
     assert kept.nodes.tolist() == [4, 2, 3]

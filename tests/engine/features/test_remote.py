@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.own_features import COLUMNS, NODES, as_dense, batch, dense, known_to, sparse
+from hosts import hosts_of_their_own, on_hosts
 from outgrow.core.ledger import Kind, Ledger, Link
 from outgrow.engine.features.assembly import DenseMatrixBuilder
 from outgrow.engine.features.cache import CacheSpec
@@ -31,6 +32,7 @@ WORKERS, BATCHES = 3, 6
 GRAPH = random_topology(NODES, 160)
 SCATTERED = torch.from_numpy(np.random.default_rng(0).integers(0, 2, NODES) * 2)  # worker 1 owns nothing
 RANGES = torch.arange(NODES, dtype=torch.int16) // 16
+COUNTERS = ("rows_loaded", "local_peer_rows", "remote_rows")
 CONVERSIONS = (
     (torch.float32, torch.float32),
     (torch.float32, torch.float64),
@@ -42,8 +44,9 @@ CONVERSIONS = (
 
 
 def store_on(comm: Comm, owner: Tensor, features: Features, dtype: torch.dtype) -> RemoteFeatureStore:
-    """A store whose worker knows the rows of its own nodes only."""
-    return RemoteFeatureStore(PartitionShard(GRAPH, owner, comm), known_to(features, owner, comm.rank), dtype)
+    """A store whose worker knows the rows of its own nodes only, on a host of its own."""
+    with on_hosts(comm, hosts_of_their_own(comm)):
+        return RemoteFeatureStore(PartitionShard(GRAPH, owner, comm), known_to(features, owner, [comm.rank]), dtype)
 
 
 def got(store: RemoteFeatureStore, nodes: Tensor) -> Features:
@@ -126,12 +129,69 @@ def only_remote_rows_travel(comm: Comm) -> None:
                 (crossed[Link.PEER, Kind.FEATURES], expected["bytes"]),
                 (crossed[Link.PEER, Kind.IDS], 8 * expected["remote_rows"]),
                 (crossed[Link.PEER, Kind.METRICS], 8 * (WORKERS - 1) * BATCHES),
-                (dict(counters), {name: expected[name] for name in ("rows_loaded", "remote_rows")}),
+                (dict(counters), {name: expected[name] for name in COUNTERS}),
             ]
     assert [pair for pair in pairs if pair[0] != pair[1]] == []
 
 
-CHECKS = named(every_row_is_right, sparse_rows_stay_sparse, several_batches_are_under_way, only_remote_rows_travel)
+def requests_may_be_sent_ahead(comm: Comm) -> None:
+    """By one message for each request and worker, which also tells the number of rows of the next one."""
+    pairs = []
+    for owner in (SCATTERED, RANGES):
+        store = store_on(comm, owner, dense(), torch.float32)
+        for count in (0, 1, BATCHES):
+            comm.ledger.bytes_by_link.clear()
+            comm.ledger.counters.clear()
+            batches = [batch(comm.rank, number) for number in range(count)]
+            rows = [as_dense(each.wait()) for each in store.send_requests(map(store.prepare_request, batches))]
+            crossed, told = comm.ledger.bytes_by_link, 8 * (WORKERS - 1)
+            remote = sum(int((owner[nodes] != comm.rank).sum()) for nodes in batches)
+            pairs += [
+                ([each.tolist() for each in rows], [dense()[nodes].tolist() for nodes in batches]),
+                (crossed[Link.PEER, Kind.METRICS], told * (count > 0)),
+                (crossed[Link.PEER, Kind.IDS], 8 * remote + told * max(0, count - 1)),
+                (comm.ledger.counters["remote_rows"], remote),
+            ]
+    assert [pair for pair in pairs if pair[0] != pair[1]] == []
+
+
+def rows_of_a_host_are_read(comm: Comm) -> None:
+    """Those of its other workers too, without a message; rows of other hosts come from their owners."""
+    pairs = []
+    for hosts in (("a", "a", "a"), ("a", "a", "b")):
+        near = [rank for rank, host in enumerate(hosts) if host == hosts[comm.rank]]
+        for owner in (SCATTERED, RANGES):
+            comm.ledger.bytes_by_link.clear()
+            comm.ledger.counters.clear()
+            with on_hosts(comm, hosts):
+                store = RemoteFeatureStore(
+                    PartitionShard(GRAPH, owner, comm), known_to(dense(), owner, near), torch.float32
+                )
+                found = [as_dense(got(store, batch(comm.rank, number))) for number in range(BATCHES)]
+            batches = [batch(comm.rank, number) for number in range(BATCHES)]
+            owners = [int(each) for nodes in batches for each in owner[nodes]]
+            expected = {
+                "rows_loaded": len(owners),
+                "local_peer_rows": sum(each in near and each != comm.rank for each in owners),
+                "remote_rows": sum(each not in near for each in owners),
+            }
+            pairs += [
+                ([each.tolist() for each in found], [dense()[nodes].tolist() for nodes in batches]),
+                (dict(comm.ledger.counters), expected),
+                (comm.ledger.bytes_by_link[Link.PEER, Kind.FEATURES], 0),
+            ]
+            assert store.exchanges_rows == (len(near) < WORKERS)
+    assert [pair for pair in pairs if pair[0] != pair[1]] == []
+
+
+CHECKS = named(
+    requests_may_be_sent_ahead,
+    rows_of_a_host_are_read,
+    every_row_is_right,
+    sparse_rows_stay_sparse,
+    several_batches_are_under_way,
+    only_remote_rows_travel,
+)
 
 
 test_three_workers = on_workers(CHECKS, WORKERS, run_in_threads)
@@ -146,7 +206,7 @@ def test_one_worker_reads_them_all(features: Features) -> None:
         nodes = batch(0, number)
         assert torch.equal(as_dense(got(store, nodes)), as_dense(features)[nodes].double())
     loaded = sum(len(batch(0, number)) for number in range(BATCHES))
-    assert ledger.counters == {"rows_loaded": loaded, "remote_rows": 0}
+    assert ledger.counters == {"rows_loaded": loaded, "local_peer_rows": 0, "remote_rows": 0}
     assert not ledger.bytes_by_link
 
 

@@ -143,9 +143,9 @@ def a_row_is_fetched_once_for_each_batch(comm: Comm) -> None:
     pairs = {}
     for number in (1, 2, 3):
         for once in (True, False):
-            before = comm.ledger.counters["remote_rows"]
+            before = comm.ledger.counters["local_peer_rows"]
             gradients(problem_of(comm), Migrate(move_model=True, time_steps=number, pregather=once))
-            added = comm.ledger.counters["remote_rows"] - before
+            added = comm.ledger.counters["local_peer_rows"] - before
             pairs[number, once] = added, rows_of_an_epoch(comm.rank, number, once=once)
     saved = comm.all_gather_object(pairs[3, False][0] - pairs[3, True][0])
     assert {name: pair for name, pair in pairs.items() if pair[0] != pair[1]} == {}

@@ -39,7 +39,8 @@ def strategy_facts(run: RunData) -> dict[str, str]:
         facts["rows of other workers"] = f"{counters.get('remote_rows', 0):,}"
     if run.strategy in ("migrate", "sampled"):
         rows = max(1, counters.get("rows_loaded", 0))
-        facts["rows loaded that another worker had"] = format_percent(counters.get("remote_rows", 0) / rows)
+        others = counters.get("local_peer_rows", 0) + counters.get("remote_rows", 0)
+        facts["rows loaded that another worker had"] = format_percent(others / rows)
         if "cache_hits" in counters:
             lookups = max(1, counters["cache_hits"] + counters.get("cache_misses", 0))
             facts["of these found in a cache"] = format_percent(counters["cache_hits"] / lookups)

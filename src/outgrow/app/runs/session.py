@@ -110,6 +110,8 @@ class Session:
         """Train, from the last checkpoint if ``resume``, and write the files of the run."""
         comm = self.comm
         directory = self.directory
+        # Once more: nodes of torchrun's group may turn out to be one host.
+        self.strategy.validate_workers(comm.size, len({*comm.hosts}))
         comm.device = choose_device(self.device, comm)
         # Before parameters move to a device: the probe is on the CPU.
         is_exact = self._is_exact()

@@ -31,15 +31,15 @@ _NODES_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CacheSpec:
-    """Specification of a cache of hot rows that other workers own.
+    """Specification of a cache of hot rows that workers of other hosts own.
 
     Attributes:
         hotness: ``[V]`` int64, how often this worker, or any, requests a node; nodes with 0 are not cached.
         size: Size of each worker's cache: bytes, such as ``"64MiB"``, or a share of all rows, such as 0.1.
             Sparse rows count with their mean size.
-        scope: ``worker``: each worker caches the hottest rows of all others. ``host``: the workers of a host
-            share a cache of the hottest rows of other hosts, each row on one of them (Quiver: Tan et al.
-            2023). On a single host that cache is empty, since all rows are there already.
+        scope: ``worker``: each worker caches the hottest rows of other hosts. ``host``: the workers of a host
+            share such a cache, each row on one of them (Quiver: Tan et al. 2023). On a single host there is
+            nothing to cache, since all rows are there already.
 
     Raises:
         InputError: The scope or the size is invalid.
@@ -57,8 +57,8 @@ class CacheAssignment(NamedTuple):
     """Assignment of cached rows to workers.
 
     Attributes:
-        holder: ``[V]`` int32, the worker to request each row from; the number of workers stands for the own
-            cache.
+        holder: ``[V]`` int32, the worker to request each row from: this one for rows that its host has, its
+            owner or whoever caches it for others; the number of workers stands for the own cache.
         nodes: ``[c]`` int64, nodes whose rows this worker caches, the hottest first.
     """
 
@@ -82,6 +82,21 @@ def validate_cache(size: str | float, scope: str, by: str = "degree") -> None:
             needed="a share from 0 to 1, or a size with a unit",
             got=repr(size),
             repair="write 0.1 or 64MiB, say",
+        )
+
+
+def require_other_hosts(size: str | float, num_workers: int, num_hosts: int) -> None:
+    """Check that a cache of rows of other hosts has a use.
+
+    Raises:
+        InputError: A cache is asked for, but all workers are on one host.
+    """
+    if size and num_hosts == 1:
+        raise InputError(
+            "one host has no rows of others to cache: its workers read all rows themselves",
+            needed="at least 2 hosts, or no cache",
+            got=f"cache {size}, {num_workers} worker{'s' * (num_workers > 1)} on 1 host",
+            repair="leave cache out (--set cache=0 for a run that is resumed), or train on more hosts",
         )
 
 
@@ -128,12 +143,12 @@ def assign_cache(cache: CacheSpec, features: RowSource, owner: Tensor, comm: Com
         comm: Communicator of the workers.
     """
     shared = _SCOPES[cache.scope]
-    here = [peer for peer, host in enumerate(comm.hosts) if host == comm.hosts[comm.rank]] if shared else [comm.rank]
+    here = comm.local_ranks if shared else [comm.rank]
     hotness = _sum_counts(cache.hotness, here, comm) if shared else cache.hotness
-    # Rows that a worker of the scope owns are never cached: they are as near already.
-    elsewhere = torch.tensor([peer not in here for peer in range(comm.size)])[owner.long()]
+    # Rows that a worker of the host owns are never cached: they are as near already.
+    elsewhere = torch.tensor([peer not in comm.local_ranks for peer in range(comm.size)])[owner.long()]
     chosen = hottest_nodes(hotness * elsewhere, len(here) * cache_capacity_rows(cache.size, features))
-    holder = owner.to(torch.int32, copy=True)
+    holder = torch.where(elsewhere, owner, comm.rank).to(torch.int32)
     # Round-robin, so that the load of the hottest rows is shared by all workers of the host.
     for turn, peer in enumerate(here):
         holder[chosen[turn :: len(here)]] = comm.size if peer == comm.rank else peer

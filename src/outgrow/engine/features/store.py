@@ -39,15 +39,17 @@ class FeatureRequest:
     Attributes:
         builder: Builder of the rows that are not cached on the device.
         num_rows: Number of these rows.
-        remote: Rows to fetch from other workers; None without other workers.
-        hits: Rows that are not the worker's own and are in a cache in memory, its own or a peer's.
-        misses: Rows that are not the worker's own and are in no such cache.
+        remote: Rows to fetch from other workers; None if there is nobody to fetch from.
+        local_peer_rows: Number of rows that other workers of this host own.
+        hits: Rows of other hosts that are in a cache in memory, the worker's own or a peer's.
+        misses: Rows of other hosts that are in no such cache.
         lookup: Positions of these rows and of those cached on the device; None for all in order.
     """
 
     builder: MatrixBuilder
     num_rows: int
     remote: RemoteRows | None = None
+    local_peer_rows: int = 0
     hits: int = 0
     misses: int = 0
     lookup: CacheLookup | None = None

@@ -9,7 +9,7 @@ from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import Estimate
 from outgrow.planning.estimators.sampled import data_parallel_parts, data_parallel_traffic
 from outgrow.planning.peak_memory import minibatch_peak_bytes
-from outgrow.planning.traffic import ID_BYTES, Traffic, WorkerLayout, add_bytes
+from outgrow.planning.traffic import ID_BYTES, Traffic, WorkerLayout, add_bytes, round_rows
 from outgrow.planning.workload import SamplingSpec, Workload
 from outgrow.strategies.migrate.strategy import Migrate
 
@@ -37,7 +37,8 @@ def migrate_traffic(strategy: Migrate, work: Workload, layout: WorkerLayout) -> 
     may_drop = time_steps < layout.workers or (strategy.merge and strategy.time_steps is None)
     if may_drop:
         # A dropped time step moves its seeds to workers that do not own them, so all need the labels of all seeds.
-        to_all = layout.broadcast_bytes(work.graph.train)
+        workers = layout.workers
+        to_all = layout.sum_by_link(round_rows(np.full((workers, workers), work.graph.train / workers)))
         add_bytes(traffic.once, Kind.FEATURES, to_all, _LABEL_BYTES)
         add_bytes(traffic.once, Kind.IDS, to_all, ID_BYTES)
     return traffic

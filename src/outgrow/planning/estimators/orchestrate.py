@@ -102,7 +102,8 @@ def orchestrate_parts(
     parts += feature_copy_parts(work, costs, rows, busy)
     # Copies to the device are a part already; what is left crosses between workers.
     between = {key: count for key, count in traffic.epoch.items() if key[0] in (Link.PEER, Link.NETWORK)}
-    return parts + transfer_parts(costs, Counter(between), 2 * found.steps, found.steps)
+    fetches = 2 if costs.layout.hosts > 1 else 0
+    return parts + transfer_parts(costs, Counter(between), fetches * found.steps, found.steps)
 
 
 def _hot_seconds(work: Workload, costs: CostModel, nodes: float, edges: float) -> float:

@@ -26,12 +26,16 @@ def sampled_traffic(strategy: Sampled, work: Workload, layout: WorkerLayout) -> 
 
     Each worker has its own cache.
     """
-    return data_parallel_traffic(work, layout, _sampling_spec(strategy, work))
+    return data_parallel_traffic(work, layout, _sampling_spec(strategy, work, layout))
 
 
-def _sampling_spec(strategy: Sampled, work: Workload) -> SamplingSpec:
+def _sampling_spec(strategy: Sampled, work: Workload, layout: WorkerLayout) -> SamplingSpec:
     cached = rows_within_size(strategy.cache, work.graph.nodes, work.graph.row_bytes)
-    return work.sampling_spec(strategy.partition)._replace(cache_rows=cached, cache_by=strategy.cache_by)
+    return work.sampling_spec(strategy.partition)._replace(
+        cache_rows=cached if layout.hosts > 1 else 0,
+        cache_by=strategy.cache_by,
+        workers_per_host=layout.workers_per_host,
+    )
 
 
 def data_parallel_traffic(work: Workload, layout: WorkerLayout, spec: SamplingSpec) -> Traffic:
@@ -69,14 +73,15 @@ def data_parallel_parts(
     found += batch_prep_parts(
         work, costs, stats.num_full_batches * edges, stats.num_full_batches * rows, busy, (threads, threads)
     )
-    return found + transfer_parts(costs, traffic.epoch, (_FETCHES + moves) * stats.steps, stats.steps)
+    fetches = _FETCHES if costs.layout.hosts > 1 else 0
+    return found + transfer_parts(costs, traffic.epoch, (fetches + moves) * stats.steps, stats.steps)
 
 
 def estimate_sampled(strategy: Sampled, work: Workload, costs: CostModel) -> Estimate:
     """Estimate `sampled`; each worker's cache adds to its memory."""
     traffic = sampled_traffic(strategy, work, costs.layout)
     workers = costs.layout.workers
-    stats = work.sampling.batch_stats(_sampling_spec(strategy, work), workers)
+    stats = work.sampling.batch_stats(_sampling_spec(strategy, work, costs.layout), workers)
     cached = round(int(stats.cached_rows.sum(1).max()) * work.graph.row_bytes)
     return Estimate(
         strategy=strategy,

@@ -285,8 +285,8 @@ class AnalyticGraph:
         copies = None
         if spec.cache_rows:
             copies = self.degrees.hottest_share(spec.cache_rows, self.degrees.degree)
-        kept = np.full((parts, parts), spec.cache_rows // max(1, parts - 1))
-        np.fill_diagonal(kept, 0)
+        host = np.arange(parts) // spec.workers_per_host
+        kept = spec.cache_rows // max(1, parts - spec.workers_per_host) * (host[:, None] != host)
         gathered = self._gather_stats(share, spec, parts, copies)
         return BatchStats(int(steps), full, self._neighborhood_stats(spec, levels, parts), gathered, kept)
 

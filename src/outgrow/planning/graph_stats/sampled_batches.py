@@ -137,12 +137,14 @@ class SampledBatches:
         return migration_schedule(seeds, homes, part, self.parts, self.parts - self.spec.time_steps).groups
 
     def _cached_nodes(self, part: int) -> Tensor:
-        """Return the nodes of other workers whose rows a worker caches."""
+        """Return the nodes of other hosts whose rows a worker caches."""
         if not self.spec.cache_rows:
             return torch.empty(0, dtype=torch.int64)
         hotness = compute_hotness(self.spec.cache_by, self.topology, lambda: self._presample_sources(part))
-        # Own nodes have a hotness of 0: their rows are there anyway.
-        return hottest_nodes(hotness * (self.owner != part), self.spec.cache_rows)
+        # Nodes of the own host have a hotness of 0: their rows are there anyway.
+        per_host = self.spec.workers_per_host
+        elsewhere = self.owner // per_host != part // per_host
+        return hottest_nodes(hotness * elsewhere, self.spec.cache_rows)
 
     def _presample_sources(self, part: int) -> Iterator[Tensor]:
         batches = self.epoch_seeds(BEFORE)

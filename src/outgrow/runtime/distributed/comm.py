@@ -99,9 +99,14 @@ class Comm(ABC):
         return Timeline()
 
     @property
+    def local_ranks(self) -> list[int]:
+        """Ranks of the workers on this host, including this one, ascending."""
+        return [rank for rank, host in enumerate(self.hosts) if host == self.hosts[self.rank]]
+
+    @property
     def local_world_size(self) -> int:
         """Number of workers on this host, including this one."""
-        return self.hosts.count(self.hosts[self.rank])
+        return len(self.local_ranks)
 
     @property
     def is_rank_zero(self) -> bool:
@@ -195,9 +200,14 @@ class SingleProcessComm(Comm):
 
 
 class ProcessGroupComm(Comm):
-    """Communicator of the group joined in ``distributed``: `torch.distributed`, or what stands in for it. Final."""
+    """Communicator of the group joined in ``distributed``: `torch.distributed`, or what stands in for it. Final.
 
-    def __init__(self, distributed: Any = dist) -> None:
+    Args:
+        distributed: Functions of `torch.distributed`.
+        host: Name of this worker's host; None for that of the system.
+    """
+
+    def __init__(self, distributed: Any = dist, host: str | None = None) -> None:
         self._dist = distributed
         self.rank = distributed.get_rank()
         self.size = distributed.get_world_size()
@@ -205,7 +215,7 @@ class ProcessGroupComm(Comm):
         self.links = [Link.PEER] * self.size
         self._tag, self._first_tag = 0, 0
         self.hosts, self.gpu_counts = zip(
-            *self.all_gather_object((socket.gethostname(), torch.cuda.device_count())), strict=True
+            *self.all_gather_object((host or socket.gethostname(), torch.cuda.device_count())), strict=True
         )
         self.links = [Link.PEER if host == self.hosts[self.rank] else Link.NETWORK for host in self.hosts]
         # The host names themselves were counted before the link of each peer was known.
