@@ -78,7 +78,7 @@ WAYS = {
     "sampled-everything": Way(Sampled(), Full()),
     "sampled": Way(Sampled(cache=0.2), Sampled(), FEW),
     "split-everything": Way(SplitParallel(), Full()),
-    "split": Way(SplitParallel(cache=0.1), Sampled(), FEW),
+    "split": Way(SplitParallel(cache=0.1, sampling_threads=2), Sampled(), FEW),
     "split-sources": Way(SplitParallel(partial_sums=False), Sampled(), FEW),
     "migrate": Way(Migrate(), Sampled(), FEW),
     "migrate-travel": Way(Migrate(move_model=True, merge=False), Sampled(), FEW),

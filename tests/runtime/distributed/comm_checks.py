@@ -122,16 +122,19 @@ def exchanged(line: Comm, calls: int, first: int) -> list[tuple[Tensor, Tensor]]
 
 
 def another_line_is_for_another_thread(comm: Comm) -> None:
-    """Calls of two threads do not meet, however many each makes; the same counts of rows are under way on both."""
-    aside, wrong = comm.background_comm, []
+    """Calls of three threads do not meet, however many each makes; the same counts of rows are under way on all."""
+    aside, third = comm.background_comms(2)
+    wrong = []
     for calls, calls_aside in ((40, 90), (90, 40), (0, 5)):
-        with ThreadPoolExecutor(1) as pool:
+        with ThreadPoolExecutor(2) as pool:
             other = pool.submit(exchanged, aside, calls_aside, 3)
+            others = pool.submit(exchanged, third, calls, 5)
             mine = exchanged(comm, calls, 0)
-            for name, pairs in (("line", mine), ("aside", other.result())):
+            for name, pairs in (("line", mine), ("aside", other.result()), ("third", others.result())):
                 wrong += [name for got, expected in pairs if not torch.equal(got, expected)]
     assert wrong == []
     assert comm.background_comm is aside
+    assert comm.size == 1 or [line is third for line in comm.background_comms(3)] == [False, True, False]
     assert (aside.rank, aside.size, aside.ledger) == (comm.rank, comm.size, comm.ledger)
 
 

@@ -37,6 +37,7 @@ STRATEGIES: dict[str, Strategy] = {
     "split with a cache": SplitParallel(cache=0.2),
     "split with a sampled cache": SplitParallel(cache="700B", cache_by="presampling", prefetch=1),
     "split without parts": SplitParallel(partial_sums=False, prefetch=2),
+    "split in three threads": SplitParallel(sampling_threads=3, prefetch=5),
 }
 
 
@@ -154,7 +155,14 @@ def test_options_that_are_refused(options: dict[str, Any], needed: str) -> None:
 
 
 def test_options_are_given_back() -> None:
-    given = {"partition": "range", "prefetch": 2, "cache": "1MiB", "cache_by": "presampling", "partial_sums": False}
+    given = {
+        "partition": "range",
+        "sampling_threads": 2,
+        "prefetch": 2,
+        "cache": "1MiB",
+        "cache_by": "presampling",
+        "partial_sums": False,
+    }
     assert SplitParallel(**given).options() == given
 
 

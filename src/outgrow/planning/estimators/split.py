@@ -67,16 +67,17 @@ def _layer_traffic(
     return moved
 
 
-def _split_parts(work: Workload, costs: CostModel, stats: SplitBatchStats, traffic: Traffic) -> list[EpochPart]:
+def _split_parts(
+    work: Workload, costs: CostModel, stats: SplitBatchStats, traffic: Traffic, threads: int | None
+) -> list[EpochPart]:
     """Return the parts of an epoch: workers sample and compute their own nodes, and exchange rows in each layer."""
     parts = minibatch_parts(work, costs, stats.neighborhood, stats.num_full_batches, stats.steps)
     busy = sum(part.seconds for part in parts)
     slowest = int(stats.neighborhood.edges.sum(1).argmax())
     edges = float(stats.neighborhood.edges[slowest].sum())
     rows = float(stats.neighborhood.rows[slowest, 0])
-    # Sampling exchanges node ids in the same order on all workers, so each has a single thread for it.
     parts += batch_prep_parts(
-        work, costs, stats.num_full_batches * edges, stats.num_full_batches * rows, busy, (1, None)
+        work, costs, stats.num_full_batches * edges, stats.num_full_batches * rows, busy, (threads, threads)
     )
     layers = work.model.layers
     # Sampling, then rows forward and gradients backward; raw features have no gradient.
@@ -94,6 +95,6 @@ def estimate_split(strategy: SplitParallel, work: Workload, costs: CostModel) ->
     return Estimate(
         strategy=strategy,
         traffic=traffic,
-        parts=tuple(_split_parts(work, costs, found, traffic)),
+        parts=tuple(_split_parts(work, costs, found, traffic, strategy.sampling_threads)),
         peak_bytes=minibatch_peak_bytes(work, costs, cut, found, strategy.prefetch),
     )

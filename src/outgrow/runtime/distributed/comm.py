@@ -24,7 +24,10 @@ from outgrow.runtime.distributed.async_exchange import AsyncAllToAll, SplitSizes
 from outgrow.runtime.distributed.async_exchange import CommunicationError as CommunicationError
 from outgrow.runtime.distributed.serialization import deserialize, serialize
 
-_TAGS = 1 << 30  # a communicator and its background one use different halves of the 31-bit tags: messages never mix
+# Of the 31-bit tags a communicator uses the lower half, and background ones parts of the upper: messages never mix.
+_TAGS = 1 << 30
+_BACKGROUND_TAGS = 1 << 25
+MAX_BACKGROUND_COMMS = _TAGS // _BACKGROUND_TAGS
 
 
 class ExchangeHandle(Protocol):
@@ -81,9 +84,17 @@ class Comm(ABC):
         """Return the objects of all workers, by rank, on all workers."""
 
     @property
-    @abstractmethod
     def background_comm(self) -> Comm:
-        """Second communicator of the same workers, for one background thread: all-to-all of CPU rows only."""
+        """The first of `background_comms`."""
+        return self.background_comms(1)[0]
+
+    @abstractmethod
+    def background_comms(self, count: int) -> Sequence[Comm]:
+        """Return more communicators of the same workers, each for one background thread: all-to-all of CPU rows only.
+
+        Args:
+            count: At most `MAX_BACKGROUND_COMMS`. Always the same ones.
+        """
 
     @abstractmethod
     def barrier(self) -> None:
@@ -187,10 +198,9 @@ class SingleProcessComm(Comm):
         """Return a list of that object."""
         return [value]
 
-    @property
-    def background_comm(self) -> Comm:
-        """This communicator itself."""
-        return self
+    def background_comms(self, count: int) -> Sequence[Comm]:
+        """Return this communicator itself."""
+        return [self] * count
 
     def barrier(self) -> None:
         """Do nothing."""
@@ -213,7 +223,8 @@ class ProcessGroupComm(Comm):
         self.size = distributed.get_world_size()
         self.ledger = Ledger()
         self.links = [Link.PEER] * self.size
-        self._tag, self._first_tag = 0, 0
+        self._tag, self._first_tag, self._num_tags = 0, 0, _TAGS
+        self._background: list[Comm] = []
         self.hosts, self.gpu_counts = zip(
             *self.all_gather_object((host or socket.gethostname(), torch.cuda.device_count())), strict=True
         )
@@ -240,7 +251,7 @@ class ProcessGroupComm(Comm):
         outgoing, incoming = (
             _split_bytes(part, sizes) for part, sizes in ((rows, split_sizes.send), (out, split_sizes.receive))
         )
-        self._tag = (self._tag + 1) % _TAGS
+        self._tag = (self._tag + 1) % self._num_tags
         tag = self._first_tag + self._tag
         calls: list[dist.P2POp] = []
         for step in range(1, self.size):
@@ -291,14 +302,17 @@ class ProcessGroupComm(Comm):
             self._count_bytes(peer, Kind.METRICS, longest)
         return [deserialize(part[: int(length)].numpy().data) for part, length in zip(parts, lengths, strict=True)]
 
-    @cached_property
-    def background_comm(self) -> Comm:
-        """Copy of this communicator with the other half of the tags."""
-        # Creates the cached timeline before the copy, so that both share it.
+    def background_comms(self, count: int) -> Sequence[Comm]:
+        """Return copies of this communicator, each with a part of the other half of the tags."""
+        assert count <= MAX_BACKGROUND_COMMS
+        # Creates the cached timeline before the copies, so that all share it.
         self.timeline  # noqa: B018
-        other = copy.copy(self)
-        other._tag, other._first_tag = 0, _TAGS
-        return other
+        while len(self._background) < count:
+            other = copy.copy(self)
+            other._tag, other._num_tags = 0, _BACKGROUND_TAGS
+            other._first_tag = _TAGS + len(self._background) * _BACKGROUND_TAGS
+            self._background.append(other)
+        return self._background[:count]
 
     def barrier(self) -> None:
         """Wait on the group's barrier."""

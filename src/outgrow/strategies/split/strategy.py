@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -36,8 +37,10 @@ from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model, layer_key
 from outgrow.ops import memory_pool
+from outgrow.ops.backend import num_threads
 from outgrow.ops.kernels.numerics import is_half
 from outgrow.ops.rng import fold_in
+from outgrow.runtime.distributed.comm import MAX_BACKGROUND_COMMS, Comm
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, inference_after_batches
 from outgrow.strategies.split.features import OwnFeatureStore
 from outgrow.strategies.split.layers import (
@@ -65,6 +68,8 @@ class SplitParallel(Strategy):
         partition: How nodes, and with them all work and all features, are assigned to workers: see ``outgrow
             partition``; or ``metis-access``, METIS balanced by seeds and by the in-edges of an epoch that is
             sampled first and not trained.
+        sampling_threads: Threads of a worker that sample batches, each with those of the other workers that
+            sample the same batch; None for half as many as compute.
         prefetch: Batches sampled, or being sampled, ahead of the one being computed.
         cache: Size of a worker's cache on its device, for rows of its own nodes, as bytes (``"64MiB"``) or as
             a share of all rows of the graph (0.1).
@@ -78,6 +83,7 @@ class SplitParallel(Strategy):
     uses_minibatches = True
 
     partition: str = PRESAMPLED_PARTITION
+    sampling_threads: int | None = None
     prefetch: int = 4
     cache: str | float = 0.0
     cache_by: str = "degree"
@@ -86,7 +92,7 @@ class SplitParallel(Strategy):
     def __post_init__(self) -> None:
         validate_choice("partition", self.partition, dict.fromkeys((PRESAMPLED_PARTITION, *WITHOUT_CHUNKS)))
         validate_cache(self.cache, "worker", self.cache_by)
-        validate_positive(self.name, prefetch=self.prefetch)
+        validate_positive(self.name, sampling_threads=self.sampling_threads, prefetch=self.prefetch)
 
     def options(self) -> dict[str, object]:
         """Return the options by name."""
@@ -122,6 +128,21 @@ class _SplitBatch(NamedTuple):
     request: FeatureRequest
 
 
+class _SamplingLane(NamedTuple):
+    """What one thread samples with.
+
+    Attributes:
+        sampler: Its sampler.
+        comm: Its communicator.
+        lock: Held as long as the thread runs: that of an epoch that was closed early may still be sampling when the
+            next epoch starts its own.
+    """
+
+    sampler: SplitSampler
+    comm: Comm
+    lock: threading.Lock
+
+
 class _SplitExecution:
     in_memory = True
 
@@ -130,22 +151,26 @@ class _SplitExecution:
         self.shard = problem.shard
         self.comm = problem.shard.comm
         self.prefetch = options.prefetch
-        # The thread of an epoch that was closed early may still be sampling when the next epoch starts its
-        # own.
-        self.work_lock = threading.Lock()
         self.layers = problem.model.layers_list()
         self.partial_sums = options.partial_sums
         layers = self.layers
         topology = self.shard.topology
-        self.sampler = SplitSampler(
-            [layer_topology(topology, layer) for layer in layers],
-            problem.batches.fanout_per_hop(len(layers)),
-            problem.seed,
-            owner=self.shard.owner if isinstance(self.shard, PartitionShard) else None,
-            rank=self.comm.rank,
-            size=self.comm.size,
-            weighted=problem.batches.weighted,
-        )
+        self.lanes = [
+            _SamplingLane(
+                SplitSampler(
+                    [layer_topology(topology, layer) for layer in layers],
+                    problem.batches.fanout_per_hop(len(layers)),
+                    problem.seed,
+                    owner=self.shard.owner if isinstance(self.shard, PartitionShard) else None,
+                    rank=self.comm.rank,
+                    size=self.comm.size,
+                    weighted=problem.batches.weighted,
+                ),
+                comm,
+                threading.Lock(),
+            )
+            for comm in self.comm.background_comms(self._num_lanes(options.sampling_threads))
+        ]
         kept = self._cached_nodes(options) if options.cache else None
         given = input_dtype(problem.model, problem.features)
         self.feature_store: FeatureStore = OwnFeatureStore(self.comm, problem.feature_rows, given, kept)
@@ -157,21 +182,40 @@ class _SplitExecution:
 
         timeline = self.comm.timeline
 
-        def sample_step(step: int) -> _SplitBatch:
+        def sample_step(step: int, lane: _SamplingLane) -> _SplitBatch:
             own_seeds = self.shard.filter_owned(seeds[step])
             with timeline.span("draw"):
-                hops = sample_cooperatively(self.sampler, self.comm.background_comm, own_seeds, epoch, step)
+                hops = sample_cooperatively(lane.sampler, lane.comm, own_seeds, epoch, step)
             with timeline.span("gather"):
                 request = self.feature_store.prepare_request(hops[0].own_nodes)
-            return _SplitBatch(
-                step, own_seeds, len(seeds[step]), [*map(self._plan_block, self.layers, hops, self.costs)], request
-            )
+            blocks = [self._plan_block(*each, lane.comm) for each in zip(self.layers, hops, self.costs, strict=True)]
+            return _SplitBatch(step, own_seeds, len(seeds[step]), blocks, request)
 
-        numbers = range(first, len(seeds))
-        # One thread, not a pool: sampling communicates, so all workers must sample batches in the same order.
-        with closing(BackgroundWorker(sample_step, numbers, max_ahead=self.prefetch, lock=self.work_lock)) as batches:
+        # Sampling communicates, so all workers must sample a batch in the same lane, and those of a lane in order.
+        count = len(self.lanes)
+        with ExitStack() as stack:
+            lanes = [
+                stack.enter_context(
+                    closing(
+                        BackgroundWorker(
+                            partial(sample_step, lane=lane),
+                            range(first + number, len(seeds), count),
+                            max_ahead=-(-(self.prefetch - number) // count),
+                            lock=lane.lock,
+                            name="outgrow-ahead" if count == 1 else f"outgrow-ahead-{number + 1}",
+                        )
+                    )
+                )
+                for number, lane in enumerate(self.lanes)
+            ]
+            batches = (lanes[place % count].result() for place in range(len(seeds) - first))
             for batch in timeline.record_waits("wait for batches", batches):
                 yield self._train_step(epoch, batch)
+
+    def _num_lanes(self, threads: int | None) -> int:
+        """Return the number of threads that sample, equal on all workers."""
+        wanted: list[int] = self.comm.all_gather_object(threads or max(1, num_threads() // 2))
+        return min(*wanted, self.prefetch, MAX_BACKGROUND_COMMS)
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
         return inference_after_batches(self.problem)
@@ -206,14 +250,12 @@ class _SplitExecution:
         assert isinstance(x, Tensor)
         return x
 
-    def _plan_block(self, layer: Layer, sampled: SampledSplitBlock, cost: RowBytes) -> SplitBlock:
+    def _plan_block(self, layer: Layer, sampled: SampledSplitBlock, cost: RowBytes, comm: Comm) -> SplitBlock:
         """Plan the exchange of a layer. All workers together, in the same order."""
         # Sums of half-precision rows are wider than the rows, but `RowBytes` counts one type for both.
         if self.comm.size == 1 or not supports_partial_sums(layer) or is_half(cost.dtype):
             return SplitBlock(sampled)
-        return SplitBlock(
-            sampled, plan_partial_sums(layer, sampled, cost, self.comm.background_comm, partial_sums=self.partial_sums)
-        )
+        return SplitBlock(sampled, plan_partial_sums(layer, sampled, cost, comm, partial_sums=self.partial_sums))
 
     def _cached_nodes(self, options: SplitParallel) -> Tensor:
         """Return the nodes whose rows are cached on the device. All workers together."""
@@ -222,10 +264,10 @@ class _SplitExecution:
 
     def _presample_nodes(self) -> Iterator[Tensor]:
         """Yield the nodes whose rows each batch of an untrained epoch requests. All workers together."""
+        lane = self.lanes[0]
         for step, seeds in enumerate(self.problem.seeds_of_epoch(_PRESAMPLING_EPOCH)):
-            yield sample_cooperatively(
-                self.sampler, self.comm.background_comm, self.shard.filter_owned(seeds), _PRESAMPLING_EPOCH, step
-            )[0].own_nodes
+            own_seeds = self.shard.filter_owned(seeds)
+            yield sample_cooperatively(lane.sampler, lane.comm, own_seeds, _PRESAMPLING_EPOCH, step)[0].own_nodes
 
 
 def _row_cost(model: Model, index: int, feature_dtype: torch.dtype) -> RowBytes:
