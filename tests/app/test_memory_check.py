@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ from tests.app.conftest import Command
 
 import outgrow as og
 from outgrow.app.auto_strategy import ClusterSpec, select_strategy
-from outgrow.app.memory_check import validate_memory
+from outgrow.app.memory_check import fit_prefetch, validate_memory
 from outgrow.app.plan.question import PlanSite, query_for_graph
 from outgrow.core.errors import InputError
 from outgrow.planning.estimators.registry import KNOWN, estimate_strategy
 from outgrow.planning.hardware.profile import find_profile
-from outgrow.planning.planner import cost_model_for
+from outgrow.planning.planner import ROOM, cost_model_for
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.strategies.base import Execution, Problem, Strategy
 from outgrow.strategies.full import Full
@@ -143,3 +144,52 @@ def test_the_command(outgrow: Command, npz: Path, monkeypatch: pytest.MonkeyPatc
     assert outgrow("train", "--out", "run", "--resume", "--epochs", 3).code == 2
     assert Path("run/config.json").read_text() == before
     assert json.loads(before)["train"]["epochs"] == 2
+
+
+UNEVALUATED = TrainConfig(batch_size=32, fanout=(5, 5), eval="none")
+
+
+def fitted(graph: og.Graph, strategy: Strategy, config: TrainConfig = UNEVALUATED) -> Strategy:
+    layout = WorkerLayout(workers=1)
+    return fit_prefetch(strategy, graph, model_of(graph, 64), config, layout=layout, device="cpu")
+
+
+@pytest.mark.parametrize("kind", [og.Sampled, og.Migrate, og.SplitParallel])
+def test_as_many_batches_are_ahead_as_the_limit_permits(graph: og.Graph, kind: Any) -> None:
+    place = WorkerLayout(workers=1)
+    asked = query_for_graph(
+        graph, model_of(graph, 64), UNEVALUATED, PlanSite(find_profile("2-core-cpu"), [place], "1GiB")
+    )
+    for ahead in (1, 2, 3):
+        needed = estimate_strategy(kind(prefetch=ahead), asked.work, cost_model_for(asked, place)).peak_bytes
+        limit = round(needed / ROOM) + (16 << 10)
+        assert fitted(graph, kind(memory=f"{limit}B")).options()["prefetch"] == ahead
+    assert fitted(graph, kind(memory="1GiB")).options()["prefetch"] == 4
+
+
+def test_a_limit_that_no_batch_keeps_to_is_refused_with_repairs(graph: og.Graph) -> None:
+    evaluated = TrainConfig(**BATCHES)
+    for strategy in (og.Sampled(memory="245MiB"), og.Orchestrate(memory="245MiB")):
+        with pytest.raises(InputError, match="more memory than its limit") as caught:
+            fitted(graph, strategy, evaluated)
+        least = re.search(r"--memory (\d+)MiB", caught.value.repair)
+        assert least is not None
+        fitted(graph, og.Sampled(memory=f"{least[1]}MiB"), evaluated)
+        with pytest.raises(InputError):
+            fitted(graph, og.Sampled(memory=f"{round(0.9 * int(least[1]))}MiB"), evaluated)
+
+
+def test_strategies_without_a_limit_stay_as_they_are(graph: og.Graph) -> None:
+    for strategy in (og.Sampled(), og.Full(), og.Offload(memory="300MiB"), og.SplitParallel(prefetch=9)):
+        assert fitted(graph, strategy) is strategy
+
+
+def test_a_run_keeps_to_its_limit(tmp_path: Path) -> None:
+    graph = og.load("products@0.01")
+    limit = 420 << 20
+    config: dict[str, Any] = {"batch_size": 256, "fanout": (5, 5), "epochs": 2, "progress": False}
+    model = og.nn.SAGE(graph.num_features, 32, graph.num_classes)
+    found = og.train(graph, model, strategy=og.Sampled(memory=f"{limit}B"), workers=2, **config)
+    assert 0 < found.summary["peak_bytes"]["device"] <= limit
+    again = og.train(graph, og.nn.SAGE(graph.num_features, 32, graph.num_classes), workers=2, **config)
+    assert found.summary["epochs"] == again.summary["epochs"]

@@ -13,7 +13,7 @@ from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.planning.estimators.registry import estimate_strategy
 from outgrow.planning.graph_stats.known_graphs import known_graph, load_graph_facts
 from outgrow.planning.hardware.profile import find_profile
-from outgrow.planning.planner import PlannerQuery, cost_model_for, make_plan
+from outgrow.planning.planner import PlannerQuery, cost_model_for, fits_in, make_plan
 from outgrow.planning.sizes import model_sizes
 from outgrow.planning.suggestions import suggest_fixes
 from outgrow.planning.traffic import WorkerLayout
@@ -86,9 +86,18 @@ def test_more_workers_are_told_as_hosts_like_this_one(batches: BatchConfig) -> N
     assert not any("workers on" in fix for fix in suggest_fixes(alone))
 
 
-def test_mini_batches_keep_to_no_limit() -> None:
-    asked = replace(question("reddit", 80 * GIB, BatchConfig(size=1024, fanout=(5, 5, 5))), limit=GIB)
-    assert "no --memory" in suggest_fixes(asked)[0]
+def test_a_larger_limit_for_mini_batches() -> None:
+    """One that is enough, and not much more than that."""
+    asked = replace(question("papers100M", 80 * GIB, BatchConfig(size=4096, fanout=(15, 10, 5))), limit=GIB // 4)
+    [fix] = [fix for fix in suggest_fixes(asked) if "--memory" in fix]
+    [limit] = [int(number) << 20 for number in re.findall(r"(\d+)MiB", fix)]
+    assert _fits(replace(asked, limit=limit))
+    assert not _fits(replace(asked, limit=round(0.9 * limit)))
+
+
+def _fits(asked: PlannerQuery) -> bool:
+    costs = cost_model_for(asked, asked.layouts[0])
+    return fits_in(estimate_strategy(Sampled(prefetch=1), asked.work, costs), costs)
 
 
 def _held(asked: PlannerQuery) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple, NoReturn
 
 from outgrow.app.compatibility import validate_strategy
-from outgrow.app.memory_check import user_bytes, validate_memory
+from outgrow.app.memory_check import fit_prefetch, user_bytes, validate_memory
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.plan.question import COUNTED_EDGES, PlanSite, query_for_graph
 from outgrow.app.plan.table import explain_choice, numbered_fixes
@@ -79,8 +79,11 @@ def select_strategy(
         chosen, reason = resolve_strategy(choice, options, batches=not config.batch_config.is_full_graph)
         validate_strategy(graph, model, chosen, config)
         chosen.validate_workers(cluster.workers, cluster.hosts)
-        validate_memory(chosen, graph, model, config, workers=cluster.workers, device=cluster.device)
-        return chosen, reason
+        fitted = _fit_to_limit(chosen, graph, model, config, cluster)
+        validate_memory(fitted, graph, model, config, workers=cluster.workers, device=cluster.device)
+        if fitted != chosen:
+            reason += f", with prefetch={fitted.options()['prefetch']} to keep within {fitted.options()['memory']}"
+        return fitted, reason
     return plan_strategy(graph, model, config, cluster)
 
 
@@ -147,14 +150,21 @@ def _fits_reason(estimate: Estimate, memory: int) -> str:
 def _default_strategy(config: TrainConfig, cluster: ClusterSpec) -> Strategy:
     """Return the strategy to train with if none are compared."""
     if not config.batch_config.is_full_graph:
-        return Sampled()
+        return Sampled(memory=cluster.memory)
     return Full() if cluster.memory is None else Offload(memory=cluster.memory)
 
 
 def _default_if_fits(graph: Graph, model: Model, config: TrainConfig, cluster: ClusterSpec) -> Strategy:
-    usual = _default_strategy(config, cluster)
+    usual = _fit_to_limit(_default_strategy(config, cluster), graph, model, config, cluster)
     validate_memory(usual, graph, model, config, workers=cluster.workers, device=cluster.device)
     return usual
+
+
+def _fit_to_limit(
+    strategy: Strategy, graph: Graph, model: Model, config: TrainConfig, cluster: ClusterSpec
+) -> Strategy:
+    layout = WorkerLayout(workers=cluster.workers, hosts=cluster.hosts)
+    return fit_prefetch(strategy, graph, model, config, layout=layout, device=cluster.device)
 
 
 def _reserve_memory(reserved_bytes: int, query: PlannerQuery) -> PlannerQuery:

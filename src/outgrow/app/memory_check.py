@@ -7,14 +7,15 @@ from dataclasses import replace
 from outgrow.app.console import format_memory
 from outgrow.app.plan.question import PlanSite, query_for_graph
 from outgrow.core.errors import InputError
-from outgrow.core.memory_limits import available_bytes, parse_bytes
+from outgrow.core.memory_limits import available_bytes
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimators.registry import KNOWN, estimate_strategy
 from outgrow.planning.hardware.profile import find_profile
 from outgrow.planning.peak_memory import base_bytes, process_bytes, training_bytes
-from outgrow.planning.planner import cost_model_for
+from outgrow.planning.planner import cost_model_for, fits_in
+from outgrow.planning.suggestions import suggest_fixes
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.planning.workload import Workload
 from outgrow.runtime.distributed.comm import SingleProcessComm
@@ -28,8 +29,8 @@ _TRUST = 0.85
 """Fraction of its estimate that a run may really need: one that may fit is not refused."""
 _AT_MOST = 3
 """Upper bound of a strategy's memory, as a multiple of whole layers of all nodes."""
-_ANY_MACHINE = "2-core-cpu"
-"""Profile to estimate with; its speed does not matter here."""
+_ANY_MACHINE, _ANY_GPU = "2-core-cpu", "V100"
+"""Profiles to estimate with; their speed does not matter here."""
 
 
 def validate_memory(
@@ -58,7 +59,6 @@ def validate_memory(
     room = available_bytes() + (resident_bytes() if workers == 1 else 0)
     profile = find_profile(_ANY_MACHINE)
     layout = WorkerLayout(workers=workers, hosts=1)
-    memory = strategy.options().get("memory")
     here = replace(profile, device=replace(profile.device, memory_bytes=room))
     query = query_for_graph(graph, model, config, PlanSite(here, [layout]))
     costs = cost_model_for(query, layout)
@@ -69,12 +69,12 @@ def validate_memory(
     # The bound takes no time, while estimates of some strategies partition or sample the graph.
     if workers * _upper_bound_bytes(query.work, costs) <= room:
         return
-    if memory is None:
+    if strategy.memory_limit is None or strategy.uses_minibatches:
         each = estimate_strategy(strategy, query.work, costs).peak_bytes
     else:
         # A strategy fills its limit, unless the whole graph needs less. The search for chunks, which would
         # tell exactly, takes memory itself.
-        each = min(parse_bytes(str(memory)), process_bytes(costs) + round(_full_graph_bytes(query.work)))
+        each = min(strategy.memory_limit, process_bytes(costs) + round(_full_graph_bytes(query.work)))
     if _TRUST * workers * each > room:
         per_worker = f", {format_memory(each)} for each of {workers} workers" if workers > 1 else ""
         raise InputError(
@@ -84,6 +84,52 @@ def validate_memory(
             repair="choose another strategy (auto takes one that fits, offload keeps to --memory), fewer workers, or "
             "mini-batches: `outgrow plan` lists what each takes; a run may change its strategy with --resume",
         )
+
+
+def fit_prefetch(
+    strategy: Strategy, graph: Graph, model: Model, config: TrainConfig, *, layout: WorkerLayout, device: str
+) -> Strategy:
+    """Return a strategy of mini-batches with as many batches ahead as its limit of memory permits.
+
+    Other strategies, and those without a limit, are returned as they are.
+
+    Args:
+        strategy: Chosen strategy.
+        graph: Graph to train on.
+        model: Model to train.
+        config: Options of the training loop, of which batches and evaluations matter.
+        layout: Number of workers and hosts.
+        device: Device that workers compute on: see `choose_device`.
+
+    Raises:
+        InputError: One batch at a time does not fit, as is estimated; the message numbers possible fixes.
+    """
+    limit = strategy.memory_limit
+    if limit is None or not strategy.uses_minibatches or model.decoder is not None or not isinstance(strategy, KNOWN):
+        return strategy
+    on_cpu = choose_device(device, SingleProcessComm()).type == "cpu"
+    profile = find_profile(_ANY_MACHINE if on_cpu else _ANY_GPU)
+    query = query_for_graph(graph, model, config, PlanSite(profile, [layout], f"{limit}B"))
+    costs = cost_model_for(query, layout)
+    estimates = [estimate_strategy(each, query.work, costs) for each in _with_fewer_ahead(strategy)]
+    for estimate in estimates:
+        if fits_in(estimate, costs):
+            return estimate.strategy
+    fixes = suggest_fixes(query)
+    raise InputError(
+        f"strategy {strategy.name} needs more memory than its limit",
+        needed=f"{format_memory(estimates[-1].peak_bytes)} for each worker, one batch at a time, as is estimated",
+        got=f"{format_memory(limit)}",
+        repair="one of: " + "; ".join(f"{number}. {fix}" for number, fix in enumerate(fixes, 1)),
+    )
+
+
+def _with_fewer_ahead(strategy: Strategy) -> list[Strategy]:
+    """Return the strategy with fewer and fewer batches ahead, down to one, if it has such an option."""
+    ahead = strategy.options().get("prefetch")
+    if not isinstance(ahead, int):
+        return [strategy]
+    return [replace(strategy, prefetch=count) for count in range(ahead, 0, -1)]  # type: ignore[type-var]
 
 
 def user_bytes(work: Workload, costs: CostModel) -> int:

@@ -73,7 +73,7 @@ def find_strategy_class(name: str, *, batches: bool, memory: bool) -> type[Strat
     Raises:
         InputError: There is no such strategy, or it cannot keep to a memory limit.
     """
-    # Mini-batches decide before memory: together with a limit, "auto" is then refused below.
+    # Mini-batches decide before memory: they keep to a limit, too.
     auto: type[Strategy] = Sampled if batches else Offload if memory else Full
     kind = validate_choice("strategy", name, {"auto": auto, **STRATEGIES})
     if memory and "memory" not in list_strategy_options(kind):

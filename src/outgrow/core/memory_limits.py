@@ -107,3 +107,18 @@ def parse_bytes(text: str) -> int:
             repair=f"write {text.strip()}GiB, or {text.strip()}B if bytes are meant",
         )
     return size
+
+
+def validate_memory_limit(limit: str | None) -> None:
+    """Check a limit of memory: a size, see `parse_bytes`; None for no limit.
+
+    Raises:
+        InputError: It is no size, or no bytes at all.
+    """
+    if limit is not None and parse_bytes(limit) == 0:
+        raise InputError(
+            "a worker cannot train in no memory",
+            needed="a size of more than 0 bytes",
+            got=repr(limit),
+            repair="write 1GiB, say, or leave memory out",
+        )

@@ -37,6 +37,7 @@ class Problem:
         batches: Configuration of mini-batches.
         checkpoint_steps: Steps between checkpoints within an epoch. A run that resumes from one loses what
             the strategy had in memory. None for no such checkpoints.
+        memory_limit: Limit on the bytes in the DEVICE tier of the worker; None for what there is.
         find_feature_file: Returns the .npy file from which dense features are mapped; None if there is none.
         run_facts: Facts that a strategy reports about the run, by name; plain values.
         resume_hints: Hints by strategy, from the interrupted run and for the next one; plain values that
@@ -50,6 +51,7 @@ class Problem:
     seed: int
     batches: BatchConfig = FULL_GRAPH
     checkpoint_steps: int | None = None
+    memory_limit: int | None = None
     find_feature_file: Callable[[], Path | None] = lambda: None
     run_facts: dict[str, object] = field(default_factory=dict)
     resume_hints: dict[str, object] = field(default_factory=dict)
@@ -83,7 +85,7 @@ class Problem:
     @cached_property
     def feature_rows(self) -> RowSource:
         """Features as batches read them: see `choose_row_source`."""
-        return choose_row_source(self.features, self.feature_file, lambda: self._io_pool)
+        return choose_row_source(self.features, self.feature_file, lambda: self._io_pool, self.memory_limit)
 
     @cached_property
     def _io_pool(self) -> IoPool:

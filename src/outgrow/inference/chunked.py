@@ -37,7 +37,7 @@ from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.storage.row_file import IoPool, RowFile
 from outgrow.runtime.storage.row_storage import InMemoryRows, RowStorage
 from outgrow.runtime.storage.scratch_dir import scratch_directory
-from outgrow.runtime.system.device import free_device_bytes, to_host
+from outgrow.runtime.system.device import free_device_bytes, to_host, used_device_bytes
 
 _ALL_NEIGHBORS = -1
 MEMORY_SHARE = 0.5
@@ -63,10 +63,18 @@ class InferenceMemory(NamedTuple):
     table_bytes: int
 
     @staticmethod
-    def of_worker(comm: Comm) -> InferenceMemory:
-        """Return what a worker may take: a part of what is left on its host and its device."""
+    def of_worker(comm: Comm, limit: int | None = None) -> InferenceMemory:
+        """Return what a worker may take: a part of what is left on its host and its device.
+
+        Args:
+            comm: Communicator of the workers.
+            limit: Limit on the bytes in the worker's DEVICE tier; None for what there is.
+        """
         host = available_bytes() // comm.local_world_size
-        device = host if comm.device.type == "cpu" else free_device_bytes(comm.device)
+        left = host if limit is None else max(0, limit - used_device_bytes(comm.device))
+        device = min(left, host if comm.device.type == "cpu" else free_device_bytes(comm.device))
+        if comm.device.type == "cpu":
+            host = device
         total = max(1, round(MEMORY_SHARE * device))
         # On a CPU chunks and tables share this.
         chunk = max(1, min(CHUNK_BYTES, total // (2 * CHUNKS_IN_FLIGHT)))

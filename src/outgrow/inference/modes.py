@@ -103,7 +103,7 @@ class InferenceChooser:
         self._execution = execution
         self._batches = batches
         self.uses_minibatches = uses_minibatches
-        self._memory = InferenceMemory.of_worker(self._comm)
+        self._memory = InferenceMemory.of_worker(self._comm, problem.memory_limit)
 
     def choose(self, mode: str, nodes: Tensor) -> ChosenInference:
         """Return the inference for some nodes. All workers together.

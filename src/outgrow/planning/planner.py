@@ -125,17 +125,19 @@ def _strategy_variants(query: PlannerQuery) -> list[list[Strategy]]:
     """Return the options of every strategy that are tried."""
     limit = None if query.limit is None else _format_limit(query.limit)
     several = max(layout.workers for layout in query.layouts) > 1
-    # A single worker has no remote rows to cache, and nowhere to move a model.
-    caches = (0.0, 0.05, 0.2) if several else (0.0,)
+    # A single host has no rows of others to cache, and a single worker nowhere to move a model.
+    caches = (0.0, 0.05, 0.2) if max(layout.hosts for layout in query.layouts) > 1 else (0.0,)
+    # Fewer batches ahead are no faster, but need less memory.
+    prefetches = (4,) if limit is None else (4, 2, 1)
     move_models = (False, True) if several else (False,)
     return [
         [Full()],
         [Offload(memory=limit)],
         [TensorParallel(memory=limit, chunks=chunks) for chunks in ((4, 1) if several else (4,))],
-        [Sampled(cache=cache) for cache in caches],
-        [SplitParallel()],
-        [Migrate(move_model=move) for move in move_models],
-        [Orchestrate(hot_ratio=ratio) for ratio in (0.1, 0.2, 0.3)],
+        [Sampled(cache=cache, prefetch=ahead, memory=limit) for ahead in prefetches for cache in caches],
+        [SplitParallel(prefetch=ahead, memory=limit) for ahead in prefetches],
+        [Migrate(move_model=move, prefetch=ahead, memory=limit) for ahead in prefetches for move in move_models],
+        [Orchestrate(hot_ratio=ratio, memory=limit) for ratio in (0.1, 0.2, 0.3)],
     ]
 
 
@@ -179,8 +181,8 @@ def _rejection_reason(strategy: Strategy, estimate: Estimate, costs: CostModel, 
 
 def fits_in(estimate: Estimate, costs: CostModel) -> bool:
     """Whether the estimate fits into a worker's memory."""
-    # Strategies with a limit enforce it themselves and may use all of it; others need a margin for estimation errors.
-    limited = "memory" in estimate.strategy.options()
+    # Strategies in chunks enforce a limit themselves and may use all of it; others need a margin for estimation errors.
+    limited = "memory" in estimate.strategy.options() and not estimate.strategy.uses_minibatches
     return estimate.peak_bytes <= (1.0 if limited else ROOM) * costs.memory
 
 

@@ -18,17 +18,16 @@ from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.sampled import Sampled
 
 _MIB = 1 << 20
+_GROWTH = 1.05
 _MOST_WORKERS, _FANOUT, _BATCH = 1024, 10, 1024
 
 
 def suggest_fixes(query: PlannerQuery) -> list[str]:
     """Return changes each of which would be enough by itself; all of them were estimated."""
     whole = query.work.batches.is_full_graph
-    if query.limit is not None and not whole:
-        return ["no --memory: mini-batches keep to no limit", *_suggest_offload(query)]
     suggest = _suggest_memory if whole else _suggest_minibatch_options
     found = [*suggest(query), *_suggest_workers(query)]
-    return [*found, *(_suggest_minibatches(query) if whole and query.limit is None else [])]
+    return [*found, *(_suggest_minibatches(query) if whole else _suggest_offload(query))]
 
 
 def _suggest_memory(query: PlannerQuery) -> Iterator[str]:
@@ -53,11 +52,23 @@ def _suggest_minibatch_options(query: PlannerQuery) -> Iterator[str]:
         yield "--set prefetch=1, for strategy sampled"
     if _strategy_fits(Sampled(), replace(query.work, evaluation=(SAMPLED, SAMPLED)), query, layout):
         yield "--set eval=sampled, for strategy sampled: scores are approximate"
+    least = _least_memory(query, layout)
+    if query.limit is not None and least <= cost_model_for(replace(query, limit=None), layout).memory:
+        yield f"--memory {least // _MIB}MiB, for strategy sampled"
+    else:
+        yield f"{least // _MIB:,} MiB of memory for each worker, for strategy sampled"
+
+
+def _least_memory(query: PlannerQuery, layout: WorkerLayout) -> int:
+    """Return about the least memory for mini-batches, one ahead where memory is limited; in bytes, whole MiB."""
     costs = cost_model_for(query, layout)
-    # The share of it that evaluations take grows with it: a run that needs this much has room for them.
+    strategy = Sampled() if query.limit is None else Sampled(prefetch=1)
     unevaluated = replace(query.work, evaluation=(NONE, NONE))
-    least = -(-int(_sampled_bytes(Sampled(), unevaluated, costs, layout) / ROOM) // _MIB)
-    yield f"{2 * least:,} MiB of memory for each worker, for strategy sampled"
+    memory = _sampled_bytes(strategy, unevaluated, costs, layout) / ROOM
+    # The share that evaluations take grows with the memory, but more slowly.
+    while _sampled_bytes(strategy, query.work, replace(costs, memory=int(memory)), layout) > ROOM * memory:
+        memory *= _GROWTH
+    return -(-int(memory) // _MIB) * _MIB
 
 
 def _suggest_batch_size(query: PlannerQuery) -> Iterator[str]:
@@ -78,7 +89,8 @@ def _suggest_workers(query: PlannerQuery) -> Iterator[str]:
     while count <= min(_MOST_WORKERS, query.work.graph.nodes):
         layout = WorkerLayout(workers=count, hosts=-(-count // profile.workers))
         if missing_bandwidth(layout, profile) is None and _strategy_fits(strategy, query.work, query, layout):
-            yield f"{count} workers on {layout.hosts} hosts like this one, for strategy {strategy.name}"
+            plural = "s" * (layout.hosts > 1)
+            yield f"{count} workers on {layout.hosts} host{plural} like this one, for strategy {strategy.name}"
             return
         count *= 2
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from outgrow.core.deprecation import renamed_members, renamed_names, renamed_options
 from outgrow.core.errors import InputError
+from outgrow.core.memory_limits import parse_bytes
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.features.remote import RemoteFeatureStore
 from outgrow.engine.full_graph import FullGraphEpoch
@@ -227,6 +228,12 @@ class Strategy(ABC):
     def options(self) -> dict[str, object]:
         """Return the options by name; by default there are none."""
         return {}
+
+    @property
+    def memory_limit(self) -> int | None:
+        """Limit on the bytes in the DEVICE tier of a worker, its option ``memory``; None for no limit."""
+        limit = self.options().get("memory")
+        return None if limit is None else parse_bytes(str(limit))
 
     def is_exact(self, batches: BatchConfig) -> bool:
         """Whether the gradient equals the reference's with these options and batches."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_options
+from outgrow.core.memory_limits import validate_memory_limit
 from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.features.cache import CacheSpec, compute_hotness, require_other_hosts, validate_cache
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
@@ -38,6 +39,9 @@ class Sampled(Strategy):
             partition``.
         sampling_threads: Threads of a worker that sample batches; None for half as many as compute.
         prefetch: Batches sampled, or being sampled, ahead of the one being computed.
+        memory: Limit on the memory of a worker, such as ``"2GiB"``, on its GPU if it has one: fewer batches are ahead,
+            features are read from their file in coalesced runs, and evaluations keep to what is left. None for no
+            limit.
         cache: Size of a cache of rows that workers of other hosts own, as bytes (``"64MiB"``) or as a share of
             all rows (0.1).
         cache_by: Which rows are cached: those of the nodes with most out-edges (``"degree"``), or those that
@@ -54,6 +58,7 @@ class Sampled(Strategy):
     partition: str = "metis"
     sampling_threads: int | None = None
     prefetch: int = 4
+    memory: str | None = None
     cache: str | float = 0.0
     cache_by: str = "degree"
     cache_scope: str = "worker"
@@ -62,6 +67,7 @@ class Sampled(Strategy):
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
         validate_cache(self.cache, self.cache_scope, self.cache_by)
         validate_positive(self.name, sampling_threads=self.sampling_threads, prefetch=self.prefetch)
+        validate_memory_limit(self.memory)
 
     def options(self) -> dict[str, object]:
         """Return the options by name."""

@@ -77,7 +77,7 @@ def train(
         str | None,
         typer.Option(
             help="Most memory of one worker, such as 2GiB, on its GPU if it has one: trains in chunks (strategy "
-            "offload, or tensor on CPUs) where all at once does not fit.",
+            "offload, or tensor on CPUs) where all at once does not fit; mini-batches have fewer batches ahead.",
             show_default="no limit",
         ),
     ] = None,

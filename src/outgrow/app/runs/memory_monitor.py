@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any
 
 from outgrow.app.console import format_memory
-from outgrow.core.memory_limits import parse_bytes
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.system.device import DevicePeakMemory, total_device_bytes, used_device_bytes
 from outgrow.runtime.system.process_memory import MemoryLimit, PeakMemorySampler
@@ -36,10 +35,10 @@ class MemoryMonitor:
     """
 
     def __init__(self, comm: Comm, strategy: Strategy, warn: Callable[[str], None]) -> None:
-        requested = strategy.options().get("memory")
+        requested = strategy.memory_limit
         # Workers on CPUs share the memory of their host; each GPU has memory of its own.
         sharers = comm.local_world_size if comm.device.type == "cpu" else 1
-        self.limit = total_device_bytes(comm.device) // sharers if requested is None else parse_bytes(str(requested))
+        self.limit = total_device_bytes(comm.device) // sharers if requested is None else requested
         budget = MemoryLimit(
             self.limit,
             _OF_MACHINE if requested is None else _OF_LIMIT,

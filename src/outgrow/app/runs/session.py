@@ -190,7 +190,11 @@ class Session:
         if model.decoder is None:
             share = self.strategy.shard_graph(graph, comm, model, self.config.batch_config)
             problem = make_problem(graph, model, self.config.seed, share, self.config.batch_config)
-            problem = replace(problem, checkpoint_steps=self.config.checkpoint_steps)
+            problem = replace(
+                problem,
+                checkpoint_steps=self.config.checkpoint_steps,
+                memory_limit=self.strategy.memory_limit if self.strategy.uses_minibatches else None,
+            )
             return problem, NodeEvaluation(problem, graph.split.val, graph.split.test)
         split = make_link_split(graph, self.config)
         # Held-out links are no edges of the training graph: message passing must not see the answers.

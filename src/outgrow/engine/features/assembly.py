@@ -29,7 +29,9 @@ _CACHED_SHARE = 0.5
 """Share of the memory that is left up to which a mapped file of features stays in it."""
 
 
-def choose_row_source(features: Features, file: Path | None, io_pool: Callable[[], IoPool]) -> RowSource:
+def choose_row_source(
+    features: Features, file: Path | None, io_pool: Callable[[], IoPool], limit: int | None = None
+) -> RowSource:
     """Return features as batches read them: in coalesced runs from their file if they are large beside memory.
 
     Otherwise they are read where they lie, mapped or not: a file that memory holds is read once.
@@ -38,8 +40,12 @@ def choose_row_source(features: Features, file: Path | None, io_pool: Callable[[
         features: ``[V, D]`` of all nodes.
         file: The .npy file from which dense features are mapped; None if there is none.
         io_pool: Returns the threads that read.
+        limit: Limit on the memory of the worker, in bytes; None for what there is.
     """
-    if file is None or not isinstance(features, Tensor) or features.nbytes <= _CACHED_SHARE * available_bytes():
+    if file is None or not isinstance(features, Tensor):
+        return features
+    memory = available_bytes() if limit is None else min(limit, available_bytes())
+    if features.nbytes <= _CACHED_SHARE * memory:
         return features
     return StoredRows(open_npy_rows(io_pool(), file))
 

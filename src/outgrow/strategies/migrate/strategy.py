@@ -21,6 +21,7 @@ from torch import Tensor
 from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_options
 from outgrow.core.errors import InputError
+from outgrow.core.memory_limits import validate_memory_limit
 from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
 from outgrow.engine.minibatch_loop import PrefetchConfig, make_sampler
@@ -52,6 +53,9 @@ class Migrate(Strategy):
             for that many, or fewer by ``merge``.
         sampling_threads: Threads of a worker that sample batches; None for half as many as compute.
         prefetch: Batches sampled, or being sampled, ahead of the one being computed.
+        memory: Limit on the memory of a worker, such as ``"2GiB"``, on its GPU if it has one: fewer batches are ahead,
+            features are read from their file in coalesced runs, and evaluations keep to what is left. None for no
+            limit.
     """
 
     name = "migrate"
@@ -65,12 +69,14 @@ class Migrate(Strategy):
     time_steps: int | None = None
     sampling_threads: int | None = None
     prefetch: int = 4
+    memory: str | None = None
 
     def __post_init__(self) -> None:
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
         validate_positive(
             self.name, time_steps=self.time_steps, sampling_threads=self.sampling_threads, prefetch=self.prefetch
         )
+        validate_memory_limit(self.memory)
         given = [name for name, usual in _MIGRATION_OPTIONS.items() if getattr(self, name) != usual]
         if given and not self.move_model:
             raise InputError(

@@ -22,6 +22,7 @@ from torch import Tensor
 from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_options
 from outgrow.core.errors import InputError
+from outgrow.core.memory_limits import validate_memory_limit
 from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.batches import BatchConfig
 from outgrow.engine.features.cache import cache_capacity_rows, hottest_nodes, mean_row_bytes, validate_cache
@@ -74,6 +75,8 @@ class Orchestrate(Strategy):
                 the CPU and has room, the least hot nodes move there; two runs then differ. 0 to leave all of
                 them to the CPU.
         sampling_threads: Threads of a worker that sample batches; None for half as many as compute.
+        memory: Limit on the memory of a worker, such as ``"2GiB"``, on its GPU if it has one: features are read from
+            their file in coalesced runs, and evaluations keep to what is left. None for no limit.
     """
 
     name = "orchestrate"
@@ -88,12 +91,14 @@ class Orchestrate(Strategy):
     latest_parameters: bool = False
     cache: str | float = 0.0
     sampling_threads: int | None = None
+    memory: str | None = None
 
     def __post_init__(self) -> None:
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
         validate_choice("reuse", self.reuse, _REUSES)
         validate_positive(self.name, super_batch=self.super_batch, sampling_threads=self.sampling_threads)
         validate_cache(self.cache, "worker")
+        validate_memory_limit(self.memory)
         if self.hot_ratio is not None and not 0 <= self.hot_ratio <= 1:
             raise InputError(
                 f"option hot_ratio of {self.name} is out of range",

@@ -21,6 +21,7 @@ from torch import Tensor
 from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_options
 from outgrow.core.ledger import Kind
+from outgrow.core.memory_limits import validate_memory_limit
 from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.batches import BatchConfig, count_sampled_layer
 from outgrow.engine.features.cache import compute_hotness, hottest_owned, validate_cache
@@ -71,6 +72,9 @@ class SplitParallel(Strategy):
         sampling_threads: Threads of a worker that sample batches, each with those of the other workers that
             sample the same batch; None for half as many as compute.
         prefetch: Batches sampled, or being sampled, ahead of the one being computed.
+        memory: Limit on the memory of a worker, such as ``"2GiB"``, on its GPU if it has one: fewer batches are ahead,
+            features are read from their file in coalesced runs, and evaluations keep to what is left. None for no
+            limit.
         cache: Size of a worker's cache on its device, for rows of its own nodes, as bytes (``"64MiB"``) or as
             a share of all rows of the graph (0.1).
         cache_by: Which rows are cached: those of the nodes with most out-edges (``"degree"``), or those
@@ -85,6 +89,7 @@ class SplitParallel(Strategy):
     partition: str = PRESAMPLED_PARTITION
     sampling_threads: int | None = None
     prefetch: int = 4
+    memory: str | None = None
     cache: str | float = 0.0
     cache_by: str = "degree"
     partial_sums: bool = True
@@ -93,6 +98,7 @@ class SplitParallel(Strategy):
         validate_choice("partition", self.partition, dict.fromkeys((PRESAMPLED_PARTITION, *WITHOUT_CHUNKS)))
         validate_cache(self.cache, "worker", self.cache_by)
         validate_positive(self.name, sampling_threads=self.sampling_threads, prefetch=self.prefetch)
+        validate_memory_limit(self.memory)
 
     def options(self) -> dict[str, object]:
         """Return the options by name."""
