@@ -144,7 +144,7 @@ class _SplitExecution:
             owner=self.shard.owner if isinstance(self.shard, PartitionShard) else None,
             rank=self.comm.rank,
             size=self.comm.size,
-            weighted=problem.batches.weighted,
+            **problem.batches.sampling_options,
         )
         kept = self._cached_nodes(options) if options.cache else None
         given = input_dtype(problem.model, problem.features)
@@ -246,7 +246,7 @@ def make_presampled_partition(views: Sequence[Topology], nodes: Tensor, batches:
     """
 
     def compute_weights() -> Tensor:
-        sampler = NeighborSampler(views, batches.fanout_per_hop(len(views)), _ANY_SEED, weighted=batches.weighted)
+        sampler = NeighborSampler(views, batches.fanout_per_hop(len(views)), _ANY_SEED, **batches.sampling_options)
         return presample_weights(
             sampler,
             _PRESAMPLING_EPOCH,
