@@ -94,6 +94,7 @@ def test_a_sampler_is_an_option_of_a_run(sampler: str, fanout: str, strategy: st
     two = outgrow("train", npz, *options, "--strategy", strategy, "--set", "partition=hash", "--workers", 2, "--json")
     if strategy != "orchestrate":  # the age of hot embeddings depends on who owns them
         assert two.summary["loss"] == pytest.approx(whole.summary["loss"], rel=1e-4)
+        assert two.summary["val_accuracy"] == pytest.approx(whole.summary["val_accuracy"], abs=0.02)
     outgrow("train", npz, *options, "--out", "run", "--epochs", 1)
     refused = outgrow("train", "--out", "run", "--resume", "--sampler", "neighbor")
     assert refused.code == 2
@@ -130,13 +131,13 @@ def test_every_sampler_has_draws_of_its_own(npz: Path) -> None:
 def test_a_plan_for_a_sampler(npz: Path) -> None:
     graph = og.load(npz)
     model = og.nn.SAGE(graph.num_features, 8, graph.num_classes)
-    sizes = {}
+    seconds = {}
     for sampler in ("neighbor", "labor", "fastgcn"):
-        plan = og.plan(graph, model, workers=1, batch_size=40, fanout=(5, 4), sampler=sampler)
-        sampled = next(each for each in plan.candidates if each.name == "sampled")
-        assert sampled.estimate is not None
-        sizes[sampler] = sampled.estimate.seconds
-    assert sizes["labor"] < sizes["neighbor"]
+        found = og.plan(graph, model, workers=1, batch_size=40, fanout=(3, 2), sampler=sampler).plan
+        (sampled,) = (each.estimate for each in found.candidates if each.name == "sampled")
+        assert sampled is not None
+        seconds[sampler] = sampled.epoch_seconds
+    assert seconds["fastgcn"] < seconds["labor"] < seconds["neighbor"]
     with pytest.raises(og.InputError, match="nothing to draw"):
         og.plan(graph, model, workers=1, batch_size=40, sampler="labor")
 
