@@ -38,13 +38,14 @@ from migrate_counts import (  # noqa: E402
     sampler_of,
 )
 from migrate_local import Deal, difference, locality, longest, longest_at_random  # noqa: E402
-from rivals.layer_sampler import LayerSampler  # noqa: E402
 from split_counts import Setting, features_of, row_bytes  # noqa: E402
 from tables import show  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 import outgrow as og  # noqa: E402
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS  # noqa: E402
+from outgrow.graph.sampling.edge_sampler import FASTGCN  # noqa: E402
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler  # noqa: E402
 from outgrow.ops.rng import fold_in  # noqa: E402
 
 Rows = list[dict[str, Any]]
@@ -82,10 +83,10 @@ def locality_table(graph: og.Graph, options: argparse.Namespace) -> Rows:
         given = Setting(graph=graph, fanout=(fanout,) * layers, seed=options.seed)
         size = max(1, int(options.layer_share * graph.num_nodes))
         if sampling == "layer-wise":
-            draw = LayerSampler([graph.topology] * layers, [size] * layers, options.seed).blocks
+            sampler = NeighborSampler([graph.topology] * layers, [size] * layers, options.seed, sampler=FASTGCN)
         else:
-            draw = given.sampler().sample_blocks
-        found = locality(draw, micro_batches, owners, options.roots)
+            sampler = given.sampler()
+        found = locality(sampler.sample_blocks, micro_batches, owners, options.roots)
         nodes = {"micrograph": statistics.fmean(found.micrograph), "subgraph": statistics.fmean(found.subgraph)}
         draws = size if sampling == "layer-wise" else fanout
         for deal, shares in found.shares.items():

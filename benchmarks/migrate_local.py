@@ -61,8 +61,7 @@ def beside(nodes: Tensor, root: int, owner: Tensor) -> float | None:
 def reaching(blocks: Sequence[Block], seed: int | None = None) -> Tensor:
     """``[n]``: one seed of blocks, by its row, or all of them, and the nodes from which edges lead there.
 
-    Draws do not depend on the seeds, so for one it is what would be drawn for it alone. Where sets of nodes are drawn
-    for layers, nodes without a path to a seed are left out.
+    Draws do not depend on the seeds, so for one it is what would be drawn for it alone.
     """
     needed = torch.full((blocks[-1].edges.num_dst,), seed is None)
     if seed is not None:

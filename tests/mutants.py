@@ -46,6 +46,7 @@ def list_mutants() -> list[Mutant]:
     from suites.evaluation import MUTANTS as EVALUATIONS
     from suites.links import MUTANTS as LINKS
     from suites.mutants import MUTANTS as GRADIENTS
+    from suites.samplers import MUTANTS as SAMPLERS
     from suites.test_leaks import MUTANTS as LEAKS
 
     tables: dict[str, Table] = {
@@ -59,6 +60,9 @@ def list_mutants() -> list[Mutant]:
         "suites/test_leaks.py::test_a_leak_is_noticed": {name: (each.__doc__, each) for name, each in LEAKS.items()},
         "suites/test_disagreements.py::test_a_mutant_is_found": {
             name: (breaks, make) for name, (breaks, _, make) in DISAGREEMENTS.items()
+        },
+        "suites/test_samplers.py::test_a_mutant_is_found": {
+            name: (make.__doc__, make) for name, (*_, make) in SAMPLERS.items()
         },
         "test_promises.py::test_a_mutant_is_found": {
             name: (promise.breaks, promise.apply) for name, promise in PROMISES.items()

@@ -23,6 +23,7 @@ NUMBERS = {
     "tests/suites/test_links.py": 6,
     "tests/suites/test_evaluation.py": 4,
     "tests/suites/test_leaks.py": 1,
+    "tests/suites/test_samplers.py": 7,
     "tests/suites/test_disagreements.py": 4,
     "tests/test_promises.py": 14,
     "tests/nn/test_conformance.py": 8,

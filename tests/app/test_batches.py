@@ -70,9 +70,76 @@ def test_relations_have_numbers_of_their_own(outgrow: Command, tmp_path: Path) -
     result = outgrow("train", "typed.npz", "--model", "rgcn", "--epochs", 1, "--fanout", "3:1,2", "--json")
     assert result.code == 0, result.err
     assert result.summary["train"]["fanout"] == [[3, 1], 2]
+    for sampler, where in (("labor", ("--fanout", "3:1,2")), ("fastgcn", ("--fanout", 2, "--set", "eval_fanout=3:1"))):
+        given = ("--model", "rgcn", "--layers", len(str(where[1]).split(",")), *where, "--sampler", sampler)
+        refused = outgrow("train", "typed.npz", *given)
+        assert refused.code == 2
+        assert f"sampler {sampler} cannot draw by relation" in refused.err
     wrong = outgrow("train", "typed.npz", "--model", "rgcn", "--fanout", "3:1:1,2")
     assert wrong.code == 2
     assert "one number, or 2 of them" in wrong.err
+
+
+@pytest.mark.parametrize(
+    ("sampler", "fanout", "strategy"),
+    [("labor", "4,3", "split"), ("fastgcn", "60,40", "migrate"), ("neighbor-with-replacement", "4,-1", "orchestrate")],
+)
+def test_a_sampler_is_an_option_of_a_run(sampler: str, fanout: str, strategy: str, outgrow: Command, npz: Path) -> None:
+    options = (*SHORT, "--batch-size", 50, "--fanout", fanout, "--sampler", sampler, "--set", "eval=sampled")
+    whole = outgrow("train", npz, *options, "--out", "whole", "--json")
+    assert whole.code == 0, whole.err
+    assert f"fan-outs {fanout}, sampler {sampler}" in whole.err
+    assert whole.summary["train"]["sampler"] == sampler
+    assert whole.summary["exact"] is True
+    two = outgrow("train", npz, *options, "--strategy", strategy, "--set", "partition=hash", "--workers", 2, "--json")
+    if strategy != "orchestrate":  # the age of hot embeddings depends on who owns them
+        assert two.summary["loss"] == pytest.approx(whole.summary["loss"], rel=1e-4)
+        assert two.summary["val_accuracy"] == pytest.approx(whole.summary["val_accuracy"], abs=0.02)
+    outgrow("train", npz, *options, "--out", "run", "--epochs", 1)
+    refused = outgrow("train", "--out", "run", "--resume", "--sampler", "neighbor")
+    assert refused.code == 2
+    assert "cannot go on with another sampler" in refused.err
+    result = outgrow("train", "--out", "run", "--resume", "--epochs", 3, "--sampler", sampler, "--json")
+    assert result.summary["loss"] == whole.summary["loss"]
+    assert result.summary["val_accuracy"] == whole.summary["val_accuracy"]
+
+
+def test_a_run_without_a_sampler_in_its_record_goes_on(outgrow: Command, npz: Path) -> None:
+    """A run of an earlier version, killed within an epoch."""
+    whole = outgrow("train", npz, *BATCHES, "--out", "whole", "--json").summary
+    outgrow("train", npz, *BATCHES, "--out", "run", "--epochs", 1)
+    config = json.loads(Path("run/config.json").read_text())
+    del config["train"]["sampler"]
+    Path("run/config.json").write_text(json.dumps(config))
+    result = outgrow("train", "--out", "run", "--resume", "--epochs", 3, "--sampler", "neighbor", "--json")
+    assert result.code == 0, result.err
+    assert result.summary["loss"] == whole["loss"]
+
+
+def test_every_sampler_has_draws_of_its_own(npz: Path) -> None:
+    graph, losses = og.load(npz), []
+    for sampler in ("neighbor", "neighbor-with-replacement", "labor", "fastgcn"):
+        torch.manual_seed(0)
+        model = og.nn.SAGE(graph.num_features, 8, graph.num_classes)
+        config = og.TrainConfig(epochs=2, batch_size=40, fanout=(5, 4), sampler=sampler)
+        losses.append(tuple(og.train(graph, model, config=config, progress=False).loss))
+    assert len(set(losses)) == len(losses)
+    with pytest.raises(og.InputError, match="one of fastgcn, labor"):
+        og.TrainConfig(sampler="ladies")
+
+
+def test_a_plan_for_a_sampler(npz: Path) -> None:
+    graph = og.load(npz)
+    model = og.nn.SAGE(graph.num_features, 8, graph.num_classes)
+    seconds = {}
+    for sampler in ("neighbor", "labor", "fastgcn"):
+        found = og.plan(graph, model, workers=1, batch_size=40, fanout=(3, 2), sampler=sampler).plan
+        (sampled,) = (each.estimate for each in found.candidates if each.name == "sampled")
+        assert sampled is not None
+        seconds[sampler] = sampled.epoch_seconds
+    assert seconds["fastgcn"] < seconds["labor"] < seconds["neighbor"]
+    with pytest.raises(og.InputError, match="nothing to draw"):
+        og.plan(graph, model, workers=1, batch_size=40, sampler="labor")
 
 
 @pytest.mark.parametrize(
@@ -88,6 +155,12 @@ def test_relations_have_numbers_of_their_own(outgrow: Command, tmp_path: Path) -
         (("--batch-size", 10, "--set", "cache=64Mb/s"), "64Mb/s"),
         (("--batch-size", 10, "--set", "overlap=false"), "overlap"),
         (("--batch-size", 10, "--set", "weighted=true"), "weight"),
+        (("--sampler", "labor"), "sampler labor has nothing to draw"),
+        (("--batch-size", 10, "--fanout", "-1,-1", "--sampler", "fastgcn"), "sampler fastgcn has nothing to draw"),
+        (("--fanout", "4,3", "--sampler", "labour"), "did you mean labor?"),
+        (("--fanout", "4,3", "--sampler", "labor", "--strategy", "full"), "strategy full trains on all nodes"),
+        (("--fanout", "4,3", "--sampler", "fastgcn", "--set", "weighted=true"), "weighted=False"),
+        (("--fanout", "4,3", "--sampler", "labor", "--set", "weighted=true"), "no weights"),
         (("--strategy", "sample"), "sampled"),
         (("--strategy", "split", "--memory", "0GiB"), "in no memory"),
         (("--strategy", "migrate", "--memory", "9MiB"), "one of: 1."),

@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "workers.py": (*FULL_GRAPH, "--workers", "1,2", "--misset-epochs", 1),
     "minibatch.py": ("--only", "outgrow", "--scale", 0.002, "--rounds", 1, "--warmup", 1, "--count", 1, "--trial", 1),
     "sampling.py": ("--only", "outgrow", "--scale", 8, "--rounds", 1, "--count", 2, "--trial", 1, "--fanouts", "2-2"),
+    "samplers.py": ("--graphs", "products@0.002", "--epochs", 1, "--seeds", 1, "--batch-size", 64),
     "roofline.py": ("--scale", 8, "--epochs", 2),
     "startup.py": ("--models", "gcn", "--rounds", 1),
     "narrow_sums.py": ("--graph", "products@0.002", "--columns", 8, "--rounds", 1),

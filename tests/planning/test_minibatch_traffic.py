@@ -14,6 +14,7 @@ import torch
 from outgrow.core.ledger import Kind, Link
 from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
+from outgrow.graph.sampling.edge_sampler import FASTGCN, LABOR, NEIGHBOR
 from outgrow.graph.store.reader import write_store
 from outgrow.nn import GCN, SAGE, Model
 from outgrow.planning.estimators.migrate import migrate_traffic
@@ -43,6 +44,7 @@ class Case(NamedTuple):
     strategy: Sampled | Migrate | SplitParallel | Orchestrate
     fanout: tuple[int, ...]
     batch_size: int = 128
+    sampler: str = NEIGHBOR
 
 
 CASES = {
@@ -68,6 +70,8 @@ CASES = {
     "hot nodes of sparse features": Case(SPARSE, 2, Orchestrate(super_batch=2, hot_ratio=0.1), (3, 3), 32),
     "a cache of bytes of sparse rows": Case(SPARSE, 2, Sampled(cache="40KiB", partition="hash"), (5, 5)),
     "no hot nodes": Case("products@0.002", 2, Orchestrate(hot_ratio=0), (5, 5)),
+    "layer-wise": Case("products@0.002", 2, Sampled(), (1500, 1000), sampler=FASTGCN),
+    "split by LABOR": Case("reddit@0.01", 2, SplitParallel(partition="hash"), (10, 5), sampler=LABOR),
     "one time step": Case("reddit@0.01", 2, Migrate(move_model=True, time_steps=1), (4, 4)),
 }
 
@@ -90,7 +94,13 @@ def model_of(case: Case) -> Model:
 def config_of(case: Case) -> TrainConfig:
     # What evaluations of the scored nodes' neighbourhood send is not estimated.
     return TrainConfig(
-        epochs=EPOCHS, eval_every=EPOCHS, eval="layerwise", batch_size=case.batch_size, fanout=case.fanout, seed=3
+        epochs=EPOCHS,
+        eval_every=EPOCHS,
+        eval="layerwise",
+        batch_size=case.batch_size,
+        fanout=case.fanout,
+        sampler=case.sampler,
+        seed=3,
     )
 
 

@@ -34,6 +34,7 @@ from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.strategies.tensor.strategy import TensorParallel
 from suites.cases import DEALS, DECOUPLED, Case, features_of, model_of
 from suites.mutants import MUTANTS, Mutant
+from suites.sampled_ways import COLD, FEW, SAMPLED_BY, SAMPLED_WAYS
 from support import disk_folder, random_topology, topology_of, with_relations
 
 FOLDER = str(disk_folder())
@@ -67,7 +68,6 @@ def offload(chunks: int, **techniques: Any) -> Way:
     return Way(Offload(chunks=chunks, scratch_dir=FOLDER, **techniques), Full(), epochs_before=1)
 
 
-FEW = BatchConfig(size=7, fanout=(3, 2, 4))
 TINY = BatchConfig(size=3, fanout=(3, 2, 4))
 WHOLE_BOTTOM = BatchConfig(size=3, fanout=(3, 2, -1))
 AGGREGATES = Orchestrate(hot_ratio=0.5, super_batch=2, reuse="aggregate")
@@ -84,8 +84,9 @@ WAYS = {
     "migrate-travel": Way(Migrate(move_model=True, merge=False), Sampled(), FEW),
     "migrate-merged": Way(Migrate(move_model=True, time_steps=2, pregather=False), Sampled(), TINY, epochs_before=1),
     "migrate-one-step": Way(Migrate(move_model=True, time_steps=1), Sampled(), FEW),
-    "orchestrate-cold": Way(Orchestrate(hot_ratio=0.0), Sampled(), FEW),
+    "orchestrate-cold": Way(COLD, Sampled(), FEW),
     "orchestrate-aggregate": Way(AGGREGATES, Sampled(), WHOLE_BOTTOM, epochs_before=1),
+    **{name: Way(strategy, Sampled(), batches) for name, (strategy, batches) in SAMPLED_WAYS.items()},
     "offload-3": offload(3),
     "offload-7-without-techniques": offload(7, **dict.fromkeys(TECHNIQUES, False)),
     "tensor": Way(TensorParallel(), Full(), epochs_before=1),
@@ -190,6 +191,8 @@ ENOUGH = {
         *(Case(conv, task="multi") for conv in SUMS if conv in KINDS),
     ],
     "migrate-one-step": [Case(conv, "weighted", task="multi") for conv in KINDS],
+    **{way: [Case(KINDS[shift % len(KINDS)], "weighted")] for shift, way in enumerate(SAMPLED_WAYS)},
+    **{f"split-{sampler}": [Case(conv, "weighted") for conv in KINDS[:2]] for sampler in SAMPLED_BY},
     "offload-3": FIRST,
     "offload-3-pinned": FIRST,
     "offload-7-without-techniques": [Case(conv, "weighted") for conv in KINDS],
@@ -219,7 +222,8 @@ def quick_cases(shift: int, way: str) -> list[Case]:
 QUICK = [(way, case) for shift, way in enumerate(EVERY_WAY) for case in quick_cases(shift, way)]
 CHUNKED = [*CASES[: len(CONVS)], *(case for case in CASES[len(CONVS) :] if case.conv in (*KINDS, *DECOUPLED))]
 EVERY_CHUNKING = [(way, case) for way in WAYS for case in CHUNKED if way.startswith("offload")]
-DEALT = [way for way in WAYS if not way.startswith("offload") or way == "offload-3"]
+DEALT = [way for way in WAYS if way not in SAMPLED_WAYS and (not way.startswith("offload") or way == "offload-3")]
+DEALT += ["split-labor", "split-fastgcn"]
 FIFTH = 5
 """Each way runs in every fifth of all cases, another fifth than the next way: all ways in all cases take hours."""
 EVERY_DEAL = [

@@ -163,8 +163,8 @@ class Serial:
         self.features, self.labels = world.features, world.labels
         topology, hops = with_relations(world.topology, RELATIONS), batches.fanout_per_hop(2)
         views = [layer_topology(topology, layer) for layer in self.model.layers_list()]
-        self.sampler = NeighborSampler(views, hops, SEED, weighted=batches.weighted)
-        self.one_hop = NeighborSampler(views[:1], hops[-1:], SEED, weighted=batches.weighted)
+        self.sampler = NeighborSampler(views, hops, SEED, **batches.sampling_options)
+        self.one_hop = NeighborSampler(views[:1], hops[-1:], SEED, **batches.sampling_options)
         self.owner, self.gaps = owner_of(workers), list[int]()
         self.hotness = [self._hotness(rank) for rank in range(workers)]
         self.hot = [self._hottest(counts) for counts in self.hotness]

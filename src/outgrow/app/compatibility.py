@@ -10,7 +10,7 @@ from outgrow.core.user_warnings import warn_about_data
 from outgrow.engine.batches import BatchConfig
 from outgrow.graph.builders.validate import require_trainable
 from outgrow.graph.graph import Graph
-from outgrow.graph.sampling.edge_sampler import Fanout
+from outgrow.graph.sampling.edge_sampler import NEIGHBOR, Fanout, require_fanouts_for_sampler
 from outgrow.inference.modes import validate_evaluation
 from outgrow.nn.attention import GATConv
 from outgrow.nn.encoder import Encoder
@@ -170,14 +170,25 @@ def validate_strategy(graph: Graph, model: Model, strategy: Strategy, config: Tr
 
 
 def validate_fanout(graph: Graph, model: Model, config: TrainConfig) -> None:
-    """Check that fan-outs, if given, match the layers of a model and the relations of a graph.
+    """Check that fan-outs, if given, match the layers of a model, the relations of a graph and the sampler.
 
     Raises:
-        InputError: They do not.
+        InputError: They do not, or there are none and the sampler would draw nothing.
     """
     for option, hops in (("--fanout ", config.fanout), ("--set eval_fanout=", config.eval_fanout)):
         if hops is not None:
             _validate_hops(graph, model, hops, option)
+    every = (*(config.fanout or ()), *(config.eval_fanout or ()))
+    for hop in every:
+        if not isinstance(hop, int):
+            require_fanouts_for_sampler(config.sampler, len(hop))
+    if config.sampler != NEIGHBOR and all(hop == -1 for hop in every):
+        raise InputError(
+            f"sampler {config.sampler} has nothing to draw",
+            needed="a fan-out other than -1 for a hop at least",
+            got=f"fan-outs {config.batch_config.describe()}",
+            repair="give --fanout, such as 10,10, or leave the sampler out",
+        )
 
 
 def _validate_hops(graph: Graph, model: Model, hops: tuple[Fanout, ...], option: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -15,11 +16,18 @@ from torch import Tensor
 from outgrow.core.block import Edges
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Ledger
-from outgrow.graph.sampling.edge_sampler import Fanout
+from outgrow.graph.sampling.edge_sampler import NEIGHBOR, Fanout
 from outgrow.ops.rng import fold_in, keyed_permutation
 
 _ORDER = -1  # no step has this number
 _MOST = (1 << 31) - 1
+
+
+class SamplingOptions(TypedDict):
+    """How neighbours are sampled: see `BatchConfig`."""
+
+    weighted: bool
+    sampler: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +38,14 @@ class BatchConfig:
         size: Seeds of a step over all workers; None for all nodes to train on.
         fanout: Neighbours sampled in each hop outward from the seeds; None for all neighbours.
         weighted: Whether neighbours are sampled by the weights of edges.
+        sampler: One of `outgrow.graph.sampling.edge_sampler.SAMPLERS`. For ``fastgcn`` a fan-out is the number of
+            nodes drawn for a hop.
     """
 
     size: int | None = None
     fanout: tuple[Fanout, ...] | None = None
     weighted: bool = False
+    sampler: str = NEIGHBOR
 
     @property
     def is_full_graph(self) -> bool:
@@ -50,6 +61,16 @@ class BatchConfig:
         if self.fanout is None:
             return "all"
         return ",".join(str(hop) if isinstance(hop, int) else ":".join(map(str, hop)) for hop in self.fanout)
+
+    @property
+    def sampling_options(self) -> SamplingOptions:
+        """How neighbours are sampled, as the samplers take it."""
+        return {"weighted": self.weighted, "sampler": self.sampler}
+
+    def describe_sampling(self) -> str:
+        """Return how neighbours are sampled, for people: ``"fan-outs 10,10 by weight, sampler labor"``."""
+        by_weight = " by weight" if self.weighted else ""
+        return f"fan-outs {self.describe()}{by_weight}{'' if self.sampler == NEIGHBOR else f', sampler {self.sampler}'}"
 
     def seeds_of_epoch(self, nodes: Tensor, seed: int, epoch: int) -> list[Tensor]:
         """Return the seeds of each step of an epoch, over all workers; the last step may have fewer.

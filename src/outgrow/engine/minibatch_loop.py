@@ -64,7 +64,7 @@ def make_sampler(topology: Topology, model: Model, batches: BatchConfig, seed: i
     """Return the sampler of a model's batches."""
     layers = model.layers_list()
     views = [layer_topology(topology, layer) for layer in layers]
-    return NeighborSampler(views, batches.fanout_per_hop(len(layers)), seed, weighted=batches.weighted)
+    return NeighborSampler(views, batches.fanout_per_hop(len(layers)), seed, **batches.sampling_options)
 
 
 class MicroBatch(NamedTuple):

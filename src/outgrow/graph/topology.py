@@ -10,6 +10,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.ops.csc import in_degree, replace_self_loops
+from outgrow.ops.sampling.layerwise import column_share_bounds
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,6 +46,11 @@ class Topology:
     def degree(self) -> Tensor:
         """``[V]`` float64: sum of the in-edge weights of each node; the number of in-edges without weights."""
         return in_degree(self.indptr, self.weight)
+
+    @cached_property
+    def column_share_bounds(self) -> Tensor:
+        """``[V]`` float64: running sums of the shares of `outgrow.ops.sampling.layerwise.column_share_bounds`."""
+        return column_share_bounds(self.indptr, self.indices, self.weight, self.degree)
 
     @cached_property
     def nodes(self) -> Tensor:

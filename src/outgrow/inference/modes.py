@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -37,7 +38,7 @@ class EvaluationOptions(NamedTuple):
     Attributes:
         val: How validation nodes are evaluated after an epoch: one of `EVALUATION_MODES`.
         test: How validation and test nodes are evaluated after training.
-        batches: Nodes of a batch, fan-outs and weighting of ``sampled``.
+        batches: Nodes of a batch, fan-outs, weighting and sampler of ``sampled``.
         sampling: Names of options that are given for ``sampled`` alone.
     """
 
@@ -131,11 +132,11 @@ class InferenceChooser:
 
     def _choose_sampled(self, nodes: Tensor) -> ChosenInference:
         problem, size = self._problem, self._batches.size or _BATCH_SIZE
-        batches = BatchConfig(size=size, fanout=self._batches.fanout, weighted=self._batches.weighted)
+        batches = replace(self._batches, size=size)
         return ChosenInference(
             SAMPLED,
             SampledInference(problem.model, problem.shard, problem.feature_rows, nodes, batches, problem.seed),
-            f"batches of {size:,}, fan-outs {batches.describe()}: approximate",
+            f"batches of {size:,}, {batches.describe_sampling()}: approximate",
             len(nodes),
         )
 

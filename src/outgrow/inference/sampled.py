@@ -49,7 +49,7 @@ class SampledInference:
         shard: The worker's shard of the graph.
         features: ``[V, D]`` of all nodes, as the graph stores them, possibly memory-mapped.
         nodes: ``[n]`` int64, own nodes, ascending.
-        batches: Nodes of a batch of one worker, fan-outs, and whether neighbours are sampled by weight.
+        batches: Nodes of a batch of one worker, fan-outs, and how neighbours are sampled.
         seed: Seed of all draws.
     """
 

@@ -7,6 +7,7 @@ against measured runs.
 
 from __future__ import annotations
 
+from outgrow.graph.sampling.edge_sampler import FASTGCN
 from outgrow.inference.chunked import CHUNK_BYTES, CHUNKS_IN_FLIGHT, MEMORY_SHARE
 from outgrow.inference.modes import AUTO, EXACT, LAYERWISE
 from outgrow.planning.cost_model import CostModel
@@ -42,6 +43,8 @@ _PER_SCORE, _PER_SCORE_EVALUATED = 2.2, 0.7
 """Numbers that attention holds for each score of an edge, in training and in an evaluation."""
 _ID_BYTES = 8
 """Bytes of the id of a node that a layer computes."""
+_SHARE_BYTES = 8
+"""Bytes of a node's share in the importance of all."""
 _PREFETCH, _IN_USE, _COPIES, _AHEAD_OF_GPU = 4, 2, 2.5, 2
 """Batches sampled ahead unless a strategy says otherwise, batches besides, copies of the rows of the current batch, and
 all together on a GPU."""
@@ -145,6 +148,9 @@ def minibatch_peak_bytes(
     sources = float(partition.nodes[part] + partition.halo[part].sum())
     prefetched = num_prefetched_batches(costs, stats.steps, prefetch)
     training = minibatch_bytes(work, stats.neighborhood, num_prefetched=prefetched)
+    if work.batches.sampler == FASTGCN and costs.shares_device:
+        # Shares of all nodes, for each view of the graph: see `Topology.column_share_bounds`.
+        training += _SHARE_BYTES * work.graph.nodes * len({*work.model.views})
     whole = inference_bytes(work, nodes, sources, partition.edges[part])
     if {AUTO, LAYERWISE} & {*work.evaluation} and whole <= MEMORY_SHARE * costs.memory:
         # Features of own nodes, which the first evaluation reads, are kept for the next.

@@ -253,12 +253,12 @@ class Strategy(ABC):
         if self.uses_minibatches:
             # The constructor makes the checks; nothing is sampled here.
             for hop in {*(batches.fanout or (-1,))}:
-                EdgeSampler(graph.topology, hop, weighted=batches.weighted)
+                EdgeSampler(graph.topology, hop, **batches.sampling_options)
         elif not batches.is_full_graph:
             raise InputError(
                 f"strategy {self.name} trains on all nodes and neighbours at once",
-                needed="no batch_size and no fanout",
-                got=f"batch_size {batches.size}, fanout {batches.describe()}",
+                needed="no batch_size and no fanout, and nothing that says how to sample",
+                got=f"batch_size {batches.size}, {batches.describe_sampling()}",
                 repair="leave them out, or choose strategy sampled",
             )
 

@@ -20,7 +20,7 @@ from outgrow.core.deprecation import renamed_members
 from outgrow.core.synonyms import accept_synonyms, rename_keys
 from outgrow.core.validation import out_of_range_error, validate_choice
 from outgrow.engine.batches import BatchConfig, parse_fanouts
-from outgrow.graph.sampling.edge_sampler import Fanout
+from outgrow.graph.sampling.edge_sampler import NEIGHBOR, SAMPLERS, Fanout
 from outgrow.inference.modes import AUTO, EVALUATION_MODES, EvaluationOptions
 
 Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
@@ -69,6 +69,8 @@ class TrainConfig:
             ``"10,10"``; an entry may be a tuple of one number per relation. None for all neighbours. It is also
             taken as ``num_neighbors``.
         weighted: Whether neighbours are sampled in proportion to edge weights.
+        sampler: How neighbours are sampled: ``neighbor`` (without replacement), ``neighbor-with-replacement``,
+            ``labor`` (LABOR) or ``fastgcn`` (layer-wise; a fan-out is then the number of nodes drawn for a hop).
         negatives: Link prediction: negative links per link of the graph.
         val_links: Link prediction: share of the linked pairs of nodes to validate on.
         test_links: Link prediction: share of the linked pairs to test on.
@@ -78,7 +80,8 @@ class TrainConfig:
             nodes) or ``none``.
         val: The same for validation nodes, after an epoch and in the end; None for ``eval``.
         test: The same for test nodes; None for ``eval``.
-        eval_fanout: Neighbours to sample per hop where evaluation is ``sampled``; None for ``fanout``.
+        eval_fanout: Neighbours to sample per hop, by ``sampler``, where evaluation is ``sampled``; None for
+            ``fanout``.
         eval_batch_size: Nodes in a batch of a worker where evaluation is ``sampled``; None for ``batch_size``, or 1024.
         eval_every: Number of epochs between evaluations.
         checkpoint_every: Number of epochs between checkpoints, if a run has a directory; training always ends
@@ -98,6 +101,7 @@ class TrainConfig:
     batch_size: int | None = None
     fanout: tuple[Fanout, ...] | None = None
     weighted: bool = False
+    sampler: str = NEIGHBOR
     negatives: int = 1
     val_links: float = 0.05
     test_links: float = 0.1
@@ -120,6 +124,7 @@ class TrainConfig:
             if getattr(self, name) is not None:
                 validate_choice(name, getattr(self, name), dict.fromkeys(EVALUATION_MODES))
         validate_choice("optimizer", self.optimizer, _OPTIMIZERS)
+        validate_choice("sampler", self.sampler, dict.fromkeys(SAMPLERS))
         validate_choice("precision", self.precision, dict.fromkeys(("full", BFLOAT16)))
         for name in _COUNTS:
             value = getattr(self, name)
@@ -163,7 +168,7 @@ class TrainConfig:
     @property
     def batch_config(self) -> BatchConfig:
         """Options of mini-batches."""
-        return BatchConfig(size=self.batch_size, fanout=self.fanout, weighted=self.weighted)
+        return BatchConfig(size=self.batch_size, fanout=self.fanout, weighted=self.weighted, sampler=self.sampler)
 
     @property
     def evaluation(self) -> EvaluationOptions:
@@ -172,6 +177,7 @@ class TrainConfig:
             size=self.eval_batch_size or self.batch_size,
             fanout=self.eval_fanout or self.fanout,
             weighted=self.weighted,
+            sampler=self.sampler,
         )
         sampling = tuple(name for name in ("eval_fanout", "eval_batch_size") if getattr(self, name) is not None)
         return EvaluationOptions(self.val or self.eval, self.test or self.eval, batches, sampling)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
+from outgrow.graph.sampling.edge_sampler import NEIGHBOR
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.training import checkpoint
 from outgrow.training.checkpoint import TrainingProgress
@@ -119,6 +120,8 @@ class Trainer:
         self.progress = TrainingProgress.at_start()
         batches = problem.batches
         sampling = f"fanout {batches.describe()}, weighted {batches.weighted}"
+        # Not for the default: checkpoints of earlier versions do not name it.
+        sampling += "" if batches.sampler == NEIGHBOR else f", sampler {batches.sampler}"
         # All that decides which batches an epoch has: a mid-epoch checkpoint fits only the same ones.
         self.step_signature = (
             f"batch_size {batches.size}, {sampling}, seed {problem.seed}, {problem.num_train} to train on"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,61 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from graph.sampling.plain_sampler import Kept, kept_edges
 from outgrow.core.block import Block
 from outgrow.core.errors import InputError
-from outgrow.graph.sampling.edge_sampler import Fanout
+from outgrow.graph.sampling.edge_sampler import FASTGCN, LABOR, NEIGHBOR, SAMPLERS, WITH_REPLACEMENT, Fanout
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
 from outgrow.ops.rng import fold_in
 from support import random_topology, topologies, topology_of, with_relations
 
-Kept = list[tuple[int, float]]
 RELATIONS = 3
 
 
-def floyd(key: int, count: int, most: int) -> list[int]:
-    chosen: set[int] = set()
-    for i in range(most):
-        last = count - most + i
-        number = fold_in(key, i) * (last + 1) >> 64
-        chosen.add(last if number in chosen else number)
-    return sorted(chosen)
-
-
-def first_to_arrive(key: int, weight: list[float], most: int) -> list[int]:
-    uniform = [(fold_in(key, j) >> 11) / 2**53 for j in range(len(weight))]
-    times = sorted((-math.log1p(-x) / w, j) for j, (x, w) in enumerate(zip(uniform, weight, strict=True)) if w > 0)
-    return sorted(j for _, j in times[:most])
-
-
-def kept_edges(view: Topology, v: int, fanout: Fanout, key: int, weighted: bool) -> Kept:
-    """The in-edges that a node keeps, and how many each stands for."""
-    first, end = view.indptr[v : v + 2].tolist()
-    count, row_key = end - first, fold_in(key, v)
-    if isinstance(fanout, tuple):
-        assert view.relation is not None
-        out: Kept = []
-        for relation, most in enumerate((*fanout, -1)):
-            same = [
-                e for e in range(first, end) if int(view.relation[e]) == (relation if relation < len(fanout) else -1)
-            ]
-            if most == -1 or len(same) <= most:
-                out += [(e, 1.0) for e in same]
-            else:
-                ranks = floyd(fold_in(row_key, relation), len(same), most)
-                out += [(same[rank], len(same) / most) for rank in ranks]
-        return sorted(out)
-    if fanout == -1 or count <= fanout:
-        return [(e, 1.0) for e in range(first, end)]
-    if not weighted:
-        return [(first + j, count / fanout) for j in floyd(row_key, count, fanout)]
-    assert view.weight is not None
-    weight = view.weight[first:end].double().tolist()
-    places, positive = first_to_arrive(row_key, weight, fanout), sum(w > 0 for w in weight)
-    return [(first + j, sum(weight) / (fanout * weight[j]) if positive > fanout else 1.0) for j in places]
-
-
-def check_block(block: Block, view: Topology, kept: list[Kept], nodes: list[int]) -> None:
+def check_block(block: Block, view: Topology, kept: list[Kept], nodes: list[int], *, always_cut: bool) -> None:
     """A block against the edges that each of its destinations keeps; ``nodes`` are all that have a number by then."""
     edges, flat = block.edges, [pair for row in kept for pair in row]
     ids = torch.tensor([e for e, _ in flat], dtype=torch.int64)
@@ -85,7 +43,7 @@ def check_block(block: Block, view: Topology, kept: list[Kept], nodes: list[int]
         assert (ours is None) == (whole is None)
         assert ours is None or whole is None or torch.equal(ours, whole[ids])
     counts = view.indptr.diff()[block.dst_nodes]
-    if len(ids) == int(counts.sum()):
+    if len(ids) == int(counts.sum()) and not always_cut:
         assert block.sample_weight is None
         assert block.relation_degree is None
         return
@@ -104,27 +62,41 @@ def relation_degrees(view: Topology, ids: Tensor) -> list[float]:
     return [float(weight[mask].double().sum()) for mask in same]
 
 
-def check(views: list[Topology], fanout: list[Fanout], seeds: list[int], weighted: bool, seed: int) -> None:
-    sampler = NeighborSampler(views, fanout, seed, weighted=weighted)
+class Case(NamedTuple):
+    """What is sampled, around which seeds."""
+
+    views: list[Topology]
+    fanout: list[Fanout]
+    seeds: list[int]
+    weighted: bool
+    sampler: str
+    seed: int
+
+
+def check(case: Case) -> None:
+    views, fanout = case.views, case.fanout
+    sampler = NeighborSampler(views, fanout, case.seed, weighted=case.weighted, sampler=case.sampler)
     for epoch, step in ((0, 0), (3, 7)):
-        blocks = sampler.sample_blocks(torch.tensor(seeds, dtype=torch.int64), epoch, step)
-        nodes = list(seeds)
+        blocks = sampler.sample_blocks(torch.tensor(case.seeds, dtype=torch.int64), epoch, step)
+        nodes = list(case.seeds)
         for layer in reversed(range(len(views))):
-            key = fold_in(fold_in(fold_in(seed, epoch, step), layer + 1), 2)
+            key = fold_in(fold_in(fold_in(case.seed, epoch, step), layer + 1), 2)
             number = fanout[len(views) - 1 - layer]
-            kept = [kept_edges(views[layer], v, number, key, weighted) for v in nodes]
+            kept = [kept_edges(views[layer], v, number, key, case.weighted, case.sampler) for v in nodes]
             for row in kept:
                 for e, _ in row:
                     source = int(views[layer].indices[e])
                     if source not in nodes:
                         nodes.append(source)
-            check_block(blocks[layer], views[layer], kept, nodes)
+            always_cut = number != -1 and case.sampler in (WITH_REPLACEMENT, FASTGCN)
+            check_block(blocks[layer], views[layer], kept, nodes, always_cut=always_cut)
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[list[Topology], list[Fanout], list[int], bool, int]:
-    topology = draw(topologies())
-    typed, weights = draw(st.booleans()), draw(st.sampled_from(("none", "some", "drawn")))
+def cases(draw: st.DrawFn) -> Case:
+    topology, sampler = draw(topologies()), draw(st.sampled_from(SAMPLERS))
+    ways = ("none", "some") if sampler == FASTGCN else ("none", "some", "drawn")
+    typed, weights = draw(st.booleans()), draw(st.sampled_from(ways))
     if typed:
         topology = with_relations(topology, RELATIONS)
     if weights != "none":
@@ -137,25 +109,26 @@ def cases(draw: st.DrawFn) -> tuple[list[Topology], list[Fanout], list[int], boo
     views = [topology.with_self_loops if draw(st.booleans()) else topology for _ in range(draw(st.integers(1, 3)))]
     number = st.sampled_from((-1, 1, 2, 3, 5))
     by_relation = st.tuples(*[number] * RELATIONS)
-    one = number | by_relation if typed and weights != "drawn" else number
+    one = number | by_relation if typed and weights != "drawn" and sampler == NEIGHBOR else number
     fanout = draw(st.lists(one, min_size=len(views), max_size=len(views)))
     seeds = draw(st.lists(st.integers(0, topology.num_nodes - 1), unique=True))
-    return views, fanout, seeds, weights == "drawn", draw(st.integers(0, 2**64 - 1))
+    return Case(views, fanout, seeds, weights == "drawn", sampler, draw(st.integers(0, 2**64 - 1)))
 
 
 @given(cases())
-@settings(deadline=None, max_examples=150)
-def test_small_graphs_against_plain_python(case: tuple[list[Topology], list[Fanout], list[int], bool, int]) -> None:
-    check(*case)
+@settings(deadline=None, max_examples=250)
+def test_small_graphs_against_plain_python(case: Case) -> None:
+    check(case)
 
 
-@pytest.mark.parametrize("kind", ["uniform", "weighted", "related"])
-def test_heavy_rows_against_plain_python(kind: str) -> None:
+@pytest.mark.parametrize("way", ["uniform", "weighted", "related", *SAMPLERS[1:]])
+def test_heavy_rows_against_plain_python(way: str) -> None:
     """Rows of one word, of several, of several groups of words; rows that are not cut."""
     pairs = [(u % 6, dst) for dst, count in ((0, 9000), (1, 5), (2, 64), (3, 65), (4, 700)) for u in range(count)]
     topology = with_relations(topology_of(6, pairs, weighted=True), RELATIONS)
-    fanout: Fanout = (4, 70, -1) if kind == "related" else 20
-    check([topology], [fanout], [4, 0, 2, 5, 1, 3], kind == "weighted", 5)
+    fanout: Fanout = (4, 70, -1) if way == "related" else 20
+    sampler = way if way in SAMPLERS else NEIGHBOR
+    check(Case([topology], [fanout], [4, 0, 2, 5, 1, 3], way == "weighted", sampler, 5))
 
 
 def kept_by(blocks: list[Block]) -> list[dict[int, list[int]]]:
@@ -174,17 +147,23 @@ def topology() -> Topology:
     return with_relations(random_topology(400, 12_000, weighted=True), RELATIONS)
 
 
-WAYS: dict[str, tuple[list[Fanout], bool]] = {
-    "uniform": ([4, 3, 2], False),
-    "weighted": ([4, 3, 2], True),
-    "related": ([(2, 1, 3), (1, 2, -1), 3], False),
+WAYS: dict[str, tuple[list[Fanout], bool, str]] = {
+    "uniform": ([4, 3, 2], False, NEIGHBOR),
+    "weighted": ([4, 3, 2], True, NEIGHBOR),
+    "related": ([(2, 1, 3), (1, 2, -1), 3], False, NEIGHBOR),
+    "replaced": ([4, 3, 2], False, WITH_REPLACEMENT),
+    "replaced by weight": ([4, 3, 2], True, WITH_REPLACEMENT),
+    "labor": ([4, 3, 2], False, LABOR),
+    "labor by weight": ([4, 3, 2], True, LABOR),
+    "fastgcn": ([90, 50, 30], False, FASTGCN),
 }
 ways = pytest.mark.parametrize("way", WAYS)
 
 
 def sampler_of(topology: Topology, way: str, seed: int = 1) -> NeighborSampler:
-    fanout, weighted = WAYS[way]
-    return NeighborSampler([topology, topology.with_self_loops, topology], fanout, seed, weighted=weighted)
+    fanout, weighted, sampler = WAYS[way]
+    views = [topology, topology.with_self_loops, topology]
+    return NeighborSampler(views, fanout, seed, weighted=weighted, sampler=sampler)
 
 
 @ways
@@ -226,8 +205,9 @@ def test_every_part_of_the_key_changes_the_draws(topology: Topology, way: str) -
         for seed, epoch, step in ((1, 0, 0), (2, 0, 0), (1, 1, 0), (1, 0, 1))
     ]
     assert all(a != b for i, a in enumerate(drawn) for b in drawn[:i])
-    layers = NeighborSampler([topology] * 2, [3, 3], 1).sample_blocks(seeds, 0, 0)
-    first, last = kept_by(layers)
+    fanout, weighted, sampler = WAYS[way]
+    both = NeighborSampler([topology] * 2, fanout[:1] * 2, 1, weighted=weighted, sampler=sampler)
+    first, last = kept_by(both.sample_blocks(seeds, 0, 0))
     assert {v: first[v] for v in last} != last
 
 
@@ -263,8 +243,9 @@ def test_numbers_of_nodes_begin_anew_before_they_overflow(topology: Topology) ->
 
 
 def test_nothing_is_cut_by_a_fanout_of_all(topology: Topology) -> None:
-    for fanout in (-1, topology.num_edges, (-1, -1, -1)):
-        (block,) = NeighborSampler([topology], [fanout], 0).sample_blocks(topology.nodes, 0, 0)
+    every: list[tuple[Fanout, str]] = [(-1, sampler) for sampler in SAMPLERS]
+    for fanout, sampler in (*every, (topology.num_edges, NEIGHBOR), (topology.num_edges, LABOR), ((-1,) * 3, NEIGHBOR)):
+        (block,) = NeighborSampler([topology], [fanout], 0, sampler=sampler).sample_blocks(topology.nodes, 0, 0)
         assert block.sample_weight is None
         assert block.relation_degree is None
         assert_equal(replace(block, edge_ids=None), replace(topology.block, edges=block.edges))
@@ -280,8 +261,10 @@ def test_a_batch_of_nothing(topology: Topology, way: str) -> None:
         assert len(block.src_nodes) == len(block.dst_nodes) == len(block.src_degree) == len(block.dst_degree) == 0
 
 
-def test_a_graph_without_edges() -> None:
-    (block,) = NeighborSampler([topology_of(3, [])], [2], 0).sample_blocks(torch.tensor([2, 0]), 0, 0)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_graph_without_edges(sampler: str) -> None:
+    sampling = NeighborSampler([topology_of(3, [])], [2], 0, sampler=sampler)
+    (block,) = sampling.sample_blocks(torch.tensor([2, 0]), 0, 0)
     assert block.edges.indptr.tolist() == [0, 0, 0]
     assert block.src_nodes.tolist() == [2, 0]
 
@@ -316,3 +299,20 @@ def test_what_cannot_be_sampled_is_refused(topology: Topology) -> None:
     for views, fanout, weighted, needed in refused:
         with pytest.raises(InputError, match=needed):
             NeighborSampler(views, fanout, 0, weighted=weighted)
+
+
+def test_what_a_sampler_cannot_do_is_refused(topology: Topology) -> None:
+    plain = topology_of(400, [(0, 1)])
+    infinite = replace(topology, weight=topology.degree.new_full((topology.num_edges,), float("inf")).float())
+    refused: list[tuple[Topology, Fanout, bool, str, str]] = [
+        (topology, 2, False, "labour", "labor"),
+        *((topology, (1, 1, 1), False, sampler, "cannot draw by relation") for sampler in SAMPLERS[1:]),
+        (topology, 2, True, FASTGCN, "weighted=False"),
+        (topology, -1, True, FASTGCN, "weighted=False"),
+        (infinite, 2, False, FASTGCN, "finite weights"),
+        (plain, 2, True, LABOR, "no weights"),
+        (plain, 2, True, WITH_REPLACEMENT, "no weights"),
+    ]
+    for view, fanout, weighted, sampler, needed in refused:
+        with pytest.raises(InputError, match=needed):
+            NeighborSampler([view], [fanout], 0, weighted=weighted, sampler=sampler)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from outgrow.engine.batches import BatchConfig
 from outgrow.graph import datasets
-from outgrow.planning.graph_stats.analytic import DegreeDistribution
+from outgrow.graph.sampling.edge_sampler import FASTGCN, LABOR, NEIGHBOR, SAMPLERS, WITH_REPLACEMENT
 from outgrow.planning.graph_stats.counted import CountedGraph, bfs_ball, internal_edge_share, sketch_graph
+from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution
 from outgrow.planning.workload import SamplingSpec
 
 GRAPHS = ("products@0.01", "reddit@0.02", "arxiv@0.1")
@@ -35,16 +36,21 @@ def test_a_power_law_has_its_nodes_and_edges(nodes: int, mean: float, exponent: 
     assert found.degree[-1] <= max(1000.0, 20 * mean) * 1.01
 
 
-@given(st.integers(1, 5000), st.lists(st.sampled_from([-1, 1, 5, 25]), min_size=1, max_size=4))
-@settings(max_examples=50, deadline=None)
-def test_neighbourhoods_grow(seeds: int, hops: list[int]) -> None:
+@given(
+    st.integers(1, 5000), st.lists(st.sampled_from([-1, 1, 5, 25]), min_size=1, max_size=4), st.sampled_from(SAMPLERS)
+)
+@settings(max_examples=100, deadline=None)
+def test_neighbourhoods_grow(seeds: int, hops: list[int], sampler: str) -> None:
     degrees = DegreeDistribution.from_power_law(10_000, 200_000, 2.5, None)
-    levels = degrees.neighborhood_levels(seeds, hops)
+    levels = degrees.neighborhood_levels(seeds, hops, sampler=sampler)
     rows = [degrees.count_nodes(level.share) for level in levels]
     assert rows[0] == pytest.approx(min(seeds, 10_000))
     assert rows == sorted(rows)
     assert all((level.share >= 0).all() and (level.share <= 1).all() for level in levels)
     for below, level, hop in zip(levels, levels[1:], hops, strict=False):
+        if sampler == FASTGCN and hop > 0:
+            assert degrees.count_nodes(level.share) <= degrees.count_nodes(below.share) + hop
+            continue
         assert level.edges <= degrees.count_nodes(below.share) * max(hop, degrees.degree[-1] if hop < 0 else hop) + 1e-6
 
 
@@ -56,10 +62,20 @@ def test_the_hottest_are_as_many_as_asked_for() -> None:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-@pytest.mark.parametrize("fanout", [(10, 10), (25, 10, 5)])
-def test_neighbourhoods_are_expected_as_they_are_drawn(name: str, fanout: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("fanout", "sampler"),
+    [
+        ((10, 10), NEIGHBOR),
+        ((25, 10, 5), NEIGHBOR),
+        ((10, 10), WITH_REPLACEMENT),
+        ((25, 10, 5), LABOR),
+        ((1000, 500), FASTGCN),
+    ],
+)
+def test_neighbourhoods_are_expected_as_they_are_drawn(name: str, fanout: tuple[int, ...], sampler: str) -> None:
     graph = datasets.load_graph(name)
-    drawing = SamplingSpec(BatchConfig(size=512, fanout=fanout), (False,) * len(fanout), 0, "metis")
+    batches = BatchConfig(size=512, fanout=fanout, sampler=sampler)
+    drawing = SamplingSpec(batches, (False,) * len(fanout), 0, "metis")
     expected, counted = (
         known.batch_stats(drawing, 1).neighborhood for known in (sketch_graph(graph), CountedGraph(graph))
     )

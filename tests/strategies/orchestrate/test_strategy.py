@@ -14,6 +14,7 @@ import torch
 
 from outgrow.core.ledger import Kind, Link
 from outgrow.engine.batches import BatchConfig
+from outgrow.graph.sampling.edge_sampler import FASTGCN, LABOR
 from outgrow.strategies.base import Problem
 from outgrow.strategies.orchestrate.host_side import HostSide
 from outgrow.strategies.orchestrate.strategy import Orchestrate, OrchestrateExecution
@@ -86,6 +87,8 @@ def test_it_trains_as_the_serial_reference_does(kind: str, reuse: str, super_bat
         (BatchConfig(size=4, fanout=None), 4, {"super_batch": 2}),
         (BatchConfig(size=4, fanout=(-1, (1, 2, 1))), None, {"super_batch": 2}),
         (replace(BATCHES, size=1), None, {"super_batch": 16, "hot_ratio": 0.01}),
+        (replace(BATCHES, sampler=LABOR), None, {"super_batch": 2}),
+        (replace(BATCHES, fanout=(12, 9), sampler=FASTGCN), None, {"super_batch": 2}),
     ],
 )
 def test_in_other_batches(batches: BatchConfig, restart: int | None, options: dict[str, Any]) -> None:

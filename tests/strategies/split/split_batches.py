@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outgrow.graph.sampling.edge_sampler import Fanout
+from outgrow.engine.batches import SamplingOptions
+from outgrow.graph.sampling.edge_sampler import FASTGCN, LABOR, NEIGHBOR, WITH_REPLACEMENT, Fanout
 from outgrow.graph.topology import Topology
 from outgrow.strategies.split.sampler import RemoteRequest, SampledSplitBlock, SplitSampler
 from support import random_topology, with_relations
@@ -28,11 +29,17 @@ class Case(NamedTuple):
     size: int
     batches: list[Tensor]
     seed: int = 3
+    sampler: str = NEIGHBOR
 
     def samplers(self) -> list[SplitSampler]:
         """One for each worker."""
-        views, options = self.views, {"owner": self.owner, "size": self.size, "weighted": self.weighted}
-        return [SplitSampler(views, self.fanout, self.seed, rank=rank, **options) for rank in range(self.size)]
+        options = {"owner": self.owner, "size": self.size, **self.sampling_options}
+        return [SplitSampler(self.views, self.fanout, self.seed, rank=rank, **options) for rank in range(self.size)]
+
+    @property
+    def sampling_options(self) -> SamplingOptions:
+        """How edges are drawn."""
+        return {"weighted": self.weighted, "sampler": self.sampler}
 
 
 def together(samplers: Sequence[SplitSampler], seeds: Tensor, epoch: int, step: int) -> list[Hops]:
@@ -53,11 +60,15 @@ def together(samplers: Sequence[SplitSampler], seeds: Tensor, epoch: int, step: 
     return found
 
 
-WAYS: dict[str, tuple[list[Fanout], bool]] = {
-    "uniform": ([4, 3, 2], False),
-    "all": ([-1, 2, -1], False),
-    "weighted": ([4, 3, 2], True),
-    "related": ([(2, 1, 3), (1, 2, -1), 3], False),
+WAYS: dict[str, tuple[list[Fanout], bool, str]] = {
+    "uniform": ([4, 3, 2], False, NEIGHBOR),
+    "all": ([-1, 2, -1], False, NEIGHBOR),
+    "weighted": ([4, 3, 2], True, NEIGHBOR),
+    "related": ([(2, 1, 3), (1, 2, -1), 3], False, NEIGHBOR),
+    "replaced": ([4, 3, -1], False, WITH_REPLACEMENT),
+    "labor": ([4, 3, 2], False, LABOR),
+    "labor by weight": ([4, 3, 2], True, LABOR),
+    "fastgcn": ([60, -1, 40], False, FASTGCN),
 }
 
 
@@ -68,8 +79,9 @@ def case_of(way: str, size: int, deal: str = "scattered") -> Case:
     owner = nodes * 7 % size if deal == "scattered" else (size - 1) * (nodes != 200)
     batches = [torch.randperm(400, generator=torch.manual_seed(step))[:40] for step in range(4)]
     batches += [nodes[owner == size - 1][:20], nodes[:0]]
-    fanout, weighted = WAYS[way]
-    return Case([topology, topology.with_self_loops, topology], fanout, weighted, owner, size, batches)
+    fanout, weighted, sampler = WAYS[way]
+    views = [topology, topology.with_self_loops, topology]
+    return Case(views, fanout, weighted, owner, size, batches, sampler=sampler)
 
 
 def assert_equal(one: Hops, other: Hops) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.core.errors import InputError
+from outgrow.graph.sampling.edge_sampler import FASTGCN, NEIGHBOR, SAMPLERS, WITH_REPLACEMENT
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
 from outgrow.strategies.split.sampler import SampledSplitBlock, SplitSampler
@@ -71,7 +72,7 @@ def by_edge(block: Block, values: Tensor | None, missing: float) -> dict[int, fl
     return dict(zip(ids, [missing] * len(ids) if values is None else values.tolist(), strict=True))
 
 
-def check_fields(parts: list[SampledSplitBlock], whole: Block, view: Topology) -> None:
+def check_fields(parts: list[SampledSplitBlock], whole: Block, view: Topology, *, always_cut: bool) -> None:
     """What a part says of an edge or a node is what the whole block says, or the graph."""
     for hop in parts:
         block = hop.block
@@ -84,7 +85,7 @@ def check_fields(parts: list[SampledSplitBlock], whole: Block, view: Topology) -
             given, ours = getattr(view, name), getattr(block.edges, name)
             assert (given is None) == (ours is None)
             assert given is None or torch.equal(ours, given[block.edge_ids])
-        is_cut = block.edges.num_edges < int(view.indptr.diff()[block.dst_nodes].sum())
+        is_cut = always_cut or block.edges.num_edges < int(view.indptr.diff()[block.dst_nodes].sum())
         assert (block.sample_weight is not None) == is_cut
         assert (block.relation_degree is not None) == (is_cut and view.relation is not None)
         shares = by_edge(whole, whole.sample_weight, 1.0)
@@ -96,7 +97,8 @@ def check_fields(parts: list[SampledSplitBlock], whole: Block, view: Topology) -
 
 def check(case: Case) -> None:
     """Some batches after each other."""
-    samplers, whole = case.samplers(), NeighborSampler(case.views, case.fanout, case.seed, weighted=case.weighted)
+    samplers = case.samplers()
+    whole = NeighborSampler(case.views, case.fanout, case.seed, **case.sampling_options)
     for step, seeds in enumerate(case.batches):
         found, blocks = together(samplers, seeds, 2, step), whole.sample_blocks(seeds, 2, step)
         for hops in found:
@@ -110,13 +112,15 @@ def check(case: Case) -> None:
             check_edges(parts, block, case.owner)
             check_order(parts, case.owner)
             check_wishes(parts)
-            check_fields(parts, block, case.views[layer])
+            always_cut = case.sampler in (WITH_REPLACEMENT, FASTGCN) and case.fanout[-1 - layer] != -1
+            check_fields(parts, block, case.views[layer], always_cut=always_cut)
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    topology, size = draw(topologies()), draw(st.integers(1, 4))
-    typed, weights = draw(st.booleans()), draw(st.sampled_from(("none", "some", "drawn")))
+    topology, size, sampler = draw(topologies()), draw(st.integers(1, 4)), draw(st.sampled_from(SAMPLERS))
+    ways = ("none", "some") if sampler == FASTGCN else ("none", "some", "drawn")
+    typed, weights = draw(st.booleans()), draw(st.sampled_from(ways))
     if typed:
         topology = with_relations(topology, RELATIONS)
     if weights != "none":
@@ -127,17 +131,17 @@ def cases(draw: st.DrawFn) -> Case:
         topology = replace(topology, indices=topology.indices.long())
     views = [topology.with_self_loops if draw(st.booleans()) else topology for _ in range(draw(st.integers(1, 3)))]
     number = st.sampled_from((-1, 1, 2, 3, 5))
-    one = number | st.tuples(*[number] * RELATIONS) if typed and weights != "drawn" else number
+    one = number | st.tuples(*[number] * RELATIONS) if typed and weights != "drawn" and sampler == NEIGHBOR else number
     fanout = draw(st.lists(one, min_size=len(views), max_size=len(views)))
     node = st.integers(0, topology.num_nodes - 1)
     batches = [torch.tensor(draw(st.lists(node, unique=True)), dtype=torch.int64) for _ in range(3)]
     owners = st.lists(st.integers(0, size - 1), min_size=topology.num_nodes, max_size=topology.num_nodes)
     owner = torch.tensor(draw(owners), dtype=draw(st.sampled_from((torch.int8, torch.int16, torch.int64))))
-    return Case(views, fanout, weights == "drawn", owner, size, batches, draw(st.integers(0, 2**64 - 1)))
+    return Case(views, fanout, weights == "drawn", owner, size, batches, draw(st.integers(0, 2**64 - 1)), sampler)
 
 
 @given(cases())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=250)
 def test_parts_of_batches_of_small_graphs(case: Case) -> None:
     check(case)
 

@@ -28,6 +28,13 @@ def plan(
     fanout: Annotated[
         str | None, typer.Option(help="Neighbours to draw for each hop, such as 10,10.", show_default="all neighbours")
     ] = None,
+    sampler: Annotated[
+        str | None,
+        typer.Option(
+            help="How to draw them, as of `outgrow train`: neighbor, neighbor-with-replacement, labor or fastgcn.",
+            show_default="neighbor",
+        ),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(help="How many processes train.", show_default="the best number for each strategy")
     ] = None,
@@ -71,7 +78,7 @@ def plan(
             got="neither" if graph is None else "both",
             repair="for example `outgrow plan wordnet`, or `outgrow plan --workload papers100M --hardware 4xA100`",
         )
-    given = {"layers": layers, "hidden": hidden, "batch_size": batch_size, "fanout": fanout}
+    given = {"layers": layers, "hidden": hidden, "batch_size": batch_size, "fanout": fanout, "sampler": sampler}
     options = {name: value for name, value in given.items() if value is not None} | parse_assignments(set_ or [])
     request = PlanRequest(
         graph=graph,

@@ -64,6 +64,14 @@ def train(
             show_default="all neighbours",
         ),
     ] = None,
+    sampler: Annotated[
+        str | None,
+        typer.Option(
+            help="How to draw them: neighbor (without replacement), neighbor-with-replacement, labor (LABOR: fewer "
+            "nodes in a batch) or fastgcn (layer-wise: --fanout is the number of nodes drawn for a hop).",
+            show_default="neighbor",
+        ),
+    ] = None,
     strategy: Annotated[
         str | None,
         typer.Option(
@@ -164,7 +172,7 @@ def train(
         "epochs": epochs,
         "seed": seed,
     }
-    given |= {"batch_size": batch_size, "fanout": fanout, "memory": memory}
+    given |= {"batch_size": batch_size, "fanout": fanout, "sampler": sampler, "memory": memory}
     if task is not None:
         validate_choice("task", task, dict.fromkeys(("nodes", "links")))
     # A decoder is what makes a model one of links; `--set decoder=...` overrides the automatic one.

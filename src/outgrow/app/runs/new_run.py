@@ -85,7 +85,7 @@ class RunPlan:
         if batches.is_full_graph:
             return ""
         seeds = f"batches of {batches.size:,}" if batches.size else "one batch"
-        return f"; {seeds}, fan-outs {batches.describe()}{' by weight' if batches.weighted else ''}"
+        return f"; {seeds}, {batches.describe_sampling()}"
 
 
 def plan_new_run(

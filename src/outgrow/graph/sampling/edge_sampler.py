@@ -1,4 +1,4 @@
-"""Sampling of in-edges for one layer: all, uniformly, by weight, or with a fan-out for each relation."""
+"""Sampling of in-edges for one layer, by one of several samplers, by weight, or with a fan-out for each relation."""
 
 from __future__ import annotations
 
@@ -9,16 +9,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.core.validation import validate_choice
 from outgrow.graph.topology import Topology
 from outgrow.ops.backend import as_numpy
 from outgrow.ops.memory_pool import ArrayPool
 from outgrow.ops.sampling.bitset import WORD_BITS, Bits
 from outgrow.ops.sampling.by_relation import relation_degrees, sample_by_relation
-from outgrow.ops.sampling.uniform import Ids, Rows, find_row_bounds, sample_uniform
+from outgrow.ops.sampling.labor import sample_labor
+from outgrow.ops.sampling.layerwise import clear_nodes, count_kept_edges, draw_nodes, keep_marked_edges, mark_nodes
+from outgrow.ops.sampling.uniform import Ids, Out, Rows, find_row_bounds, sample_uniform
 from outgrow.ops.sampling.weighted import sample_weighted
+from outgrow.ops.sampling.with_replacement import sample_with_replacement
 
 Fanout = int | tuple[int, ...]
-"""Number of in-edges that a node keeps, or the number for each relation; -1 keeps all."""
+"""Number of in-edges that a node keeps, or the number for each relation; -1 keeps all.
+
+With sampler ``fastgcn`` it is the number of nodes that are drawn for a layer.
+"""
+
+NEIGHBOR, WITH_REPLACEMENT, LABOR, FASTGCN = "neighbor", "neighbor-with-replacement", "labor", "fastgcn"
+SAMPLERS = (NEIGHBOR, WITH_REPLACEMENT, LABOR, FASTGCN)
+"""Names of the samplers; the first is the default."""
 
 _ALL = int(np.iinfo(np.int64).max)
 
@@ -29,9 +40,9 @@ class SampledEdges(NamedTuple):
     Attributes:
         indptr: ``[n + 1]``, ends of the rows.
         edges: ``[E]`` int64, positions among the edges of the view, ascending in each row.
-        sample_weight: ``[E]``, number of in-edges that each edge represents; None if all edges are kept.
+        sample_weight: ``[E]``, number of in-edges that each edge represents; None if it is 1 for all.
         relation_degree: ``[E]``, total weight of the row's in-edges of the same relation in the view; None if
-            all edges are kept or edges have no relation.
+            ``sample_weight`` is None or edges have no relation.
     """
 
     indptr: Ids
@@ -47,19 +58,25 @@ class EdgeSampler:
         view: The graph as the layer uses it.
         fanout: See `Fanout`.
         weighted: Whether edges are sampled with probabilities by weight.
+        sampler: One of `SAMPLERS`.
 
     Raises:
         InputError: A fan-out of 0 or below -1; fan-outs by relation that do not match the edges, or in
-            combination with ``weighted``; weights that are missing, negative or not finite.
+            combination with ``weighted`` or a sampler other than ``neighbor``; ``weighted`` with ``fastgcn``;
+            weights that are missing, negative or not finite.
     """
 
-    def __init__(self, view: Topology, fanout: Fanout, *, weighted: bool = False) -> None:
+    def __init__(self, view: Topology, fanout: Fanout, *, weighted: bool = False, sampler: str = NEIGHBOR) -> None:
+        self.view = view
         self.indptr = as_numpy(view.indptr)
         self.indices = as_numpy(view.indices)
         self.relation = None if view.relation is None else as_numpy(view.relation)
         self.weight = None if view.weight is None else as_numpy(view.weight)
         self.weighted = weighted
+        validate_choice("sampler", sampler, dict.fromkeys(SAMPLERS))
         _require_fanout(fanout)
+        # What keeps all edges is the same for all samplers.
+        self.sampler = NEIGHBOR if fanout == -1 else sampler
         if isinstance(fanout, int):
             self.max_edges = _edge_limit(fanout)
             self.max_per_relation = None
@@ -69,7 +86,9 @@ class EdgeSampler:
             # Bounds the edges of a row, so that results can be allocated before sampling; 1 is for the self-
             # loop.
             self.max_edges = _ALL if _ALL in self.max_per_relation[:-1] else int(self.max_per_relation[:-1].sum()) + 1
-            self._require_relations(weighted=weighted)
+            self._require_relations(weighted=weighted, sampler=sampler)
+        if sampler == FASTGCN:
+            _require_importance(self.weight, weighted=weighted)
         if weighted:
             _require_weight(self.weight)
 
@@ -81,9 +100,16 @@ class EdgeSampler:
     @cached_property
     def bitset_size(self) -> int:
         """Bound on the numbers in the bit set that `sample` needs."""
+        if self.sampler == FASTGCN:
+            return self.view.num_nodes
         largest = int(np.diff(self.indptr).max(initial=0))
         # Each relation with too many edges uses whole words of its own, so up to a word each is lost.
         return largest if self.max_per_relation is None else largest + WORD_BITS * len(self.max_per_relation)
+
+    def prepare(self) -> None:
+        """Compute what `sample` needs of the graph; else threads that sample at the same time would each compute it."""
+        if self.sampler == FASTGCN:
+            _ = self.view.column_share_bounds
 
     def sample(self, nodes: Ids, key: int, bits: Bits, pool: ArrayPool) -> SampledEdges:
         """Sample in-edges of nodes.
@@ -98,26 +124,43 @@ class EdgeSampler:
         found = pool.empty_array(2 * len(nodes), np.int64)
         rows = nodes, found[: len(nodes)], found[len(nodes) :]
         room, every = find_row_bounds(rows, self.indptr, self.max_edges)
-        indptr = pool.empty_array(len(nodes) + 1, np.int64)
-        edges = pool.empty_array(room, np.int64)
-        stands_for = pool.empty_array(room, np.float32)
+        if self.sampler == FASTGCN:
+            return self._sample_from_drawn_nodes(rows, key, bits, pool)
+        out = _allocate_result(len(nodes), room, pool)
         draw = (np.uint64(key), bits)
-        out = (indptr, edges, stands_for)
+        weight = self.weight if self.weighted else None
         if self.max_per_relation is not None:
             assert self.relation is not None
             kept = sample_by_relation(rows, self.relation, self.max_per_relation, *draw, out)
-        # Weights are read only if a row is cut: keeping all edges is cheaper and needs no order.
-        elif self.weighted and room < every:
-            assert self.weight is not None
-            kept = sample_weighted(rows, self.weight, self.max_edges, *draw, out)
+        elif self.sampler == WITH_REPLACEMENT:
+            kept = sample_with_replacement(rows, weight, self.max_edges, *draw, out)
+            return self._make_result(rows, out, kept, pool)
+        # Weights and sources are read only if a row is cut: keeping all edges is cheaper and needs no order.
+        elif self.sampler == LABOR and room < every:
+            kept = sample_labor(rows, self.indices, weight, self.max_edges, *draw, out)
+        elif weight is not None and room < every:
+            kept = sample_weighted(rows, weight, self.max_edges, *draw, out)
         else:
             kept = sample_uniform(rows, self.max_edges, *draw, out)
         # All edges were kept, so every sample weight is 1: layers take their faster path without weights.
         if kept == every:
-            return SampledEdges(indptr, edges, None, None)
-        edges = edges[:kept]
-        stands_for = stands_for[:kept]
-        return SampledEdges(indptr, edges, stands_for, self._relation_degree(rows, indptr, edges, pool))
+            return SampledEdges(out[0], out[1], None, None)
+        return self._make_result(rows, out, kept, pool)
+
+    def _sample_from_drawn_nodes(self, rows: Rows, key: int, bits: Bits, pool: ArrayPool) -> SampledEdges:
+        # A function of the key alone: whoever samples the layer in this step draws the same nodes.
+        drawn = draw_nodes(as_numpy(self.view.column_share_bounds), self.max_edges, key)
+        words, _ = bits
+        mark_nodes(drawn, words)
+        # Counted first: few of the in-edges are kept, and rows of drawn nodes are long.
+        out = _allocate_result(len(rows[0]), count_kept_edges(rows, self.indices, words), pool)
+        kept = keep_marked_edges(rows, self.indices, *drawn, words, out)
+        clear_nodes(drawn, words)
+        return self._make_result(rows, out, kept, pool)
+
+    def _make_result(self, rows: Rows, out: Out, kept: int, pool: ArrayPool) -> SampledEdges:
+        indptr, edges, sample_weight = out[0], out[1][:kept], out[2][:kept]
+        return SampledEdges(indptr, edges, sample_weight, self._relation_degree(rows, indptr, edges, pool))
 
     def _relation_degree(self, rows: Rows, indptr: Ids, edges: Ids, pool: ArrayPool) -> NDArray[np.float64] | None:
         if self.relation is None:
@@ -126,9 +169,10 @@ class EdgeSampler:
         relation_degrees(rows, self.relation, self.weight, self.num_relations, indptr, edges, out)
         return out
 
-    def _require_relations(self, *, weighted: bool) -> None:
+    def _require_relations(self, *, weighted: bool, sampler: str) -> None:
         assert self.max_per_relation is not None
         given = len(self.max_per_relation) - 1
+        require_fanouts_for_sampler(sampler, given)
         if self.relation is None or self.num_relations > given:
             raise InputError(
                 "a fan-out by relation does not fit the graph",
@@ -161,6 +205,29 @@ class EdgeSampler:
         return bool(self.relation.min(initial=0) >= -1 and np.count_nonzero(self.relation[ends] == -1) == without)
 
 
+def require_fanouts_for_sampler(sampler: str, numbers: int) -> None:
+    """Check that a sampler can draw with a fan-out of so many numbers, one for each relation.
+
+    Raises:
+        InputError: It cannot.
+    """
+    if sampler != NEIGHBOR:
+        raise InputError(
+            f"sampler {sampler} cannot draw by relation",
+            needed="one number for each layer",
+            got=f"{numbers} numbers for a layer",
+            repair=f"give one number for each layer, or choose sampler {NEIGHBOR}",
+        )
+
+
+def _allocate_result(num_rows: int, num_edges: int, pool: ArrayPool) -> Out:
+    return (
+        pool.empty_array(num_rows + 1, np.int64),
+        pool.empty_array(num_edges, np.int64),
+        pool.empty_array(num_edges, np.float32),
+    )
+
+
 def _edge_limit(fanout: int) -> int:
     return _ALL if fanout == -1 else fanout
 
@@ -184,4 +251,21 @@ def _require_weight(weight: NDArray[np.float32] | None) -> None:
             needed="finite weights of 0 or more",
             got="no weights" if weight is None else f"weights from {weight.min()} to {weight.max()}",
             repair="sample without regard to weights, or correct them in the graph",
+        )
+
+
+def _require_importance(weight: NDArray[np.float32] | None, *, weighted: bool) -> None:
+    if weighted:
+        raise InputError(
+            f"sampler {FASTGCN} does not draw by the weights of edges",
+            needed=f"weighted=False: {FASTGCN} draws nodes by importance, in which weights count already",
+            got="weighted=True",
+            repair="leave weighted out, or choose another sampler",
+        )
+    if weight is not None and len(weight) and not np.isfinite([weight.min(), weight.max()]).all():
+        raise InputError(
+            f"sampler {FASTGCN} cannot draw by these weights",
+            needed="finite weights",
+            got=f"weights from {weight.min()} to {weight.max()}",
+            repair="choose another sampler, or correct them in the graph",
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
-from outgrow.graph.sampling.edge_sampler import EdgeSampler, Fanout, SampledEdges
+from outgrow.graph.sampling.edge_sampler import NEIGHBOR, EdgeSampler, Fanout, SampledEdges
 from outgrow.graph.topology import Topology
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.memory_pool import ArrayPool
@@ -26,11 +26,13 @@ LARGEST = (1 << 31) - 1
 class LayerSampling:
     """Samplers of all layers of a model. Final; may be called from several threads at once.
 
-    A layer whose fan-out is a number keeps at most that many in-edges of each node, sampled without
-    replacement: uniformly, or one after the other with probabilities by weight. A layer whose fan-out is a
-    tuple keeps at most that many of each relation, sampled uniformly, and all added self-loops (relation -1).
-    Sampling by weight or by relation takes time proportional to the degrees of the nodes; otherwise time is
-    proportional to the number of edges kept.
+    A layer whose fan-out is a number keeps, by sampler ``neighbor``, at most that many in-edges of each node,
+    sampled without replacement: uniformly, or one after the other with probabilities by weight. A layer whose
+    fan-out is a tuple keeps at most that many of each relation, sampled uniformly, and all added self-loops
+    (relation -1). ``neighbor-with-replacement`` draws that many times, ``labor`` keeps the in-edges whose sources
+    have the smallest random numbers, ``fastgcn`` those whose sources are in one set of nodes for the layer: see
+    `outgrow.ops.sampling`. ``labor``, ``fastgcn`` and sampling by weight or by relation take time proportional to
+    the degrees of the nodes; otherwise time is proportional to the number of edges kept.
 
     Args:
         views: The topology as each layer of the model uses it, the first layer first.
@@ -38,7 +40,8 @@ class LayerSampling:
             all in-edges.
         seed: Seed of the sampling.
         weighted: Whether edges are sampled by weight. Then ``weight * sample_weight`` is the same for all
-            sampled in-edges of a node, and their sum is the weight of all its in-edges.
+            draws of a node, and their sum is the weight of all its in-edges.
+        sampler: One of `outgrow.graph.sampling.edge_sampler.SAMPLERS`.
 
     Raises:
         InputError: Not one fan-out for each view, views of different graphs or of 2^31 - 1 nodes or more, or
@@ -46,15 +49,23 @@ class LayerSampling:
     """
 
     def __init__(
-        self, views: Sequence[Topology], fanout: Sequence[Fanout], seed: int, *, weighted: bool = False
+        self,
+        views: Sequence[Topology],
+        fanout: Sequence[Fanout],
+        seed: int,
+        *,
+        weighted: bool = False,
+        sampler: str = NEIGHBOR,
     ) -> None:
         _require_views(views, fanout)
         self.views = tuple(views)
         self.seed = seed
         # Fan-outs count hops from the seeds, views count layers from the input: one order is reversed.
         given = zip(self.views, reversed(fanout), strict=True)
-        self._samplers = [EdgeSampler(view, number, weighted=weighted) for view, number in given]
+        self._samplers = [EdgeSampler(view, number, weighted=weighted, sampler=sampler) for view, number in given]
         # Computed here: threads that sample at the same time would each compute them.
+        for each in self._samplers:
+            each.prepare()
         self._degrees = [as_numpy(view.degree) for view in self.views]
         self.pool = ArrayPool()
 

@@ -1,4 +1,4 @@
-"""Neighbour sampling: the blocks of a batch, in which each destination keeps some of its in-edges.
+"""Sampling of neighbourhoods: the blocks of a batch, in which each destination keeps some of its in-edges.
 
 The in-edges that node ``v`` keeps in a layer are a pure function of (seed, epoch, step, layer, v), whichever
 worker samples and whatever else is in the batch (Hamilton, Ying, Leskovec: Inductive representation learning
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.graph.sampling.edge_sampler import Fanout, SampledEdges
+from outgrow.graph.sampling.edge_sampler import NEIGHBOR, Fanout, SampledEdges
 from outgrow.graph.sampling.layer_sampling import LARGEST, LayerSampling, invalid_seed_error
 from outgrow.graph.topology import Topology
 from outgrow.ops.backend import as_numpy, as_tensor
@@ -36,15 +36,22 @@ class NeighborSampler:
         fanout: See `LayerSampling`.
         seed: See `LayerSampling`.
         weighted: See `LayerSampling`.
+        sampler: See `LayerSampling`.
 
     Raises:
         InputError: Views or fan-outs that `LayerSampling` rejects.
     """
 
     def __init__(
-        self, views: Sequence[Topology], fanout: Sequence[Fanout], seed: int, *, weighted: bool = False
+        self,
+        views: Sequence[Topology],
+        fanout: Sequence[Fanout],
+        seed: int,
+        *,
+        weighted: bool = False,
+        sampler: str = NEIGHBOR,
     ) -> None:
-        self.sampling = LayerSampling(views, fanout, seed, weighted=weighted)
+        self.sampling = LayerSampling(views, fanout, seed, weighted=weighted, sampler=sampler)
         # Appending to and popping from a deque are atomic, so threads need no lock.
         self._idle = deque[_RenumberScratch]()
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from outgrow.ops.backend import serial_kernel
 from outgrow.ops.rng import hash64, uniform01
-from outgrow.ops.sampling.bitset import Bits, add_bit, drain_bitset, mark_word
+from outgrow.ops.sampling.bitset import Bits
+from outgrow.ops.sampling.earliest import heap_push, heap_replace, write_ascending
 from outgrow.ops.sampling.uniform import Array, Ids, Out, Rows, copy_all
 
 
@@ -39,7 +40,6 @@ def sample_weighted(rows: Rows, weight: NDArray[np.float32], fanout: int, key: n
         ``E``, at most the count of `outgrow.ops.sampling.uniform.find_row_bounds`.
     """
     nodes, first, degree = rows
-    words, groups = bits
     indptr, chosen, stands_for = out
     times, places = np.empty(fanout), np.empty(fanout, dtype=np.int64)
     at = 0
@@ -54,10 +54,7 @@ def sample_weighted(rows: Rows, weight: NDArray[np.float32], fanout: int, key: n
         else:
             row = weight[origin : origin + count]
             total, positive = _select_earliest_edges(row, hash64(key, np.uint64(nodes[i])), times, places)
-            # The heap is in no order; passing through the set writes the edges in ascending order.
-            for j in range(min(positive, fanout)):
-                mark_word(groups, add_bit(words, 0, np.uint64(places[j])))
-            at = drain_bitset(words, groups, count, origin, chosen, at)
+            at = write_ascending(places[: min(positive, fanout)], count, origin, bits, chosen, at)
             for e in range(start, at):
                 stands_for[e] = total / (fanout * np.float64(weight[chosen[e]])) if positive > fanout else 1.0
         indptr[i + 1] = at
@@ -79,35 +76,11 @@ def _select_earliest_edges(weight: Array, key: np.uint64, times: NDArray[np.floa
             total += rate
             x = uniform01(hash64(key, np.uint64(j)))
             if positive < most:
-                _heap_push(times, places, positive, -math.log1p(-x) / rate, j)
+                heap_push(times, places, positive, -math.log1p(-x) / rate, j)
             # Since -log(1 - x) >= x, this rules out most late edges without the cost of a logarithm.
             elif x < rate * times[0]:
                 time = -math.log1p(-x) / rate
                 if time < times[0]:
-                    _heap_replace(times, places, time, j)
+                    heap_replace(times, places, time, j)
             positive += 1
     return total, positive
-
-
-@serial_kernel
-def _heap_push(times: NDArray[np.float64], places: Ids, at: int, time: float, place: int) -> None:
-    """Add to a heap of ``at`` edges whose root is the latest."""
-    # The latest time at the root: it is what each further edge is compared with.
-    while at > 0 and times[(at - 1) // 2] < time:
-        times[at], places[at] = times[(at - 1) // 2], places[(at - 1) // 2]
-        at = (at - 1) // 2
-    times[at], places[at] = time, place
-
-
-@serial_kernel
-def _heap_replace(times: NDArray[np.float64], places: Ids, time: float, place: int) -> None:
-    """Replace the latest edge, the root of the heap."""
-    at, child = 0, 1
-    while child < len(times):
-        if child + 1 < len(times) and times[child + 1] > times[child]:
-            child += 1
-        if times[child] <= time:
-            break
-        times[at], places[at] = times[child], places[child]
-        at, child = child, 2 * child + 1
-    times[at], places[at] = time, place

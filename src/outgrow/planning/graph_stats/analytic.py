@@ -6,17 +6,13 @@ except that a given share of edges stays within its part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, Matrix, WaveStats
+from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution, NeighborhoodLevel, Numbers
 from outgrow.planning.sizes import DatasetSizes
 from outgrow.planning.workload import (
     BatchStats,
@@ -33,120 +29,6 @@ from outgrow.planning.workload import (
 )
 from outgrow.strategies.offload.memory import WaveSizes
 from outgrow.strategies.offload.wave_plan import TransferOptions
-
-Numbers = NDArray[np.float64]
-_CLASSES = 256
-"""Largest number of classes of degrees."""
-
-
-class NeighborhoodLevel(NamedTuple):
-    """Nodes of one level of a sampled neighbourhood.
-
-    Attributes:
-        share: ``[k]``, share of the nodes of each degree that are in the level.
-        edges: Edges of which they are the sources; 0 for seeds.
-    """
-
-    share: Numbers
-    edges: float
-
-
-@dataclass(frozen=True, eq=False)
-class DegreeDistribution:
-    """Numbers of nodes by degree; in- and out-degree of a node are assumed to be equal.
-
-    Attributes:
-        degree: ``[k]`` ascending.
-        count: ``[k]``, nodes of each degree.
-    """
-
-    degree: Numbers
-    count: Numbers
-
-    @staticmethod
-    def from_degrees(degrees: Tensor) -> DegreeDistribution:
-        """Return the distribution of ``[V]`` integer degrees, in at most 256 classes."""
-        counts = torch.bincount(degrees)
-        value, count = (each.numpy().astype(np.float64) for each in (counts.nonzero()[:, 0], counts[counts > 0]))
-        # Geometric classes: few nodes have high degrees, but much of all edges.
-        ends = np.unique(np.geomspace(1, len(value) + 1, _CLASSES).astype(np.int64)) - 1
-        total, weight = (np.add.reduceat(each, ends[:-1]) for each in (count, count * value))
-        # The mean degree of a class keeps the number of edges as it is.
-        return DegreeDistribution(weight / total, total)
-
-    @staticmethod
-    def from_power_law(nodes: int, edges: float, exponent: float, largest: float | None) -> DegreeDistribution:
-        """Return degrees that fall with their rank as ``(rank + offset) ** (-1 / (exponent - 1))``.
-
-        The offset is the least with which no degree exceeds ``largest``.
-        """
-        ends = np.unique(np.geomspace(1, nodes + 1, _CLASSES)) - 1
-        rank, count = (ends[1:] + ends[:-1]) / 2, np.diff(ends)
-        low, high = 1.0, float(nodes)
-        # Bisection on a logarithmic scale: a larger offset flattens the head of the distribution.
-        for _ in range(60):
-            offset = (low * high) ** 0.5
-            weight = (rank + offset) ** (-1 / (exponent - 1))
-            degree = edges * weight / (count * weight).sum()
-            if largest is not None and degree[0] > largest:
-                low = offset
-            else:
-                high = offset
-        return DegreeDistribution(degree[::-1], count[::-1])
-
-    @property
-    def num_nodes(self) -> float:
-        """``V``."""
-        return float(self.count.sum())
-
-    @property
-    def num_edges(self) -> float:
-        """``E``."""
-        return float((self.count * self.degree).sum())
-
-    def count_nodes(self, share: Numbers) -> float:
-        """Return the number of nodes in shares ``[k]`` of each degree."""
-        return float((self.count * share).sum())
-
-    def hit_share(self, num_draws: float) -> Numbers:
-        """Return ``[k]``: the share of nodes of each degree at which at least one of ``num_draws`` edges begins."""
-        # A node of degree d is missed by n draws among E edges with probability (1 - d/E)^n, about exp(-n d/E).
-        return 1 - np.exp(-num_draws * self.degree / max(1.0, self.num_edges))
-
-    def neighborhood_levels(
-        self, seeds: float, hops: Sequence[int], hot: Numbers | None = None
-    ) -> list[NeighborhoodLevel]:
-        """Return the levels of the neighbourhood of random seeds, the seeds first.
-
-        Args:
-            seeds: Number of seeds.
-            hops: Fan-out of each hop from the seeds; -1 for all in-edges.
-            hot: ``[k]``, share of the nodes of each degree that are not expanded in the last hop.
-        """
-        levels = [NeighborhoodLevel(np.full(len(self.count), min(1.0, seeds / self.num_nodes)), 0.0)]
-        for number, hop in enumerate(hops, 1):
-            share = levels[-1].share
-            cold = share * (1 - hot) if hot is not None and number == len(hops) else share
-            most = self.degree if hop < 0 else np.minimum(self.degree, hop)
-            edges = self.count_nodes(cold * most)
-            # A level contains the one before: destinations are the first of the sources.
-            levels.append(NeighborhoodLevel(1 - (1 - cold) * (1 - self.hit_share(edges)), edges))
-        return levels
-
-    def hottest_share(self, most: float, hotness: Numbers) -> Numbers:
-        """Return ``[k]``: the share of the nodes of each degree among the ``most`` hottest nodes."""
-        order = np.argsort(-hotness)
-        before = np.concatenate([[0.0], np.cumsum(self.count[order])[:-1]])
-        share = np.zeros(len(self.count))
-        # Hotter classes are filled first; the class at the border gets what is left.
-        share[order] = np.clip((most - before) / self.count[order], 0, 1)
-        return share
-
-    def expected_sources(self, share: float) -> float:
-        """Return the number of distinct sources of a random ``share`` of all edges."""
-        # A node of degree d is a source unless all its d edges are among the others.
-        return self.count_nodes(1 - (1 - share) ** self.degree)
-
 
 _UNEVEN = 1.05
 """Size of the largest part over the mean."""
@@ -243,9 +125,7 @@ class AnalyticGraph:
     def _neighborhood_levels(
         self, spec: SamplingSpec, seeds: float, hot: Numbers | None = None
     ) -> list[NeighborhoodLevel]:
-        # With fan-outs by relation, the total counts.
-        hops = [hop if isinstance(hop, int) else sum(hop) for hop in spec.batches.fanout_per_hop(len(spec.views))]
-        return self.degrees.neighborhood_levels(seeds, hops, hot)
+        return self.degrees.neighborhood_levels(seeds, _total_fanouts(spec), hot, spec.batches.sampler)
 
     def _batch_sizes(self, spec: SamplingSpec) -> tuple[int, float, float]:
         """Return the seeds of a batch, the batches of an epoch, and the seeds of an epoch in full batches."""
@@ -319,17 +199,21 @@ class AnalyticGraph:
         warm = self._neighborhood_levels(spec, seeds / parts, hot)
         # The CPU computes a hot node once per super-batch, if any of its batches contains it.
         queue = hot * (1 - (1 - bottom) ** super_batch)
-        hop = spec.batches.fanout_per_hop(len(spec.views))[-1]
-        most = self.degrees.degree if not isinstance(hop, int) or hop < 0 else np.minimum(self.degrees.degree, hop)
         nodes = self.degrees.count_nodes(queue)
-        edges = self.degrees.count_nodes(queue * most)
+        below = self.degrees.sample_hop(queue, _total_fanouts(spec)[-1], spec.batches.sampler)
         gathered = [
             self._gather_stats(share, spec, parts)
-            for share in (cold[-1].share, warm[-1].share, 1 - (1 - queue) * (1 - self.degrees.hit_share(edges)))
+            for share in (cold[-1].share, warm[-1].share, 1 - (1 - queue) * (1 - below.share))
         ]
-        made = HotStats(nodes * parts, edges * parts, gathered[2])
+        made = HotStats(nodes * parts, below.edges * parts, gathered[2])
         grown = self._neighborhood_stats(spec, warm, parts)
         return OrchestrateStats(int(steps), full, grown, gathered[0], gathered[1], made)
+
+
+def _total_fanouts(spec: SamplingSpec) -> list[int]:
+    """Return the fan-out of each hop; of fan-outs by relation the total, -1 if one of them is."""
+    hops = spec.batches.fanout_per_hop(len(spec.views))
+    return [hop if isinstance(hop, int) else -1 if -1 in hop else sum(hop) for hop in hops]
 
 
 def _uniform_pairs(count: float, parts: int) -> Matrix:

@@ -15,8 +15,9 @@ from outgrow.graph.partition.partition_cache import load_or_make_partition
 from outgrow.graph.partition.presampled import PresampledMetis
 from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
-from outgrow.planning.graph_stats.analytic import AnalyticGraph, DegreeDistribution
+from outgrow.planning.graph_stats.analytic import AnalyticGraph
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, ChunkWaveCounter
+from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution
 from outgrow.planning.graph_stats.sampled_batches import SampledBatches, SampledSuperBatches
 from outgrow.planning.sizes import dataset_sizes, model_sizes
 from outgrow.planning.workload import (

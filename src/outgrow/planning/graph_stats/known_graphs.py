@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from outgrow.core.validation import validate_choice
-from outgrow.planning.graph_stats.analytic import AnalyticGraph, DegreeDistribution
+from outgrow.planning.graph_stats.analytic import AnalyticGraph
+from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution
 from outgrow.planning.sizes import DatasetSizes
 
 _GRAPHS = resources.files("outgrow.planning") / "graphs"

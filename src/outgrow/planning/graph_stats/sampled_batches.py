@@ -59,7 +59,7 @@ class SampledBatches:
         views = [topology.view(self_loops=looped) for looped in spec.views]
         hops = spec.batches.fanout_per_hop(len(views))
         self.epoch_seeds = cache(self._draw_epoch_seeds)
-        self.sampler = NeighborSampler(views, hops, spec.seed, weighted=spec.batches.weighted)
+        self.sampler = NeighborSampler(views, hops, spec.seed, **spec.batches.sampling_options)
 
     def collect_batch_stats(self) -> BatchStats:
         """Return statistics of some batches of the first epoch."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind
-from outgrow.graph.sampling.edge_sampler import Fanout, SampledEdges
+from outgrow.graph.sampling.edge_sampler import NEIGHBOR, Fanout, SampledEdges
 from outgrow.graph.sampling.layer_sampling import LARGEST, LayerSampling, invalid_seed_error
 from outgrow.graph.topology import Topology
 from outgrow.ops.backend import as_numpy, as_tensor
@@ -89,6 +89,7 @@ class SplitSampler:
         rank: Rank of this worker.
         size: Number of workers.
         weighted: See `LayerSampling`.
+        sampler: See `LayerSampling`.
 
     Raises:
         InputError: See `LayerSampling`.
@@ -104,8 +105,9 @@ class SplitSampler:
         rank: int,
         size: int,
         weighted: bool = False,
+        sampler: str = NEIGHBOR,
     ) -> None:
-        self.sampling = LayerSampling(views, fanout, seed, weighted=weighted)
+        self.sampling = LayerSampling(views, fanout, seed, weighted=weighted, sampler=sampler)
         self.owner = torch.zeros(self.sampling.num_nodes, dtype=torch.int8) if owner is None else owner
         self.rank = rank
         self.size = size

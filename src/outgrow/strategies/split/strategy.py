@@ -171,6 +171,7 @@ class _SplitExecution:
                     rank=self.comm.rank,
                     size=self.comm.size,
                     weighted=problem.batches.weighted,
+                    sampler=problem.batches.sampler,
                 ),
                 comm,
                 threading.Lock(),
@@ -294,7 +295,7 @@ def make_presampled_partition(views: Sequence[Topology], nodes: Tensor, batches:
     """
 
     def compute_weights() -> Tensor:
-        sampler = NeighborSampler(views, batches.fanout_per_hop(len(views)), _ANY_SEED, weighted=batches.weighted)
+        sampler = NeighborSampler(views, batches.fanout_per_hop(len(views)), _ANY_SEED, **batches.sampling_options)
         return presample_weights(
             sampler,
             _PRESAMPLING_EPOCH,
