@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
-from outgrow.ops.csc import in_degree, replace_self_loops
+from outgrow.ops.backend import as_numpy, as_tensor
+from outgrow.ops.csc import find_self_loops, in_degree, looped_in_degree, replace_self_loops
 from outgrow.ops.sampling.layerwise import column_share_bounds
+from outgrow.ops.sampling.self_loops import GivenLoops
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,20 +65,9 @@ class Topology:
         return self.with_self_loops if self_loops else self
 
     @cached_property
-    def with_self_loops(self) -> Topology:
-        """The graph with exactly one self-loop per node, at the end of its row.
-
-        An existing self-loop keeps its weight, of several the last; an added one has weight 1, as published for GCN
-        and as in PyG's ``add_remaining_self_loops``. If edges have relations, that of every such loop is -1.
-        """
-        indptr, indices, weight = replace_self_loops(self.indptr, self.indices, self.weight)
-        relation = None
-        if self.relation is not None:
-            # The same pass moves relations as if they were weights; the loops then get -1.
-            *_, relation = replace_self_loops(self.indptr, self.indices, self.relation)
-            assert relation is not None
-            relation[indptr[1:] - 1] = -1
-        return Topology(indptr=indptr, indices=indices, relation=relation, weight=weight)
+    def with_self_loops(self) -> SelfLoopView:
+        """The graph with exactly one self-loop per node."""
+        return SelfLoopView(self)
 
     @cached_property
     def block(self) -> Block:
@@ -98,3 +90,78 @@ class Topology:
     def slice_destinations(self, first: int, last: int) -> Block:
         """Return the block of destinations ``first`` to ``last - 1`` with all in-edges; every node is a source row."""
         return self.block.slice_destinations(first, last)
+
+
+class SelfLoopView(Topology):
+    """The graph with exactly one self-loop per node, at the end of its row. Final.
+
+    An existing self-loop keeps its weight, of several the last; an added one has weight 1, as published for GCN
+    and as in PyG's ``add_remaining_self_loops``. If edges have relations, that of every such loop is -1.
+
+    ``indptr``, ``indices``, ``relation`` and ``weight`` are made when they are first read, as a second copy of the
+    graph. What samplers of mini-batches need is there without them.
+
+    Args:
+        graph: The graph.
+    """
+
+    def __init__(self, graph: Topology) -> None:
+        # Not by the constructor of the base class, which sets the arrays; attributes of a frozen class are set so.
+        object.__setattr__(self, "graph", graph)
+
+    graph: Topology
+
+    @cached_property
+    def given_loops(self) -> GivenLoops:
+        """The self-loops that the graph has; found by one pass over its edges."""
+        edges = as_numpy(find_self_loops(self.graph.indptr, self.graph.indices))
+        return GivenLoops(as_numpy(self.graph.indices)[edges].astype(np.int64), edges)
+
+    @property
+    def num_nodes(self) -> int:
+        """``V``."""
+        return self.graph.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of the graph that are no self-loops, and one for each node."""
+        return self.graph.num_edges - len(self.given_loops.edges) + self.graph.num_nodes
+
+    @cached_property
+    def degree(self) -> Tensor:
+        """``[V]`` float64: sum of the in-edge weights of each node, that of the self-loop included."""
+        graph = self.graph
+        if graph.weight is not None:
+            return looped_in_degree(graph.indptr, graph.indices, graph.weight)
+        given = torch.bincount(as_tensor(self.given_loops.nodes), minlength=graph.num_nodes)
+        return graph.degree + 1 - given
+
+    @cached_property
+    def _copy(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        return replace_self_loops(self.graph.indptr, self.graph.indices, self.graph.weight)
+
+    @property
+    def indptr(self) -> Tensor:
+        """``[V + 1]`` int64."""
+        return self._copy[0]
+
+    @property
+    def indices(self) -> Tensor:
+        """``[E]`` int32 or int64."""
+        return self._copy[1]
+
+    @property
+    def weight(self) -> Tensor | None:
+        """``[E]`` float32; None if all weights are 1."""
+        return None if self.graph.weight is None else self._copy[2]
+
+    @cached_property
+    def relation(self) -> Tensor | None:
+        """``[E]`` integer; None if edges have no type."""
+        if self.graph.relation is None:
+            return None
+        # The same pass moves relations as if they were weights; the loops then get -1.
+        indptr, _, relation = replace_self_loops(self.graph.indptr, self.graph.indices, self.graph.relation)
+        assert relation is not None
+        relation[indptr[1:] - 1] = -1
+        return relation

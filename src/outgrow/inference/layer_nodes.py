@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
-from outgrow.engine.shard import GraphShard, PartitionShard, layer_topology
+from outgrow.engine.shard import GraphShard, PartitionShard
 from outgrow.nn.layer import Layer
 from outgrow.ops.rows.gather import group_by_owner
 from outgrow.ops.sampling.neighborhood import with_in_neighbors
@@ -58,9 +58,9 @@ def all_layer_nodes(shard: GraphShard, layers: Sequence[Layer]) -> LayerNodes:
 
 
 def count_in_edges(shard: GraphShard, layer: Layer, nodes: Tensor) -> Tensor:
-    """Return ``[n]`` int64: how many in-edges each node has in a layer."""
-    indptr = layer_topology(shard.topology, layer).indptr
-    return indptr[nodes + 1] - indptr[nodes]
+    """Return ``[n]`` int64: how many in-edges each node has in a layer; a self-loop that it has may count twice."""
+    indptr = shard.topology.indptr
+    return indptr[nodes + 1] - indptr[nodes] + layer.spec.self_loops
 
 
 def _collect_own(shard: GraphShard, nodes: Tensor) -> Tensor:

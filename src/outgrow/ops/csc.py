@@ -73,6 +73,25 @@ def replace_self_loops(indptr: Tensor, indices: Tensor, weight: Tensor | None) -
     return as_tensor(new_ptr), as_tensor(new), as_tensor(weights)
 
 
+def find_self_loops(indptr: Tensor, indices: Tensor) -> Tensor:
+    """Return ``[L]`` int64: positions of the self-loops among the edges, ascending; by one pass over these."""
+    given, src = as_numpy(indptr), as_numpy(indices)
+    parts = balanced_work(given)
+    counts = np.empty(len(parts), dtype=np.int64)
+    _count_loops(parts, given, src, counts)
+    out = np.empty(counts.sum(), dtype=np.int64)
+    if len(out):
+        _list_loops(parts, given, src, np.cumsum(counts) - counts, out)
+    return as_tensor(out)
+
+
+def looped_in_degree(indptr: Tensor, indices: Tensor, weight: Tensor) -> Tensor:
+    """Return `in_degree` of a weighted graph to which `replace_self_loops` has been applied."""
+    out = np.empty(len(indptr) - 1)
+    _sum_looped_rows(as_numpy(indptr), as_numpy(indices), as_numpy(weight), out)
+    return as_tensor(out)
+
+
 def self_loop_weights(indptr: Array, indices: Array, weight: Array, nodes: Array) -> Array:
     """Return ``[n]``: the weight of the last self-loop of each of some nodes; 1 where a node has none.
 
@@ -163,6 +182,29 @@ def _count_loops(parts: Array, indptr: Array, indices: Array, out: Array) -> Non
                 if indices[e] == v:
                     count += 1
         out[part] = count
+
+
+@parallel_kernel
+def _list_loops(parts: Array, indptr: Array, indices: Array, before: Array, out: Array) -> None:
+    for part in prange(len(parts)):
+        at = before[part]
+        for v in range(parts[part, ROW], parts[part, END_ROW]):
+            for e in range(*row_span(parts, part, indptr, v)):
+                if indices[e] == v:
+                    out[at] = e
+                    at += 1
+
+
+@parallel_kernel
+def _sum_looped_rows(indptr: Array, indices: Array, weight: Array, out: Array) -> None:
+    for v in prange(len(out)):
+        total, loop = 0.0, 1.0
+        for e in range(indptr[v], indptr[v + 1]):
+            if indices[e] == v:
+                loop = weight[e]
+            else:
+                total += weight[e]
+        out[v] = total + loop
 
 
 @parallel_kernel

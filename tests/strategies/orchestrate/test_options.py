@@ -55,6 +55,7 @@ def test_options_are_given_back() -> None:
         "latest_parameters": False,
         "cache": 0.0,
         "sampling_threads": None,
+        "memory": None,
     }
     assert Orchestrate().options()["hot_ratio"] == 0.2
 

@@ -159,6 +159,7 @@ def test_options_are_given_back() -> None:
         "partition": "range",
         "sampling_threads": 2,
         "prefetch": 2,
+        "memory": "1GiB",
         "cache": "1MiB",
         "cache_by": "presampling",
         "partial_sums": False,

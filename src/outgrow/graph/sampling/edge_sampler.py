@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
-from outgrow.graph.topology import Topology
+from outgrow.graph.topology import SelfLoopView, Topology
 from outgrow.ops.backend import as_numpy
 from outgrow.ops.memory_pool import ArrayPool
 from outgrow.ops.sampling.bitset import WORD_BITS, Bits
 from outgrow.ops.sampling.by_relation import relation_degrees, sample_by_relation
 from outgrow.ops.sampling.labor import sample_labor
 from outgrow.ops.sampling.layerwise import clear_nodes, count_kept_edges, draw_nodes, keep_marked_edges, mark_nodes
+from outgrow.ops.sampling.self_loops import find_looped_row_bounds, resolve_looped_edges
 from outgrow.ops.sampling.uniform import Ids, Out, Rows, find_row_bounds, sample_uniform
 from outgrow.ops.sampling.weighted import sample_weighted
 from outgrow.ops.sampling.with_replacement import sample_with_replacement
@@ -34,6 +35,19 @@ SAMPLERS = (NEIGHBOR, WITH_REPLACEMENT, LABOR, FASTGCN)
 _ALL = int(np.iinfo(np.int64).max)
 
 
+class FoundEdges(NamedTuple):
+    """Edges of a `SelfLoopView` in the graph.
+
+    Attributes:
+        edges: ``[E]`` int64, positions among the edges of the graph; of a self-loop that of the last one which its
+            node has there, or `outgrow.ops.sampling.self_loops.ADDED`.
+        sources: ``[E]`` int64, the source of each edge.
+    """
+
+    edges: Ids
+    sources: Ids
+
+
 class SampledEdges(NamedTuple):
     """Sampled in-edges of ``n`` nodes.
 
@@ -43,16 +57,22 @@ class SampledEdges(NamedTuple):
         sample_weight: ``[E]``, number of in-edges that each edge represents; None if it is 1 for all.
         relation_degree: ``[E]``, total weight of the row's in-edges of the same relation in the view; None if
             ``sample_weight`` is None or edges have no relation.
+        found: Where these edges are in the graph, if the view is not in memory; else None.
     """
 
     indptr: Ids
     edges: Ids
     sample_weight: NDArray[np.float32] | None
     relation_degree: NDArray[np.float64] | None
+    found: FoundEdges | None = None
 
 
 class EdgeSampler:
     """Sampler of the in-edges of one layer.
+
+    Attributes:
+        unmade: The view, if its edges are not in memory; ``indptr``, ``indices`` and ``weight`` are then those of
+            the graph.
 
     Args:
         view: The graph as the layer uses it.
@@ -68,15 +88,19 @@ class EdgeSampler:
 
     def __init__(self, view: Topology, fanout: Fanout, *, weighted: bool = False, sampler: str = NEIGHBOR) -> None:
         self.view = view
-        self.indptr = as_numpy(view.indptr)
-        self.indices = as_numpy(view.indices)
-        self.relation = None if view.relation is None else as_numpy(view.relation)
-        self.weight = None if view.weight is None else as_numpy(view.weight)
         self.weighted = weighted
         validate_choice("sampler", sampler, dict.fromkeys(SAMPLERS))
         _require_fanout(fanout)
         # What keeps all edges is the same for all samplers.
         self.sampler = NEIGHBOR if fanout == -1 else sampler
+        # Draws that do not depend on edges need only the number of edges of a row: no copy of the graph is made.
+        by_number = isinstance(fanout, int) and self.sampler in (NEIGHBOR, WITH_REPLACEMENT) and not weighted
+        self.unmade = view if isinstance(view, SelfLoopView) and by_number and view.graph.relation is None else None
+        held = view if self.unmade is None else self.unmade.graph
+        self.indptr = as_numpy(held.indptr)
+        self.indices = as_numpy(held.indices)
+        self.relation = None if held.relation is None else as_numpy(held.relation)
+        self.weight = None if held.weight is None else as_numpy(held.weight)
         if isinstance(fanout, int):
             self.max_edges = _edge_limit(fanout)
             self.max_per_relation = None
@@ -102,7 +126,7 @@ class EdgeSampler:
         """Bound on the numbers in the bit set that `sample` needs."""
         if self.sampler == FASTGCN:
             return self.view.num_nodes
-        largest = int(np.diff(self.indptr).max(initial=0))
+        largest = int(np.diff(self.indptr).max(initial=0)) + (self.unmade is not None)
         # Each relation with too many edges uses whole words of its own, so up to a word each is lost.
         return largest if self.max_per_relation is None else largest + WORD_BITS * len(self.max_per_relation)
 
@@ -110,6 +134,8 @@ class EdgeSampler:
         """Compute what `sample` needs of the graph; else threads that sample at the same time would each compute it."""
         if self.sampler == FASTGCN:
             _ = self.view.column_share_bounds
+        if self.unmade is not None:
+            _ = self.unmade.given_loops
 
     def sample(self, nodes: Ids, key: int, bits: Bits, pool: ArrayPool) -> SampledEdges:
         """Sample in-edges of nodes.
@@ -123,7 +149,10 @@ class EdgeSampler:
         # One array for both results: fewer requests to the pool for each hop.
         found = pool.empty_array(2 * len(nodes), np.int64)
         rows = nodes, found[: len(nodes)], found[len(nodes) :]
-        room, every = find_row_bounds(rows, self.indptr, self.max_edges)
+        if self.unmade is None:
+            room, every = find_row_bounds(rows, self.indptr, self.max_edges)
+        else:
+            room, every = find_looped_row_bounds(rows, self.indptr, self.unmade.given_loops, self.max_edges)
         if self.sampler == FASTGCN:
             return self._sample_from_drawn_nodes(rows, key, bits, pool)
         out = _allocate_result(len(nodes), room, pool)
@@ -144,7 +173,7 @@ class EdgeSampler:
             kept = sample_uniform(rows, self.max_edges, *draw, out)
         # All edges were kept, so every sample weight is 1: layers take their faster path without weights.
         if kept == every:
-            return SampledEdges(out[0], out[1], None, None)
+            return SampledEdges(out[0], out[1], None, None, self._find_edges(rows, out[0], out[1], pool))
         return self._make_result(rows, out, kept, pool)
 
     def _sample_from_drawn_nodes(self, rows: Rows, key: int, bits: Bits, pool: ArrayPool) -> SampledEdges:
@@ -160,7 +189,16 @@ class EdgeSampler:
 
     def _make_result(self, rows: Rows, out: Out, kept: int, pool: ArrayPool) -> SampledEdges:
         indptr, edges, sample_weight = out[0], out[1][:kept], out[2][:kept]
-        return SampledEdges(indptr, edges, sample_weight, self._relation_degree(rows, indptr, edges, pool))
+        degrees = self._relation_degree(rows, indptr, edges, pool)
+        return SampledEdges(indptr, edges, sample_weight, degrees, self._find_edges(rows, indptr, edges, pool))
+
+    def _find_edges(self, rows: Rows, indptr: Ids, edges: Ids, pool: ArrayPool) -> FoundEdges | None:
+        if self.unmade is None:
+            return None
+        found = FoundEdges(pool.empty_array(len(edges), np.int64), pool.empty_array(len(edges), np.int64))
+        graph = self.indptr, self.indices
+        resolve_looped_edges(rows, indptr, edges, graph, self.unmade.given_loops, *found)
+        return found
 
     def _relation_degree(self, rows: Rows, indptr: Ids, edges: Ids, pool: ArrayPool) -> NDArray[np.float64] | None:
         if self.relation is None:

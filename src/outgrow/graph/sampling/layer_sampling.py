@@ -17,6 +17,7 @@ from outgrow.ops.memory_pool import ArrayPool
 from outgrow.ops.rng import NEIGHBOURS, fold_in
 from outgrow.ops.sampling.bitset import Bits
 from outgrow.ops.sampling.renumber import gather_values
+from outgrow.ops.sampling.self_loops import ADDED
 from outgrow.ops.sampling.uniform import Array, Ids
 
 # The largest int32: the table of local numbers holds a base of at least 1 plus a number below V.
@@ -98,9 +99,11 @@ class LayerSampling:
         key = fold_in(self.seed, epoch, step, layer + 1, NEIGHBOURS)
         return self._samplers[layer].sample(nodes, key, bits, self.pool)
 
-    def edge_sources(self, layer: int) -> Array:
-        """Return the source of every edge of the layer's view."""
-        return self._samplers[layer].indices
+    def locate_sources(self, layer: int, sampled: SampledEdges) -> tuple[Ids, Array]:
+        """Return where the sources of sampled in-edges are: ``[E]`` positions, and the array that they are in."""
+        if sampled.found is None:
+            return sampled.edges, self._samplers[layer].indices
+        return np.arange(len(sampled.edges)), sampled.found.sources
 
     def node_degrees(self, layer: int, nodes: Ids) -> Tensor:
         """Return ``[n]``: the degrees of nodes in the layer's view."""
@@ -118,14 +121,14 @@ class LayerSampling:
             nodes: ``[Vs]``, the sources; the first of them are the destinations.
             degree: ``[Vs]``, degrees of the sources.
         """
-        view = self.views[layer]
+        sampler = self._samplers[layer]
         num_dst = len(sampled.indptr) - 1
         edges = Edges(
             indptr=as_tensor(sampled.indptr),
             indices=as_tensor(indices),
             num_src=len(nodes),
-            relation=None if view.relation is None else self._gather_pooled(as_numpy(view.relation), sampled.edges),
-            weight=None if view.weight is None else self._gather_pooled(as_numpy(view.weight), sampled.edges),
+            relation=None if sampler.relation is None else self._gather_pooled(sampler.relation, sampled.edges),
+            weight=None if sampler.weight is None else self._gather_weights(sampler.weight, sampled),
         )
         return Block(
             edges=edges,
@@ -138,6 +141,15 @@ class LayerSampling:
             sample_weight=None if sampled.sample_weight is None else as_tensor(sampled.sample_weight),
             relation_degree=None if sampled.relation_degree is None else as_tensor(sampled.relation_degree),
         )
+
+    def _gather_weights(self, weight: Array, sampled: SampledEdges) -> Tensor:
+        if sampled.found is None:
+            return self._gather_pooled(weight, sampled.edges)
+        # Added self-loops, which the graph does not have, have weight 1.
+        edges = sampled.found.edges
+        out = self._gather_pooled(weight, np.maximum(edges, 0)) if len(weight) else as_tensor(np.ones_like(edges, "f4"))
+        out[as_tensor(edges == ADDED)] = 1
+        return out
 
     def _gather_pooled(self, values: Array, rows: Ids) -> Tensor:
         out = self.pool.empty_array(len(rows), values.dtype)

@@ -78,7 +78,8 @@ class NeighborSampler:
         # From the seeds outward: the sources of a hop are the destinations of the next one.
         for layer in reversed(numbers):
             sampled = sampling.sample_layer(layer, nodes, epoch, step, scratch.bits)
-            nodes, indices = scratch.renumber_edges(sampled.edges, sampling.edge_sources(layer), nodes, sampling.pool)
+            sources = sampling.locate_sources(layer, sampled)
+            nodes, indices = scratch.renumber_edges(*sources, nodes, sampling.pool)
             hops.append(_SampledHop(sampled, indices, len(nodes)))
         scratch.end_batch(len(nodes))
         # Not returned after an error, since the table may be in any state then.

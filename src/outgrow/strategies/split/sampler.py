@@ -181,7 +181,7 @@ class SplitSampler:
     def _renumber_sources(self, layer: int, sampled: SampledEdges, nodes: Ids) -> tuple[Ids, NewNodes, Rows]:
         """Number all sources; return own nodes, the new nodes by owner, and the number of each source."""
         known = len(nodes)
-        nodes, local = self._assign_numbers(sampled.edges, self.sampling.edge_sources(layer), nodes)
+        nodes, local = self._assign_numbers(*self.sampling.locate_sources(layer, sampled), nodes)
         new = group_new_by_owner(nodes, known, as_numpy(self.owner), self.rank, self.size, self._table, self._base)
         return nodes[: new.num_own], new, local
 
