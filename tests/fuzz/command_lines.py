@@ -22,11 +22,11 @@ ODD = (
     "", " ", "0", "1", "-1", "2.5", "-0.5", "3", LARGE, "1e300", "nan", "inf", "x", "None", "true", "1,2", "2,2",
     "-1,3", "1:2,1", "auto", "cuda", "gcn", "gat", "metis", "./", "/", "/dev/null", "no/such/file", "s3://bucket/x",
     "é", "\u2028", "a" * 300, "1GiB", "1", "2KiB", "--json", "--", "-h-", "[red]x[/]", "{}", "%s", "$HOME", "*",
-    "cora ",
+    "cora ", "labor", "fastgcn",
 )  # fmt: skip
 OPTIONS = (
     "--epoch", "--model", "--hidden", "--layers", "--dropout", "--lr", "--batch-size", "--fanout", "--strategy",
-    "--memory", "--workers", "--device", "--max-restarts", "--heartbeat", "--grace", "--seed", "--set",
+    "--sampler", "--memory", "--workers", "--device", "--max-restarts", "--heartbeat", "--grace", "--seed", "--set",
     "--task", "--out", "--resume", "--json", "--parts", "--method", "--what", "--graph", "--nodes", "--relabel",
     "--undirected", "--verify", "--bogus", "-x",
 )  # fmt: skip

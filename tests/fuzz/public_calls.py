@@ -76,7 +76,8 @@ def list_calls(folder: Path) -> list[Call]:
         "undirected": False,
     }
     training = {"lr": 0.1, "weight_decay": 0.0, "optimizer": "adam", "patience": 3, "seed": 1, "eval_every": 1}
-    batches = {"batch_size": 8, "fanout": (2, 2), "weighted": False, "checkpoint_every": 2, "checkpoint_steps": None}
+    batches = {"batch_size": 8, "fanout": (2, 2), "weighted": False, "sampler": "labor"}
+    batches |= {"checkpoint_every": 2, "checkpoint_steps": None}
     places = {"out": None, "resume": False, "strategy": "full", "workers": 1, "device": "cpu", "config": None}
     calls = [
         Call(og.from_arrays, (edges(),), arrays),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,12 @@ def test_reuse_per_wave() -> None:
 def test_what_only_one_strategy_has(strategy: str, counters: dict[str, int], said: str) -> None:
     run = record(strategy=strategy, counters=counters, strategy_options={"super_batch": 4})
     assert said in strategy_facts(run).values()
+
+
+def test_a_sampler_is_named_unless_it_is_the_default() -> None:
+    for train, said in (({}, None), ({"sampler": "neighbor"}, None), ({"sampler": "labor"}, "labor")):
+        run = replace(record(strategy="sampled", counters={}), config={"train": train})
+        assert strategy_facts(run).get("sampler") == said
 
 
 def test_predictions() -> None:

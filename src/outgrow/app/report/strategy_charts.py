@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from outgrow.app.console import format_percent
 from outgrow.app.report.charts import Chart, make_figure, series_colour
 from outgrow.app.report.data import RunData
+from outgrow.graph.sampling.edge_sampler import NEIGHBOR
 
 
 def strategy_charts(run: RunData, key: str) -> list[Chart]:
@@ -28,6 +29,10 @@ def strategy_facts(run: RunData) -> dict[str, str]:
     # Runs of earlier versions have recorded no such facts.
     found = run.summary.get("found", {})
     facts = {}
+    # Absent in runs of earlier versions, which drew as the default does.
+    sampler = run.config.get("train", {}).get("sampler", NEIGHBOR)
+    if sampler != NEIGHBOR:
+        facts["sampler"] = sampler
     if run.strategy == "offload" and "chunks" in found:
         facts["chunks of a worker"] = f"{found['chunks']:,}" if found["chunks"] else "none: all at once fits"
         if "rows_chosen" in found:
