@@ -200,7 +200,13 @@ class PartitionStatsSource(Protocol):
     """A source of statistics of partitions and chunks of a graph."""
 
     def partition_stats(self, method: str, parts: int, spec: SamplingSpec | None = None) -> PartitionStats:
-        """Return the statistics of a partition into ``parts``; ``spec`` is for methods that sample batches first."""
+        """Return the statistics of a partition into ``parts``.
+
+        Args:
+            method: Name of the partition method.
+            parts: Number of parts.
+            spec: How batches are sampled, whose seeds are balanced; None where whole graphs are trained.
+        """
 
     def owner_stats(self, chunks: int, parts: int, *, self_loops: bool) -> OwnerStats:
         """Return the statistics of the owners that `tensor` assigns with so many chunks."""

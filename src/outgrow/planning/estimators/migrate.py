@@ -55,13 +55,12 @@ def estimate_migrate(strategy: Migrate, work: Workload, costs: CostModel) -> Est
     workers = costs.layout.workers
     spec = _sampling_spec(strategy, work, costs.layout)
     stats = work.sampling.batch_stats(spec, workers)
+    cut = work.partitioning.partition_stats(strategy.partition, workers, work.sampling_spec(strategy.partition))
     # Parameters and gradients are two messages.
     moves = 2 * ((spec.time_steps or 1) - 1)
     return Estimate(
         strategy=strategy,
         traffic=traffic,
         parts=tuple(data_parallel_parts(work, costs, traffic, stats, strategy.sampling_threads, moves)),
-        peak_bytes=minibatch_peak_bytes(
-            work, costs, work.partitioning.partition_stats(strategy.partition, workers), stats, strategy.prefetch
-        ),
+        peak_bytes=minibatch_peak_bytes(work, costs, cut, stats, strategy.prefetch),
     )

@@ -36,7 +36,8 @@ def _sampling_spec(strategy: Sampled, work: Workload) -> SamplingSpec:
 
 def data_parallel_traffic(work: Workload, layout: WorkerLayout, spec: SamplingSpec) -> Traffic:
     """Return the traffic of workers that sample the neighbourhoods of their seeds and fetch remote features."""
-    cut = work.partitioning.partition_stats(spec.partition, layout.workers)
+    # The parts depend on neither caches nor time steps: they are counted once for all of these.
+    cut = work.partitioning.partition_stats(spec.partition, layout.workers, work.sampling_spec(spec.partition))
     stats = work.sampling.batch_stats(spec, layout.workers)
     traffic = shard_traffic(work, cut, layout, steps=stats.steps)
     gathered = stats.gather
@@ -77,13 +78,11 @@ def estimate_sampled(strategy: Sampled, work: Workload, costs: CostModel) -> Est
     traffic = sampled_traffic(strategy, work, costs.layout)
     workers = costs.layout.workers
     stats = work.sampling.batch_stats(_sampling_spec(strategy, work), workers)
+    cut = work.partitioning.partition_stats(strategy.partition, workers, work.sampling_spec(strategy.partition))
     cached = round(int(stats.cached_rows.sum(1).max()) * work.graph.row_bytes)
     return Estimate(
         strategy=strategy,
         traffic=traffic,
         parts=tuple(data_parallel_parts(work, costs, traffic, stats, strategy.sampling_threads)),
-        peak_bytes=minibatch_peak_bytes(
-            work, costs, work.partitioning.partition_stats(strategy.partition, workers), stats, strategy.prefetch
-        )
-        + cached,
+        peak_bytes=minibatch_peak_bytes(work, costs, cut, stats, strategy.prefetch) + cached,
     )
