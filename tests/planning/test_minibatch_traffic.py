@@ -57,6 +57,10 @@ CASES = {
     "rows for each time step": Case(
         "products@0.002", 2, Migrate(move_model=True, time_steps=2, pregather=False, partition="hash"), (5, 5)
     ),
+    "models stay, a cache": Case("reddit@0.01", 2, Migrate(cache=0.1, cache_by="presampling"), (4, 4)),
+    "models travel, a cache": Case(
+        "reddit@0.01", 2, Migrate(move_model=True, merge=False, cache=0.1, cache_by="presampling"), (4, 4)
+    ),
     "split": Case("products@0.002", 2, SplitParallel(), (5, 5)),
     "split, hashed, sources only": Case(
         "reddit@0.01", 3, SplitParallel(partition="hash", partial_sums=False), (4, 3, 2)

@@ -123,6 +123,8 @@ class BatchStats(NamedTuple):
         neighborhood: Sizes of what each worker computes.
         gather: Rows gathered for a batch.
         cached_rows: ``[P, P]`` int64, rows of the second worker's nodes that the first caches.
+        time_step_waits: Edges of the busiest worker of each time step, added up, over those of the busiest worker of
+            the batch, 1 or more; 1 without time steps.
     """
 
     steps: int
@@ -130,6 +132,7 @@ class BatchStats(NamedTuple):
     neighborhood: NeighborhoodStats
     gather: GatherStats
     cached_rows: Matrix
+    time_step_waits: float = 1.0
 
 
 class CrossEdgeStats(NamedTuple):

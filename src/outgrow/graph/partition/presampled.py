@@ -23,6 +23,7 @@ from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
 from outgrow.ops.backend import as_numpy
 
+
 @dataclass(frozen=True, kw_only=True)
 class PresampledMetis(Partitioner):
     """METIS with parts balanced by sampled in-edges and by seeds, each as a weight of its own.

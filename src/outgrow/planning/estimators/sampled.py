@@ -15,6 +15,7 @@ from outgrow.planning.traffic import (
     shard_traffic,
 )
 from outgrow.planning.workload import BatchStats, SamplingSpec, Workload
+from outgrow.strategies.migrate.strategy import Migrate
 from outgrow.strategies.sampled import Sampled
 
 _FETCHES = 2
@@ -26,10 +27,11 @@ def sampled_traffic(strategy: Sampled, work: Workload, layout: WorkerLayout) -> 
 
     Each worker has its own cache.
     """
-    return data_parallel_traffic(work, layout, _sampling_spec(strategy, work))
+    return data_parallel_traffic(work, layout, cached_sampling_spec(strategy, work))
 
 
-def _sampling_spec(strategy: Sampled, work: Workload) -> SamplingSpec:
+def cached_sampling_spec(strategy: Sampled | Migrate, work: Workload) -> SamplingSpec:
+    """Return how batches are sampled, and which rows each worker caches."""
     cached = rows_within_size(strategy.cache, work.graph.nodes, work.graph.row_bytes)
     return work.sampling_spec(strategy.partition)._replace(cache_rows=cached, cache_by=strategy.cache_by)
 
@@ -77,12 +79,18 @@ def estimate_sampled(strategy: Sampled, work: Workload, costs: CostModel) -> Est
     """Estimate `sampled`; each worker's cache adds to its memory."""
     traffic = sampled_traffic(strategy, work, costs.layout)
     workers = costs.layout.workers
-    stats = work.sampling.batch_stats(_sampling_spec(strategy, work), workers)
-    cut = work.partitioning.partition_stats(strategy.partition, workers, work.sampling_spec(strategy.partition))
-    cached = round(int(stats.cached_rows.sum(1).max()) * work.graph.row_bytes)
+    stats = work.sampling.batch_stats(cached_sampling_spec(strategy, work), workers)
     return Estimate(
         strategy=strategy,
         traffic=traffic,
         parts=tuple(data_parallel_parts(work, costs, traffic, stats, strategy.sampling_threads)),
-        peak_bytes=minibatch_peak_bytes(work, costs, cut, stats, strategy.prefetch) + cached,
+        peak_bytes=data_parallel_peak_bytes(strategy, work, costs, stats),
     )
+
+
+def data_parallel_peak_bytes(strategy: Sampled | Migrate, work: Workload, costs: CostModel, stats: BatchStats) -> int:
+    """Return the peak memory of a worker, with its cache."""
+    spec = work.sampling_spec(strategy.partition)
+    cut = work.partitioning.partition_stats(strategy.partition, costs.layout.workers, spec)
+    cached = round(int(stats.cached_rows.sum(1).max()) * work.graph.row_bytes)
+    return minibatch_peak_bytes(work, costs, cut, stats, strategy.prefetch) + cached
