@@ -191,7 +191,11 @@ def _parse() -> argparse.Namespace:
     )
     add("--fanout", default="10,10", help="what each hop draws, with batches")
     add("--width", type=int, default=0, help="random features of this width, instead of the graph's own")
-    add("--apart", default="", help="each host has a folder of its own, with its own features by this partition")
+    add(
+        "--apart",
+        default="",
+        help="mini-batches: each host has a folder of its own, with its own features by this partition",
+    )
     add("--one-host", action="store_true", help="all workers on this machine, without a network")
     add("--overlap", choices=("true", "false"), default="true", help="see `full`")
     add("--layers", type=int, default=2)

@@ -71,13 +71,15 @@ def own_store(store: Path, host: int | str = "{host}") -> Path:
 
 
 def apart(store: Path, method: str, hosts: int) -> None:
-    """Make a folder for each host, in which the features of all nodes but its own are no numbers.
+    """Make a folder for each host, in which the features of all nodes but its own are no numbers, for mini-batches.
 
     All other files are those of the store. So a row that a host has read itself and should have been sent makes the
     loss no number, and ends the run.
     """
     graph = og.load(store)
-    parts = load_or_make_partition(graph.topology, WITHOUT_CHUNKS[method], hosts, store=store).part.numpy()
+    # The partition of mini-batches, which hosts apart are for.
+    seeded = WITHOUT_CHUNKS[method].with_seeds(graph.split.train)
+    parts = load_or_make_partition(graph.topology, seeded, hosts, store=store).part.numpy()
     given = np.load(array_path(store, "features"), mmap_mode="r")
     for host in range(hosts):
         mine = own_store(store, host)

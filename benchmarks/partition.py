@@ -1,6 +1,7 @@
 """Partitioning methods side by side: edges cut, balance of nodes, edges and nodes to train on, seconds, memory.
 
     python benchmarks/partition.py --graphs papers100M@0.02 wordnet --parts 4 8 --folder DIR
+    python benchmarks/partition.py --graphs debian-files --parts 4 --folder DIR    # needs apt-file's indices, and lz4
 
 Every partition is made in processes of their own. Their memory, that of METIS included, is looked at ten times a second
 in a control group, which needs root; without one it is left out. See benchmarks/README.md.
@@ -20,7 +21,9 @@ import capped
 import record
 from workers import versions
 
-METHODS = ("metis", "metis-both", "fennel", "range-edges", "hash")
+METHODS = ("metis", "metis-both", "fennel", "range", "range-edges", "hash")
+DEBIAN = "debian-files"
+"""The graph of `debian_files.py`, which is built where it is not there yet."""
 NO_LIMIT = 1 << 40
 CHILD = "--one"
 
@@ -35,18 +38,30 @@ def main() -> None:
     for graph in options.graphs:
         store = options.folder / graph
         if not store.exists():
-            given = ["--data-dir", str(options.data_dir)] if options.data_dir else []
-            subprocess.run([sys.executable, "-m", "outgrow", "convert", graph, str(store), *given], check=True)
+            _make_store(graph, store, options.data_dir)
         for parts in options.parts:
             for method in options.methods:
-                rows.append({"graph": graph, "parts": parts, "method": method, **_measured(store, method, parts)})
+                about = {"graph": graph, "parts": parts, "method": method, "whole_graphs": options.whole_graphs}
+                rows.append({**about, **_measured(store, method, parts, options.whole_graphs)})
                 print(" ".join(f"{key} {_short(value)}" for key, value in rows[-1].items()), flush=True)
     given = {"graphs": options.graphs, "parts": options.parts, "methods": options.methods}
     print(record.write("partition", {"parameters": given, "versions": versions(), "rows": rows}, options.out))
 
 
-def partition(store: str, name: str, parts: int) -> dict[str, Any]:
-    """Partition a store; what came out, and how long it took."""
+def _make_store(graph: str, store: Path, data_dir: Path | None) -> None:
+    if graph != DEBIAN:
+        given = ["--data-dir", str(data_dir)] if data_dir else []
+        subprocess.run([sys.executable, "-m", "outgrow", "convert", graph, str(store), *given], check=True)
+        return
+    from debian_files import DebianFiles
+
+    from outgrow.graph.builders.to_store import convert_to_store
+
+    convert_to_store(DebianFiles(), store)
+
+
+def partition(store: str, name: str, parts: int, whole_graphs: bool) -> dict[str, Any]:
+    """Partition a store, for whole graphs or for mini-batches; what came out, and how long it took."""
     import torch
 
     import outgrow as og
@@ -54,7 +69,7 @@ def partition(store: str, name: str, parts: int) -> dict[str, Any]:
     from outgrow.graph.partition.quality import measure_quality
 
     graph = og.load(store)
-    method = KNOWN[name].with_seeds(graph.split.train)
+    method = KNOWN[name] if whole_graphs else KNOWN[name].with_seeds(graph.split.train)
     KNOWN[name].partition_nodes(og.load("wordnet").topology, 2)  # kernels are compiled
     began = time.perf_counter()
     made = method.partition_nodes(graph.topology, parts)
@@ -71,8 +86,8 @@ def partition(store: str, name: str, parts: int) -> dict[str, Any]:
     }
 
 
-def _measured(store: Path, method: str, parts: int) -> dict[str, Any]:
-    command = [sys.executable, __file__, CHILD, json.dumps([str(store), method, parts])]
+def _measured(store: Path, method: str, parts: int, whole_graphs: bool) -> dict[str, Any]:
+    command = [sys.executable, __file__, CHILD, json.dumps([str(store), method, parts, whole_graphs])]
     if capped.unavailable():
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -92,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--graphs", nargs="+", default=["papers100M@0.02", "wordnet"])
     add("--parts", type=int, nargs="+", default=[4, 8])
     add("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    add("--whole-graphs", action="store_true", help="as for whole graphs, where nodes to train on are not balanced")
     add("--folder", type=Path, required=True, help="folder on a disk, where stores are made unless they are there")
     add("--data-dir", type=Path, help="folder of real data")
     add("--out", type=Path, help="file of the figures")

@@ -67,7 +67,9 @@ class Setting:
 
     def owner(self, partition: str, batch_size: int) -> Tensor:
         """``[V]``: the worker of each node by a method of partitioning, which may weigh nodes by such batches."""
-        method = self._by_access(batch_size) if partition == PresampledMetis.name else METHODS[partition]
+        # As in training, where methods that can balance the nodes to train on do.
+        by_access = partition == PresampledMetis.name
+        method = self._by_access(batch_size) if by_access else METHODS[partition].with_seeds(self.train)
         return load_or_make_partition(self.graph.topology, method, self.parts, store=self.graph.store).part
 
     def _by_access(self, batch_size: int) -> PresampledMetis:

@@ -59,6 +59,10 @@ CASES = {
     "rows for each time step": Case(
         "products@0.002", 2, Migrate(move_model=True, time_steps=2, pregather=False, partition="hash"), (5, 5)
     ),
+    "models stay, a cache": Case("reddit@0.01", 2, Migrate(cache=0.1, cache_by="presampling"), (4, 4)),
+    "models travel, a cache": Case(
+        "reddit@0.01", 2, Migrate(move_model=True, merge=False, cache=0.1, cache_by="presampling"), (4, 4)
+    ),
     "split": Case("products@0.002", 2, SplitParallel(), (5, 5)),
     "split, hashed, sources only": Case(
         "reddit@0.01", 3, SplitParallel(partition="hash", partial_sums=False), (4, 3, 2)
@@ -71,7 +75,7 @@ CASES = {
     "a cache of bytes of sparse rows": Case(SPARSE, 2, Sampled(cache="40KiB", partition="hash"), (5, 5)),
     "no hot nodes": Case("products@0.002", 2, Orchestrate(hot_ratio=0), (5, 5)),
     "layer-wise": Case("products@0.002", 2, Sampled(), (1500, 1000), sampler=FASTGCN),
-    "split by LABOR": Case("reddit@0.01", 2, SplitParallel(partition="hash"), (10, 5), sampler=LABOR),
+    "split by LABOR": Case("reddit@0.01", 2, SplitParallel(partition="hash"), (10, 5), 512, sampler=LABOR),
     "one time step": Case("reddit@0.01", 2, Migrate(move_model=True, time_steps=1), (4, 4)),
 }
 

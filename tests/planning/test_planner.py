@@ -20,6 +20,8 @@ from outgrow.planning.sizes import model_sizes
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.planning.workload import Workload
 from outgrow.strategies.full import Full
+from outgrow.strategies.migrate.strategy import Migrate
+from outgrow.strategies.sampled import Sampled
 from outgrow.training.config import TrainConfig
 
 DOCS = Path(__file__).parents[2] / "docs" / "planner.md"
@@ -72,6 +74,40 @@ def test_features_that_cross_a_slow_network_are_moved_least() -> None:
     ]
     assert network[0] <= network[1]
     assert first.estimate.epoch_seconds > second.estimate.epoch_seconds
+
+
+def test_models_that_move_are_told_from_those_that_stay() -> None:
+    """`migrate` is listed for models that move; where they stay it is `sampled`, and estimated so if asked for."""
+    found = _plan("reddit", "4xA100", workers=4, config=BATCHES)
+    estimates = {each.name: each.estimate for each in found.candidates}
+    listed, sampled = estimates["migrate"], estimates["sampled"]
+    assert listed is not None
+    assert sampled is not None
+    assert listed.strategy.options()["move_model"] is True
+    extra = {part.name: part.seconds for part in listed.parts}
+    assert extra["models move"] > 0
+    assert "waits between time steps" in extra
+    costs = CostModel.from_profile(find_profile("4xA100"), WorkerLayout(workers=4), 4)
+    stays, moves, plain = (
+        estimate_strategy(each, found.query.work, costs) for each in (Migrate(), Migrate(move_model=True), Sampled())
+    )
+    assert stays.epoch_seconds == plain.epoch_seconds < moves.epoch_seconds
+    assert stays.parts == plain.parts
+    assert stays.peak_bytes == plain.peak_bytes
+    profile = find_profile("16xT4")
+    on_hosts = CostModel.from_profile(profile, WorkerLayout(workers=4, hosts=4), 4)
+    with_cache = Migrate(cache=0.2), Sampled(cache=0.2)
+    cached = [estimate_strategy(each, found.query.work, on_hosts) for each in with_cache]
+    assert cached[0].parts == cached[1].parts
+    without = estimate_strategy(Sampled(), found.query.work, on_hosts)
+    assert cached[0].peak_bytes == cached[1].peak_bytes > without.peak_bytes
+
+
+def test_one_worker_has_no_models_to_move() -> None:
+    found = _plan("reddit", "V100", workers=1, config=BATCHES)
+    [moving] = [each for each in found.candidates if each.name == "migrate"]
+    assert moving.estimate is None
+    assert "sampled" in moving.why_not
 
 
 def test_with_a_limit_only_those_are_chosen_that_keep_to_it() -> None:

@@ -81,7 +81,7 @@ WAYS = {
     "split": Way(SplitParallel(cache=0.1, sampling_threads=2), Sampled(), FEW),
     "split-sources": Way(SplitParallel(partial_sums=False), Sampled(), FEW),
     "migrate": Way(Migrate(), Sampled(), FEW),
-    "migrate-travel": Way(Migrate(move_model=True, merge=False), Sampled(), FEW),
+    "migrate-travel": Way(Migrate(move_model=True, merge=False, cache=0.2, cache_by="presampling"), Sampled(), FEW),
     "migrate-merged": Way(Migrate(move_model=True, time_steps=2, pregather=False), Sampled(), TINY, epochs_before=1),
     "migrate-one-step": Way(Migrate(move_model=True, time_steps=1), Sampled(), FEW),
     "orchestrate-cold": Way(COLD, Sampled(), FEW),

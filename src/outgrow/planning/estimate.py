@@ -83,6 +83,10 @@ def full_graph_parts(
     ]
 
 
+LAYER_PARTS = ("products", "sums over neighbours", "attention", "activations, dropout, small steps")
+"""Names of the parts of layers, in the order of `LayerSeconds`."""
+
+
 def minibatch_parts(
     work: Workload, costs: CostModel, neighborhood: NeighborhoodStats, full: float, steps: int
 ) -> list[EpochPart]:
@@ -100,10 +104,9 @@ def minibatch_parts(
 
 def layer_parts(layers: Sequence[LayerSeconds], steps: float = 1) -> list[EpochPart]:
     """Return the parts of ``steps`` steps by type of work, added up over the layers; empty parts are left out."""
-    names = ("products", "sums over neighbours", "attention", "activations, dropout, small steps")
     found = [
         EpochPart(name=name, seconds=steps * sum(each))
-        for name, each in zip(names, zip(*layers, strict=True), strict=True)
+        for name, each in zip(LAYER_PARTS, zip(*layers, strict=True), strict=True)
     ]
     return [part for part in found if part.seconds]
 

@@ -24,6 +24,7 @@ from outgrow.strategies.tensor.strategy import TensorParallel
 
 _MIB, _GIB = 1 << 20, 1 << 30
 _NO_BATCHES = "trains in mini-batches: give a batch size and fan-outs"
+_NOWHERE_TO_MOVE = "one worker has nowhere to move a model: it trains as strategy sampled"
 NOISE = 0.02
 """Relative difference below which two estimates count as equal."""
 ROOM = 0.95
@@ -125,18 +126,22 @@ def _strategy_variants(query: PlannerQuery) -> list[list[Strategy]]:
     """Return the options of every strategy that are tried."""
     limit = None if query.limit is None else _format_limit(query.limit)
     several = max(layout.workers for layout in query.layouts) > 1
-    # A single host has no rows of others to cache, and a single worker nowhere to move a model.
+    # A single host has no rows of others to cache.
     caches = (0.0, 0.05, 0.2) if max(layout.hosts for layout in query.layouts) > 1 else (0.0,)
     # Fewer batches ahead are no faster, but need less memory.
     prefetches = (4,) if limit is None else (4, 2, 1)
-    move_models = (False, True) if several else (False,)
     return [
         [Full()],
         [Offload(memory=limit)],
         [TensorParallel(memory=limit, chunks=chunks) for chunks in ((4, 1) if several else (4,))],
         [Sampled(cache=cache, prefetch=ahead, memory=limit) for ahead in prefetches for cache in caches],
         [SplitParallel(prefetch=ahead, memory=limit) for ahead in prefetches],
-        [Migrate(move_model=move, prefetch=ahead, memory=limit) for ahead in prefetches for move in move_models],
+        # Where models stay, `migrate` trains as `sampled` does, which is listed.
+        [
+            Migrate(move_model=True, cache=cache, prefetch=ahead, memory=limit)
+            for ahead in prefetches
+            for cache in caches
+        ],
         [Orchestrate(hot_ratio=ratio, memory=limit) for ratio in (0.1, 0.2, 0.3)],
     ]
 
@@ -150,6 +155,8 @@ def _make_candidate(strategy: Strategy, layout: WorkerLayout, query: PlannerQuer
     costs = cost_model_for(query, layout)
     if strategy.uses_minibatches and query.work.batches.is_full_graph:
         return Candidate(name=name, workers=layout.workers, estimate=None, why_not=_NO_BATCHES)
+    if isinstance(strategy, Migrate) and layout.workers == 1:
+        return Candidate(name=name, workers=layout.workers, estimate=None, why_not=_NOWHERE_TO_MOVE)
     try:
         query.validate(strategy)
     except InputError as error:

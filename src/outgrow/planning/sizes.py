@@ -36,6 +36,7 @@ class DatasetSizes:
         train: Number of training nodes.
         classes: Columns of the logits.
         resident_bytes: Bytes of the graph in the memory of the process that reads it; 0 if it is in a store.
+        label_bytes: Bytes of the label of a node.
     """
 
     nodes: int
@@ -48,6 +49,7 @@ class DatasetSizes:
     train: int
     classes: int
     resident_bytes: int = 0
+    label_bytes: int = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +144,7 @@ def dataset_sizes(graph: Graph) -> DatasetSizes:
         train=len(graph.split.train),
         classes=graph.num_classes,
         resident_bytes=0 if graph.store is not None else _resident_bytes(graph),
+        label_bytes=8 if graph.labels is None else graph.labels.nbytes // max(1, len(graph.labels)),
     )
 
 

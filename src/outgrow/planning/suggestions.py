@@ -119,6 +119,7 @@ def _strategy_fits(strategy: Strategy, work: Workload, query: PlannerQuery, layo
 
 
 def _sampled_bytes(strategy: Sampled, work: Workload, costs: CostModel, layout: WorkerLayout) -> int:
-    stats = work.sampling.batch_stats(work.sampling_spec(strategy.partition), layout.workers)
-    cut = work.partitioning.partition_stats(strategy.partition, layout.workers)
+    spec = work.sampling_spec(strategy.partition)
+    stats = work.sampling.batch_stats(spec, layout.workers)
+    cut = work.partitioning.partition_stats(strategy.partition, layout.workers, spec)
     return minibatch_peak_bytes(work, costs, cut, stats, strategy.prefetch)

@@ -125,6 +125,8 @@ class BatchStats(NamedTuple):
         neighborhood: Sizes of what each worker computes.
         gather: Rows gathered for a batch.
         cached_rows: ``[P, P]`` int64, rows of the second worker's nodes that the first caches.
+        time_step_waits: Edges of the busiest worker of each time step, added up, over those of the busiest worker of
+            the batch, 1 or more; 1 without time steps.
     """
 
     steps: int
@@ -132,6 +134,7 @@ class BatchStats(NamedTuple):
     neighborhood: NeighborhoodStats
     gather: GatherStats
     cached_rows: Matrix
+    time_step_waits: float = 1.0
 
 
 class CrossEdgeStats(NamedTuple):
@@ -202,7 +205,13 @@ class PartitionStatsSource(Protocol):
     """A source of statistics of partitions and chunks of a graph."""
 
     def partition_stats(self, method: str, parts: int, spec: SamplingSpec | None = None) -> PartitionStats:
-        """Return the statistics of a partition into ``parts``; ``spec`` is for methods that sample batches first."""
+        """Return the statistics of a partition into ``parts``.
+
+        Args:
+            method: Name of the partition method.
+            parts: Number of parts.
+            spec: How batches are sampled, whose seeds are balanced; None where whole graphs are trained.
+        """
 
     def owner_stats(self, chunks: int, parts: int, *, self_loops: bool) -> OwnerStats:
         """Return the statistics of the owners that `tensor` assigns with so many chunks."""

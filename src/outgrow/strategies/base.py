@@ -222,7 +222,7 @@ class Strategy(ABC):
     def partition_method(self, graph: Graph, model: Model, batches: BatchConfig) -> Partitioner:
         """Return the partitioner; by default the one that ``partition`` names, for any model."""
         method = WITHOUT_CHUNKS[self.partition]
-        # On whole graphs a worker's nodes to train on cost no more than others.
+        # A worker with more seeds has more work in each batch; on whole graphs all nodes cost alike.
         return method.with_seeds(graph.split.train) if self.uses_minibatches else method
 
     def options(self) -> dict[str, object]:

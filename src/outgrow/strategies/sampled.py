@@ -8,7 +8,6 @@ computation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from torch import Tensor
@@ -17,15 +16,12 @@ from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_options
 from outgrow.core.memory_limits import validate_memory_limit
 from outgrow.core.validation import validate_choice, validate_positive
-from outgrow.engine.features.cache import CacheSpec, compute_hotness, require_other_hosts, validate_cache
-from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
+from outgrow.engine.features.cache import require_other_hosts, validate_cache
+from outgrow.engine.features.cached_remote import make_cached_store
 from outgrow.engine.minibatch_loop import PrefetchConfig, make_sampler
 from outgrow.engine.model_migration import MicroBatchPlan
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
-from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.strategies.base import Execution, MiniBatchExecution, Problem, Strategy
-
-_PRESAMPLING_EPOCH = 0  # epochs are numbered from 1
 
 
 @renamed_options(threads="sampling_threads", ahead="prefetch", cache_over="cache_scope")
@@ -85,24 +81,15 @@ class Sampled(Strategy):
         """Return the execution that trains the problem."""
         shard = problem.shard
         sampler = make_sampler(shard.topology, problem.model, problem.batches, problem.seed)
-        cache = self._make_cache(problem, sampler) if self.cache else None
+
+        def plan_batch(seeds: Tensor) -> MicroBatchPlan:
+            return MicroBatchPlan.in_one_step(shard.filter_owned(seeds))
+
         return MiniBatchExecution(
             problem,
             sampler,
-            RemoteFeatureStore(shard, problem.feature_rows, input_dtype(problem.model, problem.features), cache),
-            lambda seeds: MicroBatchPlan.in_one_step(shard.filter_owned(seeds)),
+            make_cached_store(problem, sampler, plan_batch, self),
+            plan_batch,
             labels=problem.own_labels,
             prefetch=PrefetchConfig.from_options(self.sampling_threads, self.prefetch),
         )
-
-    def _make_cache(self, problem: Problem, sampler: NeighborSampler) -> CacheSpec:
-        """Return the specification of the cache; the feature store fills it."""
-        shard = problem.shard
-
-        def presample_nodes() -> Iterator[Tensor]:
-            """Yield the nodes whose rows each batch of an untrained epoch requests."""
-            for step, seeds in enumerate(problem.seeds_of_epoch(_PRESAMPLING_EPOCH)):
-                yield sampler.sample_blocks(shard.filter_owned(seeds), _PRESAMPLING_EPOCH, step)[0].src_nodes
-
-        hotness = compute_hotness(self.cache_by, shard.topology, presample_nodes)
-        return CacheSpec(hotness=hotness, size=self.cache, scope=self.cache_scope)

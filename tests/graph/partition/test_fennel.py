@@ -14,9 +14,12 @@ from torch import Tensor
 import outgrow as og
 from outgrow.core.errors import InputError
 from outgrow.graph.partition.fennel import FennelPartitioner
-from outgrow.graph.partition.methods import METHODS, HashPartitioner
+from outgrow.graph.partition.methods import METHODS, HashPartitioner, MetisPartitioner
 from outgrow.graph.partition.quality import measure_quality
+from outgrow.planning.graph_stats.counted import CountedGraph, make_workload
 from outgrow.strategies.full import Full
+from outgrow.strategies.migrate.strategy import Migrate
+from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split.strategy import SplitParallel
 from support import random_topology, topology_of
@@ -84,14 +87,33 @@ def test_odd_graphs(num_nodes: int, num_edges: int, seed: int, data: st.DataObje
     assert int(first.part_sizes.min()) > 0
 
 
-def test_mini_batches_balance_their_seeds_and_whole_graphs_do_not() -> None:
+@pytest.mark.parametrize("name", ["fennel", "metis"])
+def test_mini_batches_balance_their_seeds_and_whole_graphs_do_not(name: str) -> None:
     graph = og.load("products@0.002")
     model = og.nn.SAGE(graph.num_features, 4, graph.num_classes)
-    for strategy, seeded in ((Sampled, True), (SplitParallel, True), (Full, False)):
-        method = strategy(partition="fennel").partition_method(graph, model, og.TrainConfig().batch_config)
-        assert isinstance(method, FennelPartitioner)
+    strategies = ((Sampled, True), (SplitParallel, True), (Migrate, True), (Orchestrate, True), (Full, False))
+    for strategy, seeded in strategies:
+        method = strategy(partition=name).partition_method(graph, model, og.TrainConfig().batch_config)
+        assert isinstance(method, FennelPartitioner | MetisPartitioner)
         assert (method.seeds is not None) is seeded
-        assert (method.cache_key == METHODS["fennel"].cache_key) is not seeded
+        assert (method.cache_key == METHODS[name].cache_key) is not seeded
+
+
+@pytest.mark.parametrize("name", ["fennel", "metis"])
+def test_plans_count_the_partition_that_is_trained(name: str) -> None:
+    graph = og.load("products@0.01")
+    model = og.nn.SAGE(graph.num_features, 4, graph.num_classes)
+    batches = og.TrainConfig(batch_size=64, fanout=(3, 3)).batch_config
+    work = make_workload(graph, model, batches)
+    counts = {}
+    for strategy in (Sampled(partition=name), Full(partition=name)):
+        spec = work.sampling_spec(name) if strategy.uses_minibatches else None
+        counted = CountedGraph(graph).partition_stats(name, PARTS, spec)
+        trained = strategy.partition_method(graph, model, batches).partition_nodes(graph.topology, PARTS)
+        assert counted.nodes.tolist() == trained.part_sizes.tolist()
+        assert counted.halo.sum() == sum(measure_quality(graph.topology, trained).halo)
+        counts[strategy.name] = counted.halo.tolist()
+    assert counts["sampled"] != counts["full"]
 
 
 def test_another_split_is_another_partition() -> None:

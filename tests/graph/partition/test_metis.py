@@ -17,7 +17,7 @@ from tests.support import random_topology, topology_of
 import outgrow as og
 from outgrow.core.errors import InputError
 from outgrow.graph.partition import metis
-from outgrow.graph.partition.methods import ChunkedPartitioner, MetisPartitioner
+from outgrow.graph.partition.methods import METHODS, ChunkedPartitioner, MetisPartitioner, make_partitioner
 from outgrow.graph.partition.quality import measure_quality
 from outgrow.graph.partition.symmetrize import count_neighbours, fill_neighbours, symmetrize
 from outgrow.graph.topology import Topology
@@ -145,17 +145,81 @@ def test_too_little_memory_is_refused_before_metis_runs(monkeypatch: pytest.Monk
             MetisPartitioner(memory_bytes=budget).partition_nodes(topology, 2)
         assert f"{budget:,} bytes" in caught.value.got
         assert "fennel" in caught.value.repair
+    # A second weight of each node takes memory, too.
+    with pytest.raises(InputError, match="METIS cannot"):
+        MetisPartitioner(memory_bytes=needed).with_seeds(torch.arange(9)).partition_nodes(topology, 2)
+
+
+def seed_balance(part: torch.Tensor, seeds: torch.Tensor, parts: int) -> float:
+    counts = torch.bincount(part[seeds].long(), minlength=parts).double()
+    return float(counts.max() / counts.mean())
+
+
+@pytest.mark.parametrize("balance", ["nodes", "edges", "both"])
+def test_seeds_are_balanced_too(balance: str) -> None:
+    """All seeds are in one corner, so that parts that know nothing of them are uneven."""
+    topology = grid(40, 50)
+    seeds = torch.arange(400)
+    plain = MetisPartitioner(balance=balance)
+    without, made = (method.partition_nodes(topology, 5) for method in (plain, plain.with_seeds(seeds)))
+    assert seed_balance(made.part, seeds, 5) <= 1.05
+    assert seed_balance(without.part, seeds, 5) > 1.5
+    quality = measure_quality(topology, made)
+    assert {"nodes": quality.node_balance, "edges": quality.edge_balance}.get(balance, 1) <= 1.05
+    assert quality.cut_share < 0.15
+
+
+def test_seeds_of_a_real_graph_are_balanced_at_hardly_any_cost() -> None:
+    graph = og.load("wordnet")
+    plain = MetisPartitioner()
+    without, made = (
+        measure_quality(graph.topology, each.partition_nodes(graph.topology, 4))
+        for each in (plain, plain.with_seeds(graph.split.train))
+    )
+    assert made.edge_cut < 1.1 * without.edge_cut
+    assert made.node_balance <= 1.031
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(2, 30), st.integers(0, 90), st.integers(0, 5), st.data())
+def test_any_seeds(num_nodes: int, num_edges: int, seed: int, data: st.DataObject) -> None:
+    topology = random_topology(num_nodes, num_edges, seed=seed)
+    num_parts = data.draw(st.integers(1, num_nodes))
+    seeds = data.draw(st.sets(st.integers(0, num_nodes - 1)))
+    method = MetisPartitioner().with_seeds(torch.tensor(sorted(seeds), dtype=torch.int64))
+    first, again = (method.partition_nodes(topology, num_parts) for _ in range(2))
+    assert torch.equal(first.part, again.part)
+    assert int(first.part_sizes.min()) > 0
+    assert int(first.part_sizes.sum()) == num_nodes
+
+
+def test_no_seeds_are_the_partition_of_whole_graphs() -> None:
+    plain = METHODS["metis"]
+    assert plain.with_seeds(torch.empty(0, dtype=torch.int64)) == plain
+    assert plain.cache_key == "metis-balance=nodes-imbalance=0.03-seed=0"
+    keys = {plain.with_seeds(torch.arange(count)).cache_key for count in (1, 2)} | {plain.cache_key}
+    assert len(keys) == 3
+    # Stores keep both: neither is read in place of the other.
+    assert plain.with_seeds(torch.arange(2)) != plain
+
+
+@pytest.mark.parametrize("option", ["seeds", "signature"])
+@pytest.mark.parametrize("method", ["metis", "fennel"])
+def test_seeds_are_no_option_of_the_command_line(method: str, option: str) -> None:
+    with pytest.raises(InputError, match=f"option of {method}"):
+        make_partitioner(method, {option: "x"})
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_estimate_holds_for_a_real_graph(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_seeds", [0, 5000])
+def test_the_estimate_holds_for_a_real_graph(num_seeds: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     topology, child, peak = og.load("wordnet").topology, tmp_path / "child.py", tmp_path / "peak"
     keep_status = f"import shutil\nshutil.copyfile('/proc/self/status', {str(peak)!r})\n"
     child.write_text(metis._CHILD.read_text("utf-8") + keep_status, "utf-8")
     monkeypatch.setattr(metis, "_CHILD", child)
-    MetisPartitioner().partition_nodes(topology, 16)
-    neighbours = int(count_neighbours(symmetrize(topology)).sum())
-    needed = metis.estimate_metis_bytes(topology.num_nodes, neighbours, pymetis.zero_copy_dtype().itemsize)
+    MetisPartitioner().with_seeds(torch.arange(num_seeds)).partition_nodes(topology, 16)
+    neighbours, width = int(count_neighbours(symmetrize(topology)).sum()), pymetis.zero_copy_dtype().itemsize
+    needed = metis.estimate_metis_bytes(topology.num_nodes, neighbours, width, 2 if num_seeds else 1)
     kilobytes = next(line.split()[1] for line in peak.read_text("utf-8").splitlines() if line.startswith("VmHWM"))
     assert needed / 3 < 1024 * int(kilobytes) < needed
 

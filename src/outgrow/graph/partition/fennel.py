@@ -10,18 +10,16 @@ Letters: ``V`` nodes, ``E`` edges, ``P`` parts; three loads: nodes, in-edges, se
 
 from __future__ import annotations
 
-import hashlib
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from outgrow.graph.partition.partition import Partition
-from outgrow.graph.partition.partitioner import Partitioner, fill_empty_parts, require_in_range
+from outgrow.graph.partition.partitioner import SeedBalancingPartitioner, fill_empty_parts, require_in_range
 from outgrow.graph.partition.quality import count_cut_edges
 from outgrow.graph.topology import Topology
 from outgrow.ops.backend import as_numpy, serial_kernel
@@ -36,7 +34,7 @@ outweighs them for good, since later passes begin where the first one ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FennelPartitioner(Partitioner):
+class FennelPartitioner(SeedBalancingPartitioner):
     """Fennel with restreaming. Reads the edges in order, once for each pass; holds a few numbers for each node.
 
     Attributes:
@@ -44,30 +42,19 @@ class FennelPartitioner(Partitioner):
             second on, all nodes have a part already.
         imbalance: How many more nodes, in-edges or seeds than the mean a part may have, from 0.001. Nodes with many
             in-edges can make it impossible.
-        seeds: ``[n]`` int64, nodes to train on, which are balanced too; None for none.
-        signature: Name for the seeds, the same for the same ones.
     """
 
     name: ClassVar[str] = "fennel"
     passes: int = 10
     imbalance: float = 0.05
-    signature: str = ""
-    seeds: Tensor | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         require_in_range("passes", self.passes, 1, 1000)
         require_in_range("imbalance", self.imbalance, 0.001, 1000)
 
-    def with_seeds(self, seeds: Tensor) -> FennelPartitioner:
-        """Return the method that balances these nodes to train on, too."""
-        digest = hashlib.sha256(as_numpy(seeds.long()).tobytes()).hexdigest()[:16]
-        return replace(self, seeds=seeds, signature=digest)
-
     def _partition_nodes(self, topology: Topology, num_parts: int) -> Partition:
         num_nodes = topology.num_nodes
-        is_seed = np.zeros(num_nodes, dtype=np.uint8)
-        if self.seeds is not None:
-            is_seed[as_numpy(self.seeds)] = 1
+        is_seed = self._mark_seeds(num_nodes)
         mean = np.array([num_nodes, topology.num_edges, is_seed.sum(dtype=np.int64)], dtype=np.float64) / num_parts
         # The cost at which one more cut edge and one more node in the larger part weigh the same on average.
         alpha = math.sqrt(num_parts) * topology.num_edges / num_nodes**_GAMMA

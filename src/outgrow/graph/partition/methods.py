@@ -15,7 +15,12 @@ from outgrow.core.validation import validate_choice, validate_types
 from outgrow.graph.partition.fennel import FennelPartitioner
 from outgrow.graph.partition.metis import run_metis
 from outgrow.graph.partition.partition import Partition, balanced_range_ends, range_of_each
-from outgrow.graph.partition.partitioner import Partitioner, fill_empty_parts, require_in_range
+from outgrow.graph.partition.partitioner import (
+    Partitioner,
+    SeedBalancingPartitioner,
+    fill_empty_parts,
+    require_in_range,
+)
 from outgrow.graph.topology import Topology
 from outgrow.ops.backend import as_numpy
 from outgrow.ops.rng import fold_in, permute_range
@@ -24,11 +29,12 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetisPartitioner(Partitioner):
+class MetisPartitioner(SeedBalancingPartitioner):
     """METIS, which minimises the edges between parts.
 
-    It balances one weight per node. For ``both`` the weight is the node's in-edges plus the mean number of
-    in-edges, so that nodes and edges weigh the same in total; neither count is then balanced exactly.
+    It balances one weight per node, and with seeds their number as a second one. For ``both`` the weight is the
+    node's in-edges plus the mean number of in-edges, so that nodes and edges weigh the same in total; neither count
+    is then balanced exactly.
 
     Attributes:
         balance: What to balance: ``nodes``, in-edges of the nodes (``edges``), or ``both`` together.
@@ -58,6 +64,9 @@ class MetisPartitioner(Partitioner):
             # Rounded up: METIS takes whole numbers, and a node without in-edges must weigh something.
             share = -(-topology.num_edges // topology.num_nodes) if self.balance == "both" else 0
             weight = degree + share
+        if self.seeds is not None:
+            ones = np.ones(topology.num_nodes, dtype=np.int64)
+            weight = np.stack([ones if weight is None else weight, self._mark_seeds(topology.num_nodes)], axis=1)
         part = run_metis(
             topology,
             num_parts,
@@ -178,6 +187,7 @@ def make_partitioner(name: str, options: Mapping[str, object] | None = None) -> 
     given = dict(options or {})
     hints = get_type_hints(type(method))
     for option in given:
-        validate_choice(f"option of {name}", option, {each.name: each for each in fields(method)})
+        # Options that are not shown are set by other means: nodes to train on come with a graph.
+        validate_choice(f"option of {name}", option, {each.name: each for each in fields(method) if each.repr})
     validate_types(given, hints)
     return replace(method, **given)

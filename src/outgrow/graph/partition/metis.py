@@ -1,13 +1,14 @@
 """METIS edge-cut partitioning of an undirected graph, in a process of its own.
 
-Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs, SIAM Journal on
-    Scientific
-Computing 20, 1998.
+Karypis, Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs, SIAM Journal on Scientific
+Computing 20, 1998. With several weights for each node, each of which is balanced: Karypis, Kumar: Multilevel algorithms
+for multi-constraint graph partitioning, SC 1998.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import signal
@@ -30,8 +31,9 @@ from outgrow.graph.topology import Topology
 Array = NDArray[Any]
 
 _CHILD = Path(__file__).with_name("metis_worker.py")
-_PER_NEIGHBOUR, _PER_NODE, _PROCESS_BYTES = 16, 24, 40 << 20
-"""Memory model of METIS: numbers per neighbour and per node, input included, and bytes of the bare process.
+_PER_NEIGHBOUR, _PER_NODE, _PER_WEIGHT, _PROCESS_BYTES = 16, 24, 8, 40 << 20
+"""Memory model of METIS: numbers per neighbour, per node, and per node for each weight beyond the first, input
+included; and bytes of the bare process.
 
 These are the largest values measured, on R-MAT graphs, which METIS can hardly coarsen from level to level.
 """
@@ -47,7 +49,8 @@ def run_metis(
     Args:
         topology: The graph, with at least one node.
         num_parts: Number of parts, at least 2.
-        weight: ``[V]`` int64, weight of each node for the balance; None for 1 each.
+        weight: ``[V]`` or ``[V, n]`` int64, weights of each node, all of which are balanced; None for 1 each. With
+            several, METIS bisects recursively; else it makes all parts at once.
         imbalance: How much heavier than the mean a part may be; METIS does not always achieve it.
         seed: Seed of METIS.
         memory_bytes: Memory limit; None for the memory that the system or its container has available.
@@ -68,14 +71,18 @@ def run_metis(
     count = count_neighbours(edges)
     num_neighbours = int(count.sum())
     # METIS sums counts and weights in its own integers, and would overflow silently.
-    largest = max(num_neighbours, 2 * topology.num_edges, 0 if weight is None else int(weight.sum()))
+    largest = max(num_neighbours, 2 * topology.num_edges, 0 if weight is None else int(weight.sum(0).max()))
     if largest > np.iinfo(dtype).max:
         raise _metis_error(f"numbers of {dtype.itemsize * 8} bits", f"numbers up to {largest:,}")
-    _require_memory(estimate_metis_bytes(topology.num_nodes, num_neighbours, dtype.itemsize), budget)
+    num_weights = 1 if weight is None or weight.ndim == 1 else weight.shape[1]
+    _require_memory(estimate_metis_bytes(topology.num_nodes, num_neighbours, dtype.itemsize, num_weights), budget)
     # The result shares the file, so nothing needs to be sent back.
-    lengths = [len(count) + 1, num_neighbours, num_neighbours, 0 if weight is None else len(weight), len(count)]
+    lengths = [len(count) + 1, num_neighbours, num_neighbours, 0 if weight is None else weight.size, len(count)]
+    # Imbalances of bisections within bisections multiply.
+    rounds = 1 if num_weights == 1 else math.ceil(math.log2(num_parts))
     # METIS takes the imbalance in thousandths, at least 1.
-    options = {"parts": num_parts, "seed": seed, "ufactor": max(1, round(imbalance * 1000)), "lengths": lengths}
+    ufactor = max(1, round(((1 + imbalance) ** (1 / rounds) - 1) * 1000))
+    options = {"parts": num_parts, "seed": seed, "ufactor": ufactor, "lengths": lengths}
     try:
         with _shared_array(sum(lengths), dtype) as (file, shared):
             _fill_metis_input(np.split(shared, np.cumsum(lengths)[:-1]), edges, count, weight)
@@ -88,9 +95,17 @@ def run_metis(
         raise _metis_error("memory and a process for METIS", str(error)) from error
 
 
-def estimate_metis_bytes(num_nodes: int, num_neighbours: int, width: int) -> int:
-    """Estimate the peak memory of METIS and its input in bytes, for integers of ``width`` bytes."""
-    return _PROCESS_BYTES + width * (_PER_NEIGHBOUR * num_neighbours + _PER_NODE * num_nodes)
+def estimate_metis_bytes(num_nodes: int, num_neighbours: int, width: int, num_weights: int = 1) -> int:
+    """Estimate the peak memory of METIS and its input in bytes.
+
+    Args:
+        num_nodes: Number of nodes.
+        num_neighbours: Number of neighbours of all nodes.
+        width: Bytes of an integer.
+        num_weights: Number of weights of each node.
+    """
+    per_node = _PER_NODE + _PER_WEIGHT * (num_weights - 1)
+    return _PROCESS_BYTES + width * (_PER_NEIGHBOUR * num_neighbours + per_node * num_nodes)
 
 
 def _fill_metis_input(arrays: list[Array], edges: SymmetricCsr, count: Array, weight: Array | None) -> None:
@@ -98,7 +113,7 @@ def _fill_metis_input(arrays: list[Array], edges: SymmetricCsr, count: Array, we
     np.cumsum(count, out=indptr[1:])
     fill_neighbours(edges, indptr, neighbours, multiplicity)
     if weight is not None:
-        weights[:] = weight
+        weights[:] = weight.reshape(-1)
 
 
 @contextmanager

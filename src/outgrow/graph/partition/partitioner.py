@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from torch import Tensor
 from outgrow.core.errors import InputError
 from outgrow.graph.partition.partition import Partition
 from outgrow.graph.topology import Topology
+from outgrow.ops.backend import as_numpy
 
 Array = NDArray[Any]
 
@@ -32,7 +34,11 @@ class Partitioner(ABC):
         """Name of the method with all options that affect the partition."""
         # Options that do not compare, such as memory limits, leave the partition unchanged.
         named = ((each.name, getattr(self, each.name)) for each in fields(self) if each.compare)
-        texts = (f"{name}={value.cache_key if isinstance(value, Partitioner) else value}" for name, value in named)
+        texts = (
+            f"{name}={value.cache_key if isinstance(value, Partitioner) else value}"
+            for name, value in named
+            if value != ""
+        )
         return "-".join((self.name, *texts))
 
     def partition_nodes(self, topology: Topology, num_parts: int) -> Partition:
@@ -63,6 +69,33 @@ class Partitioner(ABC):
 
     @abstractmethod
     def _partition_nodes(self, topology: Topology, num_parts: int) -> Partition: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedBalancingPartitioner(Partitioner):
+    """A method that can balance nodes to train on, as mini-batches need.
+
+    Attributes:
+        signature: Name for the seeds, the same for the same ones; empty for none.
+        seeds: ``[n]`` int64, nodes to train on, which are balanced too; None for none.
+    """
+
+    signature: str = field(default="", repr=False)
+    seeds: Tensor | None = field(default=None, compare=False, repr=False)
+
+    def with_seeds(self, seeds: Tensor) -> Self:
+        """Return the method that balances these nodes to train on, ``[n]`` int64, too."""
+        if not len(seeds):
+            return self
+        digest = hashlib.sha256(as_numpy(seeds.long()).tobytes()).hexdigest()[:16]
+        return replace(self, seeds=seeds, signature=digest)
+
+    def _mark_seeds(self, num_nodes: int) -> NDArray[np.uint8]:
+        """Return ``[V]``: 1 for seeds, else 0."""
+        is_seed = np.zeros(num_nodes, dtype=np.uint8)
+        if self.seeds is not None:
+            is_seed[as_numpy(self.seeds)] = 1
+        return is_seed
 
 
 def fill_empty_parts(part: Array, num_parts: int, degree: Array) -> None:

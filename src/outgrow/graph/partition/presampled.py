@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,18 +23,19 @@ from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
 from outgrow.ops.backend import as_numpy
 
-_FINE = 100
-"""The mean weight of a node: METIS takes whole numbers."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class PresampledMetis(Partitioner):
-    """METIS with parts balanced by sampled in-edges and by seeds, which weigh the same in total.
+    """METIS with parts balanced by sampled in-edges and by seeds, each as a weight of its own.
+
+    One weight that is their sum would let many seeds make up for few edges. Worse, where few nodes are trained on, a
+    seed then weighs as much as thousands of other nodes, and METIS cannot merge it with its neighbours when it
+    coarsens the graph, which costs cut edges.
 
     Attributes:
         course: Name for how batches are sampled: see `sampling_signature`.
         imbalance: How much heavier than the mean a part may be.
-        weights: Computes the ``[V]`` float64 weights of nodes; called only if no partition is cached: see
+        weights: Computes the ``[V, 2]`` int64 weights of nodes; called only if no partition is cached: see
             `presample_weights`.
     """
 
@@ -45,16 +47,14 @@ class PresampledMetis(Partitioner):
     def _partition_nodes(self, topology: Topology, num_parts: int) -> Partition:
         if num_parts == 1:
             return Partition.from_assignment(torch.zeros(topology.num_nodes, dtype=torch.int16), 1)
-        given = self.weights()
-        # Scaled to a mean of 100, so that rounding to whole numbers changes the balance by little.
-        weight: Array = as_numpy((given * (_FINE * topology.num_nodes / max(given.sum().item(), 1e-9))).round().long())
+        weight: Array = np.ascontiguousarray(as_numpy(self.weights()))
         part = run_metis(topology, num_parts, weight, imbalance=self.imbalance, seed=0, memory_bytes=None)
         fill_empty_parts(part, num_parts, as_numpy(topology.indptr.diff()))
         return Partition.from_assignment(torch.from_numpy(part), num_parts)
 
 
 def presample_weights(sampler: NeighborSampler, epoch: int, batches: Sequence[Tensor], num_nodes: int) -> Tensor:
-    """Return ``[V]`` float64: each node's share of the sampled in-edges and of the seeds of an epoch, averaged.
+    """Return ``[V, 2]`` int64: in-edges that an epoch samples of each node, and how often the node is a seed.
 
     Args:
         sampler: Samples the batches.
@@ -62,13 +62,13 @@ def presample_weights(sampler: NeighborSampler, epoch: int, batches: Sequence[Te
         batches: ``[n]`` int64 seeds of each batch.
         num_nodes: ``V``.
     """
-    sampled = torch.zeros(num_nodes, dtype=torch.float64)
-    seeds = torch.zeros(num_nodes, dtype=torch.float64)
+    weights = torch.zeros((num_nodes, 2), dtype=torch.int64)
+    sampled, seeds = weights.unbind(1)
     for step, batch in enumerate(batches):
         seeds[batch] += 1
         for block in sampler.sample_blocks(batch, epoch, step):
             sampled[block.dst_nodes] += block.edges.indptr.diff()
-    return sum((each / max(1.0, each.sum().item()) / 2 for each in (sampled, seeds)), torch.zeros(()))
+    return weights
 
 
 def sampling_signature(views: Sequence[Topology], nodes: Tensor, *about: object) -> str:
@@ -79,7 +79,8 @@ def sampling_signature(views: Sequence[Topology], nodes: Tensor, *about: object)
         nodes: ``[n]`` int64, the nodes to train on.
         about: Further values that it depends on.
     """
-    digest = hashlib.sha256(repr(([view.num_edges for view in views], about)).encode())
+    # The weights are named, so that partitions of stores that balanced their sum are not taken for these.
+    digest = hashlib.sha256(repr(("in-edges", "seeds", [view.num_edges for view in views], about)).encode())
     # The nodes themselves, not their number: another split is another signature.
     digest.update(as_numpy(nodes).tobytes())
     return digest.hexdigest()[:16]

@@ -46,7 +46,7 @@ def orchestrate_traffic(strategy: Orchestrate, work: Workload, layout: WorkerLay
         hot_ratio: Share of all nodes that are hot.
     """
     spec = work.sampling_spec(strategy.partition)
-    cut = work.partitioning.partition_stats(strategy.partition, layout.workers)
+    cut = work.partitioning.partition_stats(strategy.partition, layout.workers, spec)
     found = work.sampling.orchestrate_stats(spec, layout.workers, hot_ratio, strategy.super_batch)
     traffic = shard_traffic(work, cut, layout, steps=found.steps)
     # The CPU computes hot nodes one super-batch ahead, so in the first one the device computes every node.
@@ -123,9 +123,8 @@ def estimate_orchestrate(strategy: Orchestrate, work: Workload, costs: CostModel
     ratio = _USUAL_RATIO if strategy.hot_ratio is None else strategy.hot_ratio
     workers = costs.layout.workers
     traffic = orchestrate_traffic(strategy, work, costs.layout, hot_ratio=ratio)
-    found = work.sampling.orchestrate_stats(
-        work.sampling_spec(strategy.partition), workers, ratio, strategy.super_batch
-    )
+    spec = work.sampling_spec(strategy.partition)
+    found = work.sampling.orchestrate_stats(spec, workers, ratio, strategy.super_batch)
     width = sum(_hot_node_bytes(strategy, work).values())
     return Estimate(
         strategy=strategy,
@@ -134,7 +133,7 @@ def estimate_orchestrate(strategy: Orchestrate, work: Workload, costs: CostModel
         peak_bytes=minibatch_peak_bytes(
             work,
             costs,
-            work.partitioning.partition_stats(strategy.partition, workers),
+            work.partitioning.partition_stats(strategy.partition, workers, spec),
             found,
             # Batches of this super-batch and of the next, but for those that are in use anyway.
             prefetch=2 * (strategy.super_batch - 1),

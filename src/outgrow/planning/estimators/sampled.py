@@ -15,6 +15,7 @@ from outgrow.planning.traffic import (
     shard_traffic,
 )
 from outgrow.planning.workload import BatchStats, SamplingSpec, Workload
+from outgrow.strategies.migrate.strategy import Migrate
 from outgrow.strategies.sampled import Sampled
 
 _FETCHES = 2
@@ -26,10 +27,11 @@ def sampled_traffic(strategy: Sampled, work: Workload, layout: WorkerLayout) -> 
 
     Each worker has its own cache.
     """
-    return data_parallel_traffic(work, layout, _sampling_spec(strategy, work, layout))
+    return data_parallel_traffic(work, layout, cached_sampling_spec(strategy, work, layout))
 
 
-def _sampling_spec(strategy: Sampled, work: Workload, layout: WorkerLayout) -> SamplingSpec:
+def cached_sampling_spec(strategy: Sampled | Migrate, work: Workload, layout: WorkerLayout) -> SamplingSpec:
+    """Return how batches are sampled, and which rows each worker caches."""
     cached = rows_within_size(strategy.cache, work.graph.nodes, work.graph.row_bytes)
     return work.sampling_spec(strategy.partition)._replace(
         cache_rows=cached if layout.hosts > 1 else 0,
@@ -40,7 +42,8 @@ def _sampling_spec(strategy: Sampled, work: Workload, layout: WorkerLayout) -> S
 
 def data_parallel_traffic(work: Workload, layout: WorkerLayout, spec: SamplingSpec) -> Traffic:
     """Return the traffic of workers that sample the neighbourhoods of their seeds and fetch remote features."""
-    cut = work.partitioning.partition_stats(spec.partition, layout.workers)
+    # The parts depend on neither caches nor time steps: they are counted once for all of these.
+    cut = work.partitioning.partition_stats(spec.partition, layout.workers, work.sampling_spec(spec.partition))
     stats = work.sampling.batch_stats(spec, layout.workers)
     traffic = shard_traffic(work, cut, layout, steps=stats.steps)
     gathered = stats.gather
@@ -81,14 +84,18 @@ def estimate_sampled(strategy: Sampled, work: Workload, costs: CostModel) -> Est
     """Estimate `sampled`; each worker's cache adds to its memory."""
     traffic = sampled_traffic(strategy, work, costs.layout)
     workers = costs.layout.workers
-    stats = work.sampling.batch_stats(_sampling_spec(strategy, work, costs.layout), workers)
-    cached = round(int(stats.cached_rows.sum(1).max()) * work.graph.row_bytes)
+    stats = work.sampling.batch_stats(cached_sampling_spec(strategy, work, costs.layout), workers)
     return Estimate(
         strategy=strategy,
         traffic=traffic,
         parts=tuple(data_parallel_parts(work, costs, traffic, stats, strategy.sampling_threads)),
-        peak_bytes=minibatch_peak_bytes(
-            work, costs, work.partitioning.partition_stats(strategy.partition, workers), stats, strategy.prefetch
-        )
-        + cached,
+        peak_bytes=data_parallel_peak_bytes(strategy, work, costs, stats),
     )
+
+
+def data_parallel_peak_bytes(strategy: Sampled | Migrate, work: Workload, costs: CostModel, stats: BatchStats) -> int:
+    """Return the peak memory of a worker, with its cache."""
+    spec = work.sampling_spec(strategy.partition)
+    cut = work.partitioning.partition_stats(strategy.partition, costs.layout.workers, spec)
+    cached = round(int(stats.cached_rows.sum(1).max()) * work.graph.row_bytes)
+    return minibatch_peak_bytes(work, costs, cut, stats, strategy.prefetch) + cached

@@ -12,6 +12,7 @@ from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.graph.partition.partition_cache import load_or_make_partition
+from outgrow.graph.partition.partitioner import Partitioner
 from outgrow.graph.partition.presampled import PresampledMetis
 from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
@@ -72,14 +73,27 @@ class CountedGraph:
             cache(self._split_batch_stats),
         )
         self.orchestrate_stats = cache(self._orchestrate_stats)
+        # Batches differ in what is cached more often than in who owns what: METIS runs once for all of them.
+        self.owners = cache(self._make_owners)
 
     def _node_owners(self, method: str, parts: int, spec: SamplingSpec | None = None) -> Tensor:
-        topology = self.graph.topology
         if method != PresampledMetis.name:
-            return load_or_make_partition(topology, WITHOUT_CHUNKS[method], parts, store=self.graph.store).part
+            return self.owners(method, parts, spec is not None, None)
         assert spec is not None
-        views = [topology.view(self_loops=looped) for looped in spec.views]
-        found = make_presampled_partition(views, self.graph.split.train, spec.batches)
+        return self.owners(method, parts, True, (spec.views, spec.batches))
+
+    def _make_owners(
+        self, method: str, parts: int, seeded: bool, presampled: tuple[tuple[bool, ...], BatchConfig] | None
+    ) -> Tensor:
+        topology, train = self.graph.topology, self.graph.split.train
+        if presampled is not None:
+            views, batches = presampled
+            found: Partitioner = make_presampled_partition(
+                [topology.view(self_loops=looped) for looped in views], train, batches
+            )
+        else:
+            # As `Strategy.partition_method`, or what is counted would not be what is trained.
+            found = WITHOUT_CHUNKS[method].with_seeds(train) if seeded else WITHOUT_CHUNKS[method]
         return load_or_make_partition(topology, found, parts, store=self.graph.store).part
 
     def _partition_stats(self, method: str, parts: int, spec: SamplingSpec | None = None) -> PartitionStats:

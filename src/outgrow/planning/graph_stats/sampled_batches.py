@@ -66,20 +66,31 @@ class SampledBatches:
         kept = np.zeros((self.parts, self.parts), dtype=np.int64)
         tally = GatherCounter(self)
         growth = NeighborhoodCounter(self.parts, len(self.spec.views))
+        edges: list[list[list[int]]] = [[] for _ in range(self.parts)]
         for part in range(self.parts):
             copies = self._cached_nodes(part)
             kept[part] = self.count_by_owner(copies)
             has_copy = torch.zeros(self.topology.num_nodes, dtype=torch.bool)
             has_copy[copies] = True
             for step in self.choose_steps(_STEPS):
-                groups = [self.sampler.sample_blocks(seeds, EPOCH, step) for seeds in self._seed_groups(step, part)]
+                groups = [
+                    self.sampler.sample_blocks(seeds, EPOCH, step) for seeds in self._seed_groups(EPOCH, step, part)
+                ]
                 growth.add_batch(part, groups)
+                edges[part].append([sum(block.edges.num_edges for block in blocks) for blocks in groups])
                 # Only the bottom layer reads features; its sources contain all other nodes of the batch.
                 nodes = torch.cat([blocks[0].src_nodes for blocks in groups])
                 nodes = torch.unique(nodes) if self.spec.pregather else nodes
                 tally.add_rows(part, nodes[~has_copy[nodes]])
+        # Edges by worker, batch and time step.
+        counts = np.array(edges)
         return BatchStats(
-            len(self.epoch_seeds(EPOCH)), self.num_full_batches, growth.mean_stats(), tally.mean_stats(), kept
+            len(self.epoch_seeds(EPOCH)),
+            self.num_full_batches,
+            growth.mean_stats(),
+            tally.mean_stats(),
+            kept,
+            float(counts.max(0).sum() / max(1, counts.sum(2).max(0).sum())),
         )
 
     def collect_split_stats(self) -> SplitBatchStats:
@@ -128,9 +139,9 @@ class SampledBatches:
         """Return evenly spaced steps of an epoch, without the last one, which may have fewer seeds."""
         return choose_evenly_spaced(max(1, len(self.epoch_seeds(EPOCH)) - 1), most)
 
-    def _seed_groups(self, step: int, part: int) -> list[Tensor]:
+    def _seed_groups(self, epoch: int, step: int, part: int) -> list[Tensor]:
         """Return the seeds that a worker computes in a batch, by time step."""
-        seeds = self.epoch_seeds(EPOCH)[step]
+        seeds = self.epoch_seeds(epoch)[step]
         homes = self.owner[seeds]
         if self.spec.time_steps is None:
             return [seeds[homes == part]]
@@ -147,10 +158,10 @@ class SampledBatches:
         return hottest_nodes(hotness * elsewhere, self.spec.cache_rows)
 
     def _presample_sources(self, part: int) -> Iterator[Tensor]:
-        batches = self.epoch_seeds(BEFORE)
         for step in self.choose_steps(STEPS_BEFORE):
-            seeds = batches[step]
-            yield self.sampler.sample_blocks(seeds[self.owner[seeds] == part], BEFORE, step)[0].src_nodes
+            groups = self._seed_groups(BEFORE, step, part)
+            sources = [self.sampler.sample_blocks(seeds, BEFORE, step)[0].src_nodes for seeds in groups]
+            yield from [torch.unique(torch.cat(sources))] if self.spec.pregather else sources
 
     def count_by_owner(self, nodes: Tensor) -> Matrix:
         """Return ``[P]`` int64: how many of some nodes each worker owns."""

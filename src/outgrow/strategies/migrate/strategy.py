@@ -23,7 +23,8 @@ from outgrow.core.deprecation import renamed_options
 from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import validate_memory_limit
 from outgrow.core.validation import validate_choice, validate_positive
-from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
+from outgrow.engine.features.cache import require_other_hosts, validate_cache
+from outgrow.engine.features.cached_remote import make_cached_store
 from outgrow.engine.minibatch_loop import PrefetchConfig, make_sampler
 from outgrow.engine.model_migration import MicroBatchPlan
 from outgrow.engine.shard import PartitionShard
@@ -56,6 +57,13 @@ class Migrate(Strategy):
         memory: Limit on the memory of a worker, such as ``"2GiB"``, on its GPU if it has one: fewer batches are ahead,
             features are read from their file in coalesced runs, and evaluations keep to what is left. None for no
             limit.
+        cache: Size of a cache of rows that workers of other hosts own, as bytes (``"64MiB"``) or as a share of all
+            rows (0.1).
+        cache_by: Which rows are cached: those of the nodes with most out-edges (``"degree"``), or those that a worker
+            requests most often in an epoch that is sampled first and not trained (``"presampling"``), with
+            ``move_model`` in all time steps.
+        cache_scope: Whether each worker has its own cache (``"worker"``), or the workers of a host share one, without
+            duplicates (``"host"``), for rows of other hosts.
     """
 
     name = "migrate"
@@ -70,9 +78,13 @@ class Migrate(Strategy):
     sampling_threads: int | None = None
     prefetch: int = 4
     memory: str | None = None
+    cache: str | float = 0.0
+    cache_by: str = "degree"
+    cache_scope: str = "worker"
 
     def __post_init__(self) -> None:
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
+        validate_cache(self.cache, self.cache_scope, self.cache_by)
         validate_positive(
             self.name, time_steps=self.time_steps, sampling_threads=self.sampling_threads, prefetch=self.prefetch
         )
@@ -91,6 +103,14 @@ class Migrate(Strategy):
         """Return the options by name."""
         return asdict(self)
 
+    def validate_workers(self, num_workers: int, num_hosts: int) -> None:
+        """Check that there are other hosts whose rows can be cached.
+
+        Raises:
+            InputError: There are none, but a cache is asked for.
+        """
+        require_other_hosts(self.cache, num_workers, num_hosts)
+
     def prepare(self, problem: Problem) -> Execution:
         """Return the execution that trains the problem."""
         return _MigrateExecution(problem, self)
@@ -108,17 +128,19 @@ class _MigrateExecution:
         self.problem = problem
         self.shard = problem.shard
         self.comm = problem.shard.comm
+        # First: it decides what a batch requests, by which a cache may be filled.
+        moves_model = options.move_model and isinstance(self.shard, PartitionShard)
+        self.merger = self._make_merger(options) if moves_model else None
+        sampler = make_sampler(self.shard.topology, problem.model, problem.batches, problem.seed)
         self.batches = MiniBatchExecution(
             problem,
-            make_sampler(self.shard.topology, problem.model, problem.batches, problem.seed),
-            RemoteFeatureStore(self.shard, problem.feature_rows, input_dtype(problem.model, problem.features)),
+            sampler,
+            make_cached_store(problem, sampler, self._plan_batch, options, gather_once=options.pregather),
             self._plan_batch,
             labels=self._labels_of,
             prefetch=PrefetchConfig.from_options(options.sampling_threads, options.prefetch),
             gather_once=options.pregather,
         )
-        moves_model = options.move_model and isinstance(self.shard, PartitionShard)
-        self.merger = self._make_merger(options) if moves_model else None
         if self.merger is not None and self.merger.may_drop:
             # Fetched now, by all workers together: later accesses come at times of their own.
             _ = problem.seed_labels
