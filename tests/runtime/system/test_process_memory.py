@@ -127,7 +127,7 @@ def test_a_mapped_file_is_refused_where_the_disk_is_full(disk: Path, monkeypatch
     def full(file: int, offset: int, size: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.os, "posix_fallocate", full)
+    monkeypatch.setattr("os.posix_fallocate", full)
     with pytest.raises(InputError, match="too little room") as caught:
         allocate_mapped_tensor(disk, (1000,), torch.int64)
     assert "8,000 bytes" in caught.value.needed
