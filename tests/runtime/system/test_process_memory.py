@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from outgrow.core.errors import InputError
-from outgrow.runtime.system import process_memory as module
 from outgrow.runtime.system.process_memory import (
     PeakMemorySampler,
     allocate_mapped_tensor,
