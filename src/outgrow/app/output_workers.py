@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from outgrow.app.output_request import OutputRequest
-from outgrow.app.runs.local_workers import GRAPH
+from outgrow.app.runs.workers import GRAPH
 from outgrow.core.files import reserve_space
 from outgrow.engine.shard import GraphShard, make_shard
 from outgrow.graph.partition.methods import RangePartitioner
@@ -99,12 +99,10 @@ class PredictionJob:
             model.to(comm.device)
             io_pool = IoPool()
             stack.callback(io_pool.close)
-            tables = {file.depth: _open_rows(stack, io_pool, file) for file in self.files}
-            converters = {file.depth: file.convert for file in self.files}
+            tables = {file.depth: _OpenFile(stack, io_pool, file) for file in self.files}
             memory = InferenceMemory.of_worker(comm)
             for depth, first, rows in compute_layer_outputs(model, graph, shard, depths, nodes, memory):
-                convert = converters[depth]
-                _write_rows(tables[depth], begin + first, rows if convert is None else convert(rows))
+                tables[depth].write_outputs(begin + first, rows, memory.chunk_bytes)
 
     def _find_first_row(self, shard: GraphShard) -> int:
         own = shard.owned_nodes
@@ -143,12 +141,16 @@ def fill_output_files(request: OutputRequest, files: Sequence[OutputFile]) -> No
     )
 
 
-def _open_rows(stack: ExitStack, io_pool: IoPool, file: OutputFile) -> RowFile:
-    table = RowFile.open_existing(io_pool, file.path, *file.shape, file.dtype, offset=len(file.header))
-    stack.callback(table.close)
-    return table
+class _OpenFile:
+    def __init__(self, stack: ExitStack, io_pool: IoPool, file: OutputFile) -> None:
+        self._convert = file.convert
+        self._table = RowFile.open_existing(io_pool, file.path, *file.shape, file.dtype, offset=len(file.header))
+        stack.callback(self._table.close)
 
-
-def _write_rows(table: RowFile, first: int, rows: Tensor) -> None:
-    if len(rows):
-        table.write_range(first, rows.reshape(len(rows), table.width).contiguous())
+    def write_outputs(self, first: int, rows: Tensor, chunk_bytes: int) -> None:
+        # A piece may be a whole layer, of which nothing is to be made at once.
+        step = max(1, chunk_bytes // max(1, rows[:1].nbytes))
+        for at in range(0, len(rows), step):
+            part = rows[at : at + step]
+            values = part if self._convert is None else self._convert(part)
+            self._table.write_range(first + at, values.reshape(len(part), self._table.width).contiguous())

@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -49,8 +48,8 @@ def write_prediction_file(request: OutputRequest, form: PredictionFormat, out: P
             _write_array_by_workers(request, form, depths[0], written, out)
         else:
             write_predictions(form, _compute_rows(request, form, depths, folder), written, out)
-        # Complete by now: it is flushed and gets its name. Others than errors of this file are none of its writing.
-        with convert_write_errors(out), atomic_write(out, temporary=written.absolute()):
+        # It is written already: above, errors of what computes the rows are not taken for those of the file.
+        with convert_write_errors(out), atomic_write(out, temporary=written):
             pass
 
 
@@ -59,7 +58,7 @@ def _hidden_folder(out: Path) -> Iterator[Path]:
     """Create a folder beside a file, removed when the context ends or when this process does, even by SIGKILL."""
     with ExitStack() as stack:
         with convert_write_errors(out):
-            folder = stack.enter_context(temporary_directory(f".{out.name}.", out.resolve().parent))
+            folder = stack.enter_context(temporary_directory(f".{out.name}.", out.parent))
         yield folder
 
 
@@ -74,7 +73,7 @@ def _find_depths(request: OutputRequest, form: PredictionFormat, *, is_table: bo
 
 def _compute_rows(
     request: OutputRequest, form: PredictionFormat, depths: list[int], folder: Path
-) -> Iterator[PredictionRows]:
+) -> Generator[PredictionRows]:
     """Yield rows as this process computes them; of two layers, once the last one is computed."""
     below = allocate_table(request.output_shape(depths[0]), request.model.dtype, folder) if len(depths) == 2 else None
     with closing(iterate_outputs(request, depths)) as outputs:
@@ -95,7 +94,7 @@ def _compute_rows(
 
 def _read_tables(
     request: OutputRequest, form: PredictionFormat, depths: list[int], folder: Path
-) -> Iterator[PredictionRows]:
+) -> Generator[PredictionRows]:
     """Compute all rows, then yield them in the order of the request."""
     tables = compute_output_tables(request, depths, folder)
     logits = None if form.what == "embeddings" and len(depths) == 1 else tables[-1]
@@ -124,7 +123,7 @@ def _write_array_by_workers(request: OutputRequest, form: PredictionFormat, dept
         (num_rows, sample.numel()),
         sample.dtype,
         header=entry.encode_header(),
-        convert=partial(PredictionFormat.convert_outputs, form),
+        convert=form.convert_outputs,
     )
     with convert_write_errors(out):
         file.create()
@@ -137,6 +136,6 @@ def _require_room(request: OutputRequest, form: PredictionFormat, depth: int, ou
     row_bytes = form.convert_outputs(torch.zeros(1, width, dtype=request.model.dtype)).nbytes
     needed = request.nodes.num_rows * row_bytes
     with convert_write_errors(out):
-        free = shutil.disk_usage(out.resolve().parent).free
+        free = shutil.disk_usage(out.parent).free
         if free < needed:
             raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {needed:,} bytes are needed, {free:,} are free")

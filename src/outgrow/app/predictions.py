@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -95,7 +95,7 @@ def validate_output_path(out: Path) -> None:
     raise InputError(f"cannot write {out}", needed=needed, got=got, repair=repair)
 
 
-def write_predictions(form: PredictionFormat, pieces: Iterator[PredictionRows], path: Path, out: Path) -> None:
+def write_predictions(form: PredictionFormat, pieces: Generator[PredictionRows], path: Path, out: Path) -> None:
     """Write predictions as they come, in groups of rows of about 64 MiB, as parquet or npy according to the ending.
 
     An npy file holds an array of what the format says; a parquet file a column of lists, next to the columns of the
@@ -103,7 +103,7 @@ def write_predictions(form: PredictionFormat, pieces: Iterator[PredictionRows], 
 
     Args:
         form: What the file holds.
-        pieces: At least one piece, which may be empty; all of them in the order of the file.
+        pieces: At least one piece, which may be empty; all of them in the order of the file. Closed also by an error.
         path: New file, complete when this returns.
         out: Its name in errors.
 
@@ -111,7 +111,7 @@ def write_predictions(form: PredictionFormat, pieces: Iterator[PredictionRows], 
         InputError: The file cannot be written.
     """
     file: _PredictionFile | None = None
-    with ExitStack() as stack:
+    with closing(pieces), ExitStack() as stack:
         for rows in regroup_rows(pieces):
             # Not around the loop: what computes the rows has errors of its own.
             with convert_write_errors(out):

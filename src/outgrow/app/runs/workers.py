@@ -13,6 +13,8 @@ from outgrow.graph.graph import Graph
 from outgrow.runtime.system.device import DEVICES
 from outgrow.runtime.system.environment import available_cores, torchrun_world_size
 
+GRAPH = "graph"
+"""Name of the store that workers map, in their scratch folder, where the graph has none of its own."""
 # Each is a process that holds torch; workers of a core take turns.
 _MAX_WORKERS_PER_CORE = 8
 
