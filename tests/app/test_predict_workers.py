@@ -20,6 +20,7 @@ from tests.app.conftest import Command, planted
 
 import outgrow as og
 from outgrow.app import predictions
+from outgrow.app.output_workers import PredictionJob
 from outgrow.graph.graph import Graph, NodeType
 from outgrow.graph.store.reader import write_store
 from outgrow.inference.chunked import InferenceMemory
@@ -297,3 +298,31 @@ def test_outputs_larger_than_memory_go_to_the_disk(
     assert made.code == 0, made.err
     assert os.stat(name).st_size > 80 * MIB
     assert memory.peak_bytes - before < 100 * MIB  # the outputs are 137 MiB
+
+
+@pytest.mark.mutant
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize(
+    ("owner", "name", "other"),
+    [
+        (PredictionJob, "_find_first_row", lambda self, shard: 0),
+        (torch, "index_select", lambda table, axis, order, out: out.copy_(table[:1])),
+    ],
+    ids=["every worker begins with the first row", "rows are not put in order"],
+)
+def test_mutants_are_found(owner: Any, name: str, other: Any) -> None:
+    graph, model, nodes = graph_of(CASES[0]), model_of(CASES[0]), [39, 3, 3]
+    expected = og.predict(graph, model)[nodes]
+    with patch.object(owner, name, other):
+        assert not torch.allclose(og.predict(graph, model, nodes, workers=2), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("scarce", [False, True])
+def test_on_a_device(scarce: bool) -> None:
+    graph, model = graph_of(CASES[0]), model_of(CASES[0])
+    expected = og.predict(graph, model, device="cpu")
+    with scarcity(scarce):
+        found = og.predict(graph, model, device="cuda")
+    assert not found.is_cuda
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)

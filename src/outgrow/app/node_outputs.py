@@ -64,8 +64,8 @@ def compute_output_tables(request: OutputRequest, depths: Sequence[int], folder:
     tables = {depth: allocate_table(request.output_shape(depth), request.model.dtype, folder) for depth in depths}
     with closing(iterate_outputs(request, depths)) as outputs:
         for depth, first, rows in outputs:
-            if len(rows) == len(tables[depth]) and rows.nbytes <= _table_bytes():
-                # All of them, in memory already: not twice.
+            if len(rows) == len(tables[depth]) and rows.nbytes <= _table_bytes() and not rows.is_pinned():
+                # All of them, in memory already: not twice. Pinned memory is no place to keep them.
                 tables[depth] = rows.to(request.model.dtype)
             else:
                 tables[depth][first : first + len(rows)] = rows

@@ -21,7 +21,7 @@ from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
 from outgrow.runtime.storage.row_file import IoPool
-from outgrow.runtime.system.device import to_host
+from outgrow.runtime.system.device import CPU
 
 
 class OutputRows(NamedTuple):
@@ -90,7 +90,7 @@ def _compute_whole_layers(
         # On a device there may be more room than in memory.
         step = len(out) if out.device.type == "cpu" else memory.chunk_bytes // max(1, out[:1].nbytes)
         for first in range(0, max(1, len(out)), max(1, step)):
-            yield OutputRows(depth, first, to_host(out[first : first + max(1, step)]))
+            yield OutputRows(depth, first, out[first : first + max(1, step)].to(CPU))
         if depth != depths[-1]:
             inputs, below = _inputs_of_layer(layers[depth], shard, out), depth
     del inputs, out
