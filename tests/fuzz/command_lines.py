@@ -74,7 +74,7 @@ def list_command_lines(folder: Path) -> list[list[str]]:
         ["train", "--resume", "--out", "finished", "--epochs", "2"],
         ["plan", "g.npz", "--model", "gcn", "--hidden", "4", "--workers", "2", "--memory", "1GiB", "--json"],
         ["plan", "--workload", "products", "--hardware", "4xA100", "--layers", "2"],
-        ["predict", "finished", "--out", "p.npy", "--what", "logits", "--graph", "g.npz"],
+        ["predict", "finished", "--out", "p.npy", "--what", "logits", "--graph", "g.npz", "--workers", "1"],
         ["report", "finished", "--out", "r.html"],
         ["info", "g.npz", "--json"],
         ["convert", "e.csv", "s.store", "--undirected", "--nodes", "300", "--memory", "64MiB", "--overwrite"],

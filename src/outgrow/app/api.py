@@ -21,7 +21,8 @@ from outgrow.app.compatibility import (
 from outgrow.app.console import log_message
 from outgrow.app.graph_sources import reader_for_object, reader_for_path
 from outgrow.app.model_probe import warn_of_probe
-from outgrow.app.node_outputs import Nodes, compute_embeddings, compute_logits
+from outgrow.app.node_outputs import compute_embeddings, compute_logits
+from outgrow.app.output_request import Nodes, make_output_request
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.plan.question import PlanSite, candidate_layouts, query_for_graph
 from outgrow.app.plan.table import PlanReport
@@ -237,41 +238,47 @@ def plan(
 
 
 @check_arguments(unchecked=("graph", "model", "nodes"))
-def predict(graph: Graph, model: Model, nodes: Nodes = None, *, device: str = "auto") -> Tensor:
+def predict(graph: Graph, model: Model, nodes: Nodes = None, *, device: str = "auto", workers: int = 1) -> Tensor:
     """Return ``[n, C]`` logits of nodes, each from its full neighbourhood, in bounded memory.
 
     All nodes are computed layer by layer; of some nodes only their neighbourhood is. Degrees are those of the graph,
     so a single node has the logits that it has among all. Features may be larger than memory: those of a store are
-    mapped. Link models have no logits: see `embed`.
+    mapped. So may the logits: these are then mapped from a file without a name, in the system's folder for temporary
+    files. Link models have no logits: see `embed`.
 
     Args:
         graph: Graph with features.
         model: Model for the graph's number of features.
         nodes: ``[n]`` ids in any order, or a ``[V]`` mask; None for all nodes.
-        device: ``"cpu"``, ``"cuda"`` or ``"auto"``.
+        device: What each worker computes on: ``"cpu"``, ``"cuda"`` for a CUDA device of its own, or ``"auto"``.
+        workers: Number of worker processes on this host, of which each computes some of the nodes; 1 for this
+            process itself.
 
     Raises:
-        InputError: The graph has no features, the model does not fit them, or it is a link model; or there is no such
-            node or device.
+        InputError: The graph has no features, the model does not fit them, or it is a link model; there is no such
+            node or device, or not as many; torchrun has started this process and there shall be several workers; or a
+            disk is full.
+        WorkerError: A worker has died.
     """
-    return compute_logits(graph, model, nodes, device)
+    return compute_logits(make_output_request(graph, model, nodes, device=device, workers=workers))
 
 
 @check_arguments(unchecked=("graph", "model", "nodes"))
-def embed(graph: Graph, model: Model, nodes: Nodes = None, *, device: str = "auto") -> Tensor:
+def embed(graph: Graph, model: Model, nodes: Nodes = None, *, device: str = "auto", workers: int = 1) -> Tensor:
     """Return ``[n, H]`` embeddings of nodes: the input of the last layer or, if any, of the decoder.
 
     Args:
         graph: Graph with features.
         model: Model for the graph's number of features, with at least two layers or a decoder.
         nodes: ``[n]`` ids in any order, or a ``[V]`` mask; None for all nodes.
-        device: ``"cpu"``, ``"cuda"`` or ``"auto"``.
+        device: What each worker computes on: see `predict`.
+        workers: Number of worker processes on this host: see `predict`.
 
     Raises:
-        InputError: The graph has no features, or the model does not fit them or has one layer; or there is no such
-            node or device.
+        InputError: The graph has no features, or the model does not fit them or has one layer; or see `predict`.
+        WorkerError: A worker has died.
     """
-    return compute_embeddings(graph, model, nodes, device)
+    return compute_embeddings(make_output_request(graph, model, nodes, device=device, workers=workers))
 
 
 @check_arguments()

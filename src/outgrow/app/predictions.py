@@ -1,20 +1,19 @@
-"""Predictions and embeddings of nodes, and the files that they are written to."""
+"""Files of predictions: what they hold, and how rows are written to them one after the other."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from outgrow.app.runs.directory import convert_write_errors
 from outgrow.core.errors import InputError
-from outgrow.core.files import atomic_write
 from outgrow.graph.store.writer import ArrayWriter
 from outgrow.nn.tasks import MultiLabel, SingleLabel
 
@@ -27,50 +26,52 @@ WHAT = ("classes", "probabilities", "logits", "embeddings")
 """Outputs that can be written."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Predictions:
-    """Outputs of a model for nodes.
+class PredictionRows(NamedTuple):
+    """Outputs for some nodes, consecutive rows of a file.
 
     Attributes:
-        nodes: ``[n]`` int64, their ids.
-        logits: ``[n, C]``; None if they were not computed.
-        embeddings: ``[n, H]``; None if they were not computed.
-        class_names: Names of the classes; may be empty.
-        multi_label: Whether a node may have several labels.
+        nodes: ``[k]`` int64, their ids.
+        logits: ``[k, C]``; None if they are not written.
+        embeddings: ``[k, H]``; None if they are not written.
     """
 
     nodes: Tensor
     logits: Tensor | None = None
     embeddings: Tensor | None = None
+
+    def slice_rows(self, first: int, last: int) -> PredictionRows:
+        """Return the rows ``first`` to ``last - 1``."""
+        logits, embeddings = (None if part is None else part[first:last] for part in self[1:])
+        return PredictionRows(self.nodes[first:last], logits, embeddings)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PredictionFormat:
+    """What a file of predictions holds of each node.
+
+    Attributes:
+        what: One of `WHAT`.
+        class_names: Names of the classes; may be empty.
+        multi_label: Whether a node may have several labels.
+    """
+
+    what: str
     class_names: tuple[str, ...] = ()
     multi_label: bool = False
 
-    def select_rows(self, what: str, first: int, last: int) -> Tensor:
-        """Return the output for the nodes at positions ``first`` to ``last - 1``.
+    def convert_outputs(self, rows: Tensor) -> Tensor:
+        """Return what is written of outputs ``[k, O]``, embeddings or else logits.
 
-        Args:
-            what: One of `WHAT`: classes are ``[n]`` int64 or, if multi-label, ``[n, C]`` uint8 zeros and
-                ones; probabilities and logits are ``[n, C]``; embeddings are ``[n, H]``.
-            first: First position.
-            last: End of the range, exclusive.
+        Classes are ``[k]`` int64 or, if multi-label, ``[k, C]`` uint8 zeros and ones; probabilities and logits are
+        ``[k, C]``; embeddings are ``[k, H]``.
         """
-        values = self.embeddings if what == "embeddings" else self.logits
-        assert values is not None
-        rows = values[first:last]
-        if what == "classes":
+        if self.what == "classes":
             return (MultiLabel() if self.multi_label else SingleLabel()).predict(rows)
-        if what == "probabilities":
-            return rows.sigmoid() if self.multi_label else rows.softmax(1)
-        return rows
+        return self.compute_probabilities(rows) if self.what == "probabilities" else rows
 
-    def chunk_ranges(self) -> Iterator[tuple[int, int]]:
-        """Yield ranges of positions, end exclusive, that need about 64 MiB each to be written."""
-        known = [values for values in (self.logits, self.embeddings) if values is not None]
-        # Each value exists up to three times: as output, as probability and in the table that is written.
-        step = max(1, _CHUNK_BYTES // sum(3 * values[:1].nbytes + 1 for values in known))
-        # At least one, since the first one determines the columns of a table.
-        for first in range(0, max(1, len(known[0])), step):
-            yield first, min(first + step, len(known[0]))
+    def compute_probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probability of each class, ``[k, C]``."""
+        return logits.sigmoid() if self.multi_label else logits.softmax(1)
 
 
 def validate_output_path(out: Path) -> None:
@@ -94,68 +95,145 @@ def validate_output_path(out: Path) -> None:
     raise InputError(f"cannot write {out}", needed=needed, got=got, repair=repair)
 
 
-def write_predictions(predictions: Predictions, what: str, out: Path) -> None:
-    """Write predictions in chunks, atomically, as parquet or npy according to the ending of the file.
+def write_predictions(form: PredictionFormat, pieces: Generator[PredictionRows], path: Path, out: Path) -> None:
+    """Write predictions as they come, in groups of rows of about 64 MiB, as parquet or npy according to the ending.
+
+    An npy file holds an array of what the format says; a parquet file a column of lists, next to the columns of the
+    classes if there are logits.
 
     Args:
-        predictions: Predictions with what ``what`` needs; for parquet also with logits, unless the model
-            predicts links.
-        what: One of `WHAT`. An npy file holds an array of it; a parquet file a column of lists, next to the
-            columns of the classes.
-        out: File to write or replace.
+        form: What the file holds.
+        pieces: At least one piece, which may be empty; all of them in the order of the file. Closed also by an error.
+        path: New file, complete when this returns.
+        out: Its name in errors.
 
     Raises:
         InputError: The file cannot be written.
     """
-    write = _write_array if out.suffix == ".npy" else _write_table
-    with convert_write_errors(out), atomic_write(out) as temporary:
-        write(predictions, what, temporary)
+    file: _PredictionFile | None = None
+    with closing(pieces), ExitStack() as stack:
+        for rows in regroup_rows(pieces):
+            # Not around the loop: what computes the rows has errors of its own.
+            with convert_write_errors(out):
+                if file is None:
+                    # The first rows determine the type of an array, and the columns of a table.
+                    file = (_ArrayFile if path.suffix == ".npy" else _TableFile)(form, rows, path)
+                    stack.callback(file.close)
+                file.append_rows(rows)
+        assert file is not None
+        with convert_write_errors(out):
+            file.finish_file()
 
 
-def _write_array(predictions: Predictions, what: str, path: Path) -> None:
-    sample = predictions.select_rows(what, 0, 1).numpy()
-    with closing(ArrayWriter(path, sample.dtype, sample.shape[1:])) as array:
-        for first, last in predictions.chunk_ranges():
-            array.append_rows(predictions.select_rows(what, first, last).numpy())
-        array.finish_array()
+def regroup_rows(pieces: Iterator[PredictionRows]) -> Iterator[PredictionRows]:
+    """Yield the same rows in groups of as many as `count_group_rows` says; at least one group, which may be empty."""
+    held, count, size, is_empty = list[PredictionRows](), 0, 0, True
+    for piece in pieces:
+        size = size or count_group_rows(piece)
+        held.append(piece)
+        count += len(piece.nodes)
+        while count >= size:
+            whole, is_empty = _join_rows(held), False
+            yield whole.slice_rows(0, size)
+            held, count = [whole.slice_rows(size, count)], count - size
+    # No rows make a group if there is no other: the first one determines the columns of a table.
+    if count or is_empty:
+        yield _join_rows(held)
 
 
-def _write_table(predictions: Predictions, what: str, path: Path) -> None:
-    from pyarrow import parquet
-
-    tables = (_make_table(predictions, what, first, last) for first, last in predictions.chunk_ranges())
-    # The writer needs the schema, which the first chunk determines.
-    head = next(tables)
-    with parquet.ParquetWriter(path, head.schema) as file:
-        for table in chain([head], tables):
-            file.write_table(table)
+def count_group_rows(rows: PredictionRows) -> int:
+    """Return how many rows like these need about 64 MiB to be written."""
+    known = [values for values in (rows.logits, rows.embeddings) if values is not None]
+    # Each value exists up to three times: as output, as probability and in the table that is written.
+    return max(1, _CHUNK_BYTES // sum(3 * values.shape[1] * values.element_size() + 1 for values in known))
 
 
-def _make_table(predictions: Predictions, what: str, first: int, last: int) -> pa.Table:
+def _join_rows(pieces: list[PredictionRows]) -> PredictionRows:
+    if len(pieces) == 1:
+        return pieces[0]
+    nodes, *others = zip(*pieces, strict=True)
+    logits, embeddings = (None if parts[0] is None else torch.cat(parts) for parts in others)
+    return PredictionRows(torch.cat(nodes), logits, embeddings)
+
+
+class _PredictionFile(Protocol):
+    """A file that is being written."""
+
+    def append_rows(self, rows: PredictionRows) -> None: ...
+
+    def finish_file(self) -> None: ...
+
+    def close(self) -> None:
+        """Close it without finishing it, if it is not finished."""
+
+
+class _ArrayFile:
+    def __init__(self, form: PredictionFormat, rows: PredictionRows, path: Path) -> None:
+        self._form = form
+        sample = self._select_values(rows.slice_rows(0, 1)).numpy()
+        self._array = ArrayWriter(path, sample.dtype, sample.shape[1:])
+
+    def append_rows(self, rows: PredictionRows) -> None:
+        self._array.append_rows(self._select_values(rows).numpy())
+
+    def finish_file(self) -> None:
+        self._array.finish_array()
+
+    def close(self) -> None:
+        self._array.close()
+
+    def _select_values(self, rows: PredictionRows) -> Tensor:
+        values = rows.embeddings if self._form.what == "embeddings" else rows.logits
+        assert values is not None
+        return self._form.convert_outputs(values)
+
+
+class _TableFile:
+    def __init__(self, form: PredictionFormat, rows: PredictionRows, path: Path) -> None:
+        from pyarrow import parquet
+
+        self._form = form
+        self._file = parquet.ParquetWriter(path, _make_table(form, rows.slice_rows(0, 1)).schema)
+
+    def append_rows(self, rows: PredictionRows) -> None:
+        self._file.write_table(_make_table(self._form, rows))
+
+    def finish_file(self) -> None:
+        self._file.close()
+
+    def close(self) -> None:
+        # What it would write to end the file may not fit on the disk either.
+        with suppress(OSError):
+            self._file.close()
+
+
+def _make_table(form: PredictionFormat, rows: PredictionRows) -> pa.Table:
     import pyarrow as pa
 
-    columns = {"node": pa.array(predictions.nodes[first:last].numpy())}
-    if predictions.logits is not None:
-        columns |= _class_columns(predictions, first, last)
-    if what != "classes":
-        rows = predictions.select_rows(what, first, last)
-        name = "embedding" if what == "embeddings" else what
-        columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(rows.flatten().numpy()), rows.shape[1])
+    columns = {"node": pa.array(rows.nodes.numpy())}
+    if rows.logits is not None:
+        columns |= _class_columns(form, rows.logits)
+    if form.what != "classes":
+        values = rows.embeddings if form.what == "embeddings" else rows.logits
+        assert values is not None
+        lists = form.convert_outputs(values)
+        name = "embedding" if form.what == "embeddings" else form.what
+        columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(lists.flatten().numpy()), lists.shape[1])
     return pa.table(columns)
 
 
-def _class_columns(predictions: Predictions, first: int, last: int) -> dict[str, Any]:
+def _class_columns(form: PredictionFormat, logits: Tensor) -> dict[str, Any]:
     """Return the columns of labels, class names and probabilities."""
     import pyarrow as pa
 
     columns: dict[str, Any] = {}
-    probability = predictions.select_rows("probabilities", first, last)
-    names = predictions.class_names
-    if predictions.multi_label:
+    probability = form.compute_probabilities(logits)
+    names = form.class_names
+    if form.multi_label:
         names = names or tuple(str(i) for i in range(probability.shape[1]))
         columns |= {name: pa.array(probability[:, i].numpy()) for i, name in enumerate(names)}
     else:
-        label = predictions.select_rows("classes", first, last)
+        label = SingleLabel().predict(logits)
         columns["label"] = pa.array(label.numpy())
         if names:
             columns["class"] = pa.array(names, pa.string()).take(columns["label"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ _FOLDER_CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
 
 
 @contextmanager
-def atomic_write(path: Path, *, temporary: str | None = None) -> Iterator[Path]:
+def atomic_write(path: Path, *, temporary: str | Path | None = None) -> Iterator[Path]:
     """Write a file under a temporary name; flush it and rename it into place when the context ends.
 
     After any error or crash, either the old or the new file exists. An error removes the temporary file; a
@@ -27,7 +28,7 @@ def atomic_write(path: Path, *, temporary: str | None = None) -> Iterator[Path]:
         path: Target file, in an existing folder; an existing file is replaced.
         temporary: Temporary name, in the same folder. None for a unique one, so that concurrent writers do
             not collide. The only writer of a file may give a fixed name, to overwrite what a killed process
-            has left.
+            has left. Or a path on the same file system, such as in a folder that is removed if the process is killed.
 
     Yields:
         Path to write to; the body of the context creates the file.
@@ -36,7 +37,8 @@ def atomic_write(path: Path, *, temporary: str | None = None) -> Iterator[Path]:
         OSError: The file cannot be written.
     """
     # In the same folder: a rename across file systems would be a copy, which is not atomic.
-    written = path.with_name(temporary or f".{path.name}.{secrets.token_hex(4)}.partial")
+    name = temporary or f".{path.name}.{secrets.token_hex(4)}.partial"
+    written = name if isinstance(name, Path) else path.with_name(name)
     try:
         yield written
         # Before the rename: some file systems write the new name to disk before the data.
@@ -49,6 +51,27 @@ def atomic_write(path: Path, *, temporary: str | None = None) -> Iterator[Path]:
         raise
     # The rename itself is durable only once the folder is flushed.
     fsync_path(path.parent)
+
+
+def reserve_space(file: int, num_bytes: int) -> None:
+    """Make an open file at least this long, with blocks for all of it.
+
+    A full disk is then an error here, and neither one of a later write nor SIGBUS in a mapping. Elsewhere than on
+    Linux the file only gets its length.
+
+    Args:
+        file: File descriptor, open for writing.
+        num_bytes: Length; 0 changes nothing.
+
+    Raises:
+        OSError: The disk is full.
+    """
+    if not num_bytes:
+        return
+    if sys.platform == "linux":
+        os.posix_fallocate(file, 0, num_bytes)
+    else:
+        os.truncate(file, num_bytes)
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.engine.batches import BatchConfig
-from outgrow.engine.inference import full_inference_bytes
 from outgrow.inference.chunked import ChunkedInference, InferenceMemory
 from outgrow.inference.layer_nodes import LayerNodes, all_layer_nodes, find_layer_nodes
+from outgrow.inference.layer_outputs import layers_fit_in_memory
 from outgrow.inference.sampled import SampledInference
 from outgrow.nn.layer import Layer
 from outgrow.strategies.base import Execution, Problem
@@ -162,10 +162,8 @@ class InferenceChooser:
         return part / whole if whole else 1.0
 
     def _fits_in_memory(self) -> bool:
-        """Whether whole layers of the own nodes fit into the memory of every worker."""
         problem = self._problem
-        needed = full_inference_bytes(problem.model, problem.shard, problem.features)
-        return all(self._comm.all_gather_object(needed <= self._memory.total_bytes))
+        return layers_fit_in_memory(problem.model, problem.shard, problem.features, self._memory)
 
 
 def validate_evaluation(options: EvaluationOptions, *, predicts_links: bool, patience: int | None) -> None:

@@ -11,9 +11,9 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from outgrow.app.runs.local_workers import GRAPH, TrainingJob, run_session
+from outgrow.app.runs.local_workers import TrainingJob, run_session
 from outgrow.app.runs.session import Session
-from outgrow.app.runs.workers import Workers
+from outgrow.app.runs.workers import GRAPH, Workers
 from outgrow.graph.store.reader import write_store
 from outgrow.runtime.distributed import launch
 from outgrow.runtime.distributed.comm import SingleProcessComm

@@ -71,3 +71,15 @@ def test_what_does_not_go_at_once_is_tried_again(tmp_path: Path) -> None:
     remove_folder(tmp_path / "kept")
     remove_folder(tmp_path / "kept")
     assert not list(tmp_path.iterdir())
+
+
+def test_it_is_removed_if_a_signal_comes_while_the_helper_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*given: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", interrupt)
+    with pytest.raises(KeyboardInterrupt), temporary_directory("outgrow-", tmp_path):
+        pass
+    assert not list(tmp_path.iterdir())

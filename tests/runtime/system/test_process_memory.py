@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from outgrow.core.errors import InputError
-from outgrow.runtime.system import process_memory as module
 from outgrow.runtime.system.process_memory import (
     PeakMemorySampler,
     allocate_mapped_tensor,
@@ -127,7 +126,7 @@ def test_a_mapped_file_is_refused_where_the_disk_is_full(disk: Path, monkeypatch
     def full(file: int, offset: int, size: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.os, "posix_fallocate", full)
+    monkeypatch.setattr("os.posix_fallocate", full)
     with pytest.raises(InputError, match="too little room") as caught:
         allocate_mapped_tensor(disk, (1000,), torch.int64)
     assert "8,000 bytes" in caught.value.needed

@@ -11,10 +11,13 @@ import typer
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
-from outgrow.runtime.system.environment import gc_paused_import
+from outgrow.runtime.system.environment import gc_paused_import, torchrun_world_size
 
 if TYPE_CHECKING:
+    from outgrow.app.predictions import PredictionFormat
+    from outgrow.app.runs.directory import RunDirectory
     from outgrow.graph.graph import Graph
+    from outgrow.nn.model import Model
 
 
 def predict(
@@ -34,7 +37,16 @@ def predict(
             show_default="all nodes",
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="What to compute on: auto, cpu or cuda.")] = "auto",
+    workers: Annotated[
+        int, typer.Option(help="Processes on this host that compute, each some of the nodes; not under torchrun.")
+    ] = 1,
+    device: Annotated[
+        str,
+        typer.Option(
+            help="What workers compute on: cpu, cuda for a device each, or auto: the CUDA device if there is one and "
+            "one worker, else cpu."
+        ),
+    ] = "auto",
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
 ) -> None:
     """Write what the best model of a run says of every node, or of some.
@@ -47,46 +59,55 @@ def predict(
     ones), or probabilities, logits or embeddings.
 
     Of a run that predicts links there are embeddings alone: what its decoder takes of both ends.
+
+    Rows go to the disk as they are computed, so there may be more of them than fit into memory. The file appears
+    when it is complete; until then it is in a hidden folder beside it, of which nothing is left after an error.
     """
     with gc_paused_import():
-        from outgrow.app.model_registry import build_model, reads_relations
         from outgrow.app.node_files import read_nodes
-        from outgrow.app.node_outputs import compute_embeddings, compute_logits, to_ids
-        from outgrow.app.predictions import WHAT, Predictions, validate_output_path, write_predictions
-        from outgrow.app.runs.config import load_recorded_graph, read_model_record
-        from outgrow.app.runs.data import align_with_record
+        from outgrow.app.output_request import make_output_request
+        from outgrow.app.prediction_run import write_prediction_file
+        from outgrow.app.predictions import WHAT, validate_output_path
         from outgrow.app.runs.directory import RunDirectory
-        from outgrow.graph import datasets
+        from outgrow.app.runs.signals import exit_on_ending_signals
+        from outgrow.app.runs.workers import torchrun_error
 
+    if torchrun_world_size():
+        raise torchrun_error(f"one of {torchrun_world_size()} processes of torchrun")
     # The file is checked before hours of computation, not when the first chunk is written.
     validate_choice("--what", what, dict.fromkeys(WHAT))
     validate_output_path(out)
-    directory = RunDirectory.open(run)
-    name, options = read_model_record(directory.config, run)
-    loaded = datasets.load_graph(graph, data_dir=data_dir) if graph else load_recorded_graph(directory.config, data_dir)
-    recorded = directory.config["model"]
-    # The model has the classes of the run's graph; another graph may have no labels, or other names.
-    loaded = replace(loaded, num_classes=recorded["classes"], class_names=tuple(recorded["class_names"]))
+    with exit_on_ending_signals():
+        directory = RunDirectory.open(run)
+        loaded, model, form = _load_best_model(directory, what, graph, data_dir)
+        ids = None if nodes is None else read_nodes(nodes)
+        request = make_output_request(loaded, model, ids, device=device, workers=workers)
+        write_prediction_file(request, form, out)
+    print(f"{what} of {request.nodes.num_rows:,} nodes written to {out}", file=sys.stderr)
+
+
+def _load_best_model(
+    directory: RunDirectory, what: str, graph: str | None, data_dir: Path | None
+) -> tuple[Graph, Model, PredictionFormat]:
+    """Return the graph to predict on, the best model of a run, and what is written of its outputs."""
+    from outgrow.app.model_registry import build_model, reads_relations
+    from outgrow.app.predictions import PredictionFormat
+    from outgrow.app.runs.config import load_recorded_graph, read_model_record
+    from outgrow.app.runs.data import align_with_record
+    from outgrow.graph import datasets
+
+    config = directory.config
+    name, options = read_model_record(config, directory.path)
+    loaded = datasets.load_graph(graph, data_dir=data_dir) if graph else load_recorded_graph(config, data_dir)
+    recorded = config["model"]
     _require_features(loaded)
-    loaded = align_with_record(loaded, directory.config, reads_relations=reads_relations(name, options))
-    model = build_model(name, loaded, options)
+    loaded = align_with_record(loaded, config, reads_relations=reads_relations(name, options))
+    names = tuple(recorded["class_names"])
+    # The model has the classes of the run's graph; another graph may have no labels, or other names. Only the model is
+    # built from that: a graph that is changed no longer comes from its store, and workers would copy it.
+    model = build_model(name, replace(loaded, num_classes=recorded["classes"], class_names=names), options)
     directory.load_best(model)
-    ids = to_ids(None if nodes is None else read_nodes(nodes), loaded.num_nodes)
-    asked = None if nodes is None else ids
-    embeddings = compute_embeddings(loaded, model, asked, device) if what == "embeddings" else None
-    # Parquet has labels next to embeddings.
-    needs_logits = what != "embeddings" or (out.suffix != ".npy" and model.decoder is None)
-    predictions = Predictions(
-        nodes=ids,
-        logits=compute_logits(loaded, model, asked, device, embeddings if asked is None else None)
-        if needs_logits
-        else None,
-        embeddings=embeddings,
-        class_names=loaded.class_names,
-        multi_label=recorded["several_labels"],
-    )
-    write_predictions(predictions, what, out)
-    print(f"{what} of {len(ids):,} nodes written to {out}", file=sys.stderr)
+    return loaded, model, PredictionFormat(what=what, class_names=names, multi_label=recorded["several_labels"])
 
 
 def _require_features(graph: Graph) -> None:

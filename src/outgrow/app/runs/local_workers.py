@@ -13,7 +13,7 @@ from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.result import Run
 from outgrow.app.runs.session import Session
 from outgrow.app.runs.signals import GRACE_SECONDS, catch_interruption
-from outgrow.app.runs.workers import Workers
+from outgrow.app.runs.workers import GRAPH, Workers
 from outgrow.core.errors import InputError
 from outgrow.graph.store.reader import matches_store, open_store, write_store
 from outgrow.nn.model import Model
@@ -24,9 +24,6 @@ from outgrow.training.trainer import EpochReport
 
 if TYPE_CHECKING:
     from outgrow.runtime.distributed.worker import WorkerContext
-
-
-GRAPH = "graph"
 
 
 class WorkerResult(NamedTuple):

@@ -75,6 +75,30 @@ def catch_interruption(grace_seconds: float) -> Iterator[Interruption]:
         restore()
 
 
+@contextmanager
+def exit_on_ending_signals() -> Iterator[None]:
+    """Context in which signals of `ENDING` that would end the process at once end it as an exception does.
+
+    Files are thus removed. For Ctrl-C Python does so itself. Signals that the program ignores, or has handlers of
+    its own for, are left to it.
+
+    Raises:
+        SystemExit: There was such a signal; the exit code is the one that a shell gives for it.
+    """
+    # Python allows only the main thread to set signal handlers.
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    fatal = [number for number in ENDING if signal.getsignal(number) == signal.SIG_DFL]
+    for number in fatal:
+        signal.signal(number, exit_on_signal)
+    try:
+        yield
+    finally:
+        for number in fatal:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def raise_as_signal(number: int) -> NoReturn:
     """Raise what ends a program, and any loop in it, as a signal would have.
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from outgrow.app.runs.directory import RunDirectory, release_on_exit
-from outgrow.app.runs.local_workers import GRAPH
 from outgrow.app.runs.new_run import RunPlan
 from outgrow.app.runs.progress import ProgressDisplay
 from outgrow.app.runs.result import Run
 from outgrow.app.runs.session import Session
+from outgrow.app.runs.workers import GRAPH
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind
 from outgrow.graph import datasets

@@ -13,6 +13,8 @@ from outgrow.graph.graph import Graph
 from outgrow.runtime.system.device import DEVICES
 from outgrow.runtime.system.environment import available_cores, torchrun_world_size
 
+GRAPH = "graph"
+"""Name of the store that workers map, in their scratch folder, where the graph has none of its own."""
 # Each is a process that holds torch; workers of a core take turns.
 _MAX_WORKERS_PER_CORE = 8
 
@@ -86,6 +88,31 @@ def resolve_workers(requested: int | Workers | None, device: object = "auto") ->
     return replace(requested, number=resolve_num_workers(requested.number if requested.number > 1 else None))
 
 
+def resolve_prediction_workers(requested: int, device: str, graph: Graph) -> Workers:
+    """Return the workers that predict, no more than there are nodes.
+
+    Raises:
+        InputError: The number or the device is no valid one, there are many more workers than cores, or torchrun has
+            started this process.
+    """
+    workers = Workers(number=requested, device=device)
+    if requested > 1 and torchrun_world_size():
+        raise torchrun_error(f"{requested} workers in each of {torchrun_world_size()} processes of torchrun")
+    _require_cores(workers)
+    # A worker without nodes would compute nothing.
+    return replace(workers, number=max(1, min(requested, graph.num_nodes)))
+
+
+def torchrun_error(got: str) -> InputError:
+    """Return the error of a prediction that shall run on the processes of torchrun."""
+    return InputError(
+        "prediction does not run under torchrun",
+        needed="a single process, which starts its workers on its host",
+        got=got,
+        repair="start it without torchrun: `outgrow predict RUN --workers N`, or og.predict(graph, model, workers=N)",
+    )
+
+
 def validate_workers(graph: Graph, workers: Workers) -> None:
     """Check that the number of workers suits a graph and this machine.
 
@@ -99,6 +126,17 @@ def validate_workers(graph: Graph, workers: Workers) -> None:
             got=f"{workers.number:,} workers",
             repair="train on fewer workers",
         )
+    _require_cores(workers)
+    if workers.number == 1 and workers.max_restarts:
+        raise InputError(
+            "max_restarts needs at least 2 workers: a single one is this process itself",
+            needed="at least 2 workers, or no restarts",
+            got=f"1 worker, {workers.max_restarts} restarts",
+            repair="leave the restarts out, or train on several workers",
+        )
+
+
+def _require_cores(workers: Workers) -> None:
     # A launcher of a cluster may have spread them over many machines.
     cores = available_cores()
     if workers.number > _MAX_WORKERS_PER_CORE * cores and not torchrun_world_size():
@@ -106,12 +144,5 @@ def validate_workers(graph: Graph, workers: Workers) -> None:
             f"there are too many workers for {cores} cores",
             needed=f"at most {_MAX_WORKERS_PER_CORE * cores} workers; best is no more than one for each core",
             got=f"{workers.number} workers",
-            repair="train on fewer workers",
-        )
-    if workers.number == 1 and workers.max_restarts:
-        raise InputError(
-            "max_restarts needs at least 2 workers: a single one is this process itself",
-            needed="at least 2 workers, or no restarts",
-            got=f"1 worker, {workers.max_restarts} restarts",
-            repair="leave the restarts out, or train on several workers",
+            repair="choose fewer workers",
         )

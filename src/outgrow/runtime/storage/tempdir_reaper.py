@@ -45,14 +45,15 @@ def removed_on_exit(folder: Path) -> Iterator[None]:
     """Remove a folder when the context ends, or when this process does."""
     command = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(folder)]
     keeper: subprocess.Popen[bytes] | None = None
-    # Without a helper process, the folder is still removed unless this process is killed.
-    with suppress(OSError):
-        nothing = subprocess.DEVNULL
-        # Its own session: a Ctrl-C, or a signal to this process's group, does not reach it.
-        keeper = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, cwd="/", start_new_session=True
-        )
+    # A signal may end this process by an exception while it starts the other.
     try:
+        # Without a helper process, the folder is still removed unless this process is killed.
+        with suppress(OSError):
+            nothing = subprocess.DEVNULL
+            # Its own session: a Ctrl-C, or a signal to this process's group, does not reach it.
+            keeper = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, cwd="/", start_new_session=True
+            )
         yield
     finally:
         # Errors are ignored, so as not to hide one from the body of the context.

@@ -5,18 +5,16 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
-import os
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
-from outgrow.core.files import os_errors_as_input_errors
+from outgrow.core.files import os_errors_as_input_errors, reserve_space
 
 if TYPE_CHECKING:
     import torch
@@ -57,24 +55,48 @@ def allocate_mapped_tensor(folder: Path, shape: tuple[int, ...], dtype: torch.dt
     Raises:
         InputError: The disk is full.
     """
+    num_bytes = math.prod(shape) * dtype.itemsize
+    with explain_scratch_errors(folder, num_bytes), tempfile.TemporaryFile(dir=folder) as file:
+        reserve_space(file.fileno(), num_bytes)
+        return _map_tensor(file.fileno(), shape, dtype)
+
+
+def explain_scratch_errors(folder: Path, num_bytes: int) -> AbstractContextManager[None]:
+    """Context that turns an `OSError` while a scratch file is made into an `InputError`.
+
+    Args:
+        folder: Folder of the file.
+        num_bytes: Its size.
+    """
+    return os_errors_as_input_errors(
+        f"scratch: {folder} has too little room",
+        needed=f"{num_bytes:,} bytes more",
+        repair="choose a folder on a disk with enough room, by TMPDIR or by scratch_dir of offload and tensor",
+    )
+
+
+def map_tensor_file(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Map a file of values as a tensor. The mapping outlives the name of the file; writes reach the file.
+
+    Args:
+        path: File of at least as many bytes as the tensor has.
+        shape: Shape of the tensor.
+        dtype: Dtype of the tensor.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    with path.open("r+b") as file:
+        return _map_tensor(file.fileno(), shape, dtype)
+
+
+def _map_tensor(file: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     import torch
 
     count = math.prod(shape)
-    if count == 0:
+    if count == 0:  # an empty file cannot be mapped
         return torch.empty(shape, dtype=dtype)
-    refused = os_errors_as_input_errors(
-        f"scratch: {folder} has too little room",
-        needed=f"{count * dtype.itemsize:,} bytes more",
-        repair="choose a folder on a disk with enough room, by TMPDIR or by scratch_dir of offload and tensor",
-    )
-    with refused, tempfile.TemporaryFile(dir=folder) as file:
-        # Reserve the blocks: a full disk is then an error here, and not SIGBUS on a later write.
-        if sys.platform == "linux":
-            os.posix_fallocate(file.fileno(), 0, count * dtype.itemsize)
-        else:
-            file.truncate(count * dtype.itemsize)
-        pages = mmap.mmap(file.fileno(), 0)
-    return torch.frombuffer(pages, dtype=dtype, count=count).view(shape)
+    return torch.frombuffer(mmap.mmap(file, 0), dtype=dtype, count=count).view(shape)
 
 
 def return_freed_memory(least: int = _THRESHOLD_BYTES) -> None:
