@@ -79,7 +79,7 @@ def fastest_way(tried: Mapping[str, Report]) -> str:
     return min(seconds, key=lambda way: seconds[way], default=next(iter(tried)))
 
 
-def summarise(reports: Reports, evaluations: Sequence[str], warmup: int) -> list[dict[str, Any]]:
+def summarise(reports: Reports, evaluations: Sequence[str]) -> list[dict[str, Any]]:
     """One row for each kind of evaluation and rival."""
     rows = []
     for evaluation in evaluations:
@@ -88,7 +88,7 @@ def summarise(reports: Reports, evaluations: Sequence[str], warmup: int) -> list
             ways = [way for way in ways_of(name) if (way == SAMPLED) == (evaluation == SAMPLED)]
             if not ways:
                 continue
-            theirs = [_seconds(report, ways[0], warmup) for report in good(some)]
+            theirs = [_seconds(report, ways[0]) for report in good(some)]
             ours = theirs if library_of(name) == OURS else ours
             row: dict[str, Any] = {"evaluation": evaluation, "rival": name}
             if theirs:
@@ -104,9 +104,10 @@ def ways_of(name: str) -> list[str]:
     return [part for part in re.split("[:+]", name) if part in (*EVALUATIONS, *EXACT_WAYS)]
 
 
-def _seconds(report: Report, way: str, warmup: int) -> dict[str, float]:
+def _seconds(report: Report, way: str) -> dict[str, float]:
     """Medians of a process: of training, of evaluation, and of an epoch with both."""
-    train, evaluate = report["seconds"], report["evaluations"][way]["seconds"][warmup:]
+    train = report["seconds"]
+    evaluate = report["evaluations"][way]["seconds"][-len(train) :]  # without those after epochs that do not count
     both = [sum(pair) for pair in zip(train, evaluate, strict=True)]
     found = {"train": train, "evaluation": evaluate, "both": both}
     return {name: statistics.median(seconds) for name, seconds in found.items()}

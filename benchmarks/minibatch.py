@@ -152,6 +152,7 @@ def _parse() -> argparse.Namespace:
     add("--fanout", type=lambda text: tuple(map(int, text.split("-"))), default=(15, 10, 5), help="hops outward")
     add("--hidden", type=int, default=256)
     add("--warmup", type=int, default=1, help="epochs that do not count")
+    add("--cold", nargs="+", default=[], help="libraries without such epochs, for theirs take minutes")
     add("--evaluation", nargs="+", default=[], choices=evaluated_epochs.EVALUATIONS, help="what follows an epoch")
     add("--eval-batch-size", type=int, default=4096, help="nodes of a batch where samples are evaluated")
     add("--layer-batch-size", type=int, default=4096, help="nodes of a batch of layer-wise inference")
@@ -160,6 +161,8 @@ def _parse() -> argparse.Namespace:
     options = parser.parse_args()
     if len(options.fanout) != _LAYERS:
         parser.error(f"the model has {_LAYERS} layers, so --fanout needs as many hops")
+    if options.cold and not options.evaluation:
+        parser.error("--cold needs --evaluation: without, accuracies are compared epoch by epoch")
     return options
 
 
@@ -169,10 +172,10 @@ def _measure(course: Course, libraries: Sequence[Library]) -> tuple[dict[str, An
     trial, job = Job(0, options.trial), Job(options.warmup, options.count)
     if options.evaluation:
         rivals, trials = evaluated_epochs.choose(course, libraries, options.evaluation, trial)
-        reports = course.measure(rivals, job)
+        reports = course.measure(rivals, job, options.cold)
         return trials, reports, evaluated_epochs.wrong_scores(folder, reports)
     rivals, trials = course.choose(libraries, TRAINING, trial)
-    reports = course.measure(rivals, job)
+    reports = course.measure(rivals, job, options.cold)
     _score(folder, [report for some in reports.values() for report in good(some)])
     return trials, reports, []
 
@@ -198,11 +201,11 @@ def main() -> None:
 
         course = Course(options=options, task=task, folder=folder, speeds=_speeds)
         trials, reports, wrong = _measure(course, libraries)
-    rows = evaluated_epochs.summarise(reports, evaluations, options.warmup) if evaluations else _summarise(reports)
+    rows = evaluated_epochs.summarise(reports, evaluations) if evaluations else _summarise(reports)
     sizes = f"{facts['nodes']:,} nodes, {facts['edges']:,} edges, {facts['train_nodes']:,} to train on"
     title = f"{options.graph}: {sizes}; batches of {options.batch_size}; {options.threads} threads"
     (evaluated_epochs.show if evaluations else _show)(rows, title)
-    names = ["rounds", "warmup", "count", "trial", "threads", "batch_size", "hidden"]
+    names = ["rounds", "warmup", "cold", "count", "trial", "threads", "batch_size", "hidden"]
     names += ["evaluation", "eval_batch_size", "layer_batch_size"] if evaluations else []
     parameters = {**facts, **{name: getattr(options, name) for name in names}, "absent": absent}
     parameters |= {"fanout": spelled(options.fanout), "dropout": DROPOUT, "lr": LEARNING_RATE, "dtype": "float32"}

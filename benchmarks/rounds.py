@@ -163,14 +163,15 @@ class Course:
             chosen += rivals
         return chosen, trials
 
-    def measure(self, rivals: Sequence[Rival], job: Job) -> dict[str, list[dict[str, Any]]]:
-        """Run all rounds. A rival that failed is not asked again."""
+    def measure(self, rivals: Sequence[Rival], job: Job, cold: Sequence[str] = ()) -> dict[str, list[dict[str, Any]]]:
+        """Run all rounds, those of libraries in ``cold`` without warming up. A rival that failed is not asked again."""
         reports: dict[str, list[dict[str, Any]]] = {rival.name: [] for rival in rivals}
         for turn in range(self.options.rounds):
             at = turn % max(1, len(rivals))
             for rival in [*rivals[at:], *rivals[:at]]:
                 if not reports[rival.name] or "failed" not in reports[rival.name][-1]:
-                    reports[rival.name].append(self.run(rival, f"round {turn + 1}", turn, job))
+                    warm = 0 if library_of(rival.name) in cold else job.warmup
+                    reports[rival.name].append(self.run(rival, f"round {turn + 1}", turn, job._replace(warmup=warm)))
         return reports
 
     def run(self, rival: Rival, title: str, turn: int, job: Job) -> dict[str, Any]:

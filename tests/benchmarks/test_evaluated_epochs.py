@@ -87,7 +87,7 @@ def test_rows_compare_the_same_kind_of_evaluation() -> None:
         FORM + "+sampled+whole": [report(6.0, sampled=(3.0, 0.61), whole=(2.0, 0.7))],
         "neighborloader:adj-0+sampled+layerwise": [{"failed": "out of memory"}],
     }
-    rows = evaluated_epochs.summarise(reports, ["sampled", "exact"], 1)
+    rows = evaluated_epochs.summarise(reports, ["sampled", "exact"])
     assert [row["evaluation"] for row in rows] == ["sampled"] * 3 + ["exact"] * 3
     sampled, exact = rows[1], rows[4]
     assert (sampled["it_over_ours"], exact["it_over_ours"]) == (3.0, 2.0)
