@@ -175,7 +175,7 @@ def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
     for name in ("rounds", "train s", "evaluate s", "both s", "it / ours", "(train)", "(evaluate)", "peak GB", "val %"):
         table.add_column(name, justify="right")
     for row in rows:
-        how = row.get("way", "")
+        how = row.get("way", row["evaluation"])
         cells = [row["evaluation"] if how == row["evaluation"] else f"{row['evaluation']}: {how}", row["rival"]]
         if "both_seconds" in row:
             cells += [
