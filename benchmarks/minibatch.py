@@ -2,10 +2,11 @@
 
     benchmarks/rivals/setup.sh                 (once: makes the environments of the rivals)
     python benchmarks/minibatch.py --out benchmarks/results/minibatch_products.json
+    python benchmarks/minibatch.py --evaluation sampled exact --graph papers100M@0.02
 
-Three layers of SAGE (mean) on a generated graph with the statistics of ogbn-products; all start from the same
-parameters. Every rival runs in a process of its own; rounds are interleaved. What each has learnt after every epoch is
-scored by the same code, outside what is timed. See benchmarks/README.md.
+Three layers of SAGE (mean) on a generated graph; all start from the same parameters. Every rival runs in a process of
+its own; rounds are interleaved. What each has learnt after every epoch is scored by the same code, outside what is
+timed; with --evaluation by the libraries themselves, which is timed. See benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -19,13 +20,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import evaluated_epochs
 import record
 from comparison import write_data
 from record import HERE
 from rich.console import Console
 from rich.table import Table
 from rivals.batches import DROPOUT, LEARNING_RATE, TRAINING, Task, spelled
-from rounds import OURS, Course, Job, Library, Report, Reports, add_options, available, good, scratch, versions
+from rounds import (
+    OURS,
+    Course,
+    Job,
+    Library,
+    Report,
+    Reports,
+    add_options,
+    available,
+    by_epoch,
+    good,
+    scratch,
+    versions,
+)
 
 LIBRARIES = (
     Library(name=OURS, module="ours_batches", python="", needs="outgrow", forms=("",)),
@@ -49,7 +64,7 @@ _SAME_ACCURACY = 0.01
 
 
 def _speeds(report: Report) -> list[float]:
-    return [1 / statistics.median(report["seconds"])]
+    return [1 / statistics.median(report["seconds"])] if report["seconds"] else []
 
 
 def _score(folder: Path, reports: Sequence[dict[str, Any]]) -> None:
@@ -84,15 +99,10 @@ def _figures(reports: Sequence[Report]) -> dict[str, Any]:
         "slowest_round_seconds": max(medians),
         "min_seconds": min(min(report["seconds"]) for report in reports),
         "peak_bytes": max(report["peak_bytes"] for report in reports),
-        "loss_by_epoch": _by_epoch([report["losses"] for report in reports]),
-        "val_by_epoch": _by_epoch([[epoch["val"] for epoch in report["accuracy"]] for report in reports]),
-        "test_by_epoch": _by_epoch([[epoch["test"] for epoch in report["accuracy"]] for report in reports]),
+        "loss_by_epoch": by_epoch([report["losses"] for report in reports]),
+        "val_by_epoch": by_epoch([[epoch["val"] for epoch in report["accuracy"]] for report in reports]),
+        "test_by_epoch": by_epoch([[epoch["test"] for epoch in report["accuracy"]] for report in reports]),
     }
-
-
-def _by_epoch(curves: Sequence[Sequence[float]]) -> list[float]:
-    """The mean over rounds."""
-    return [statistics.fmean(values) for values in zip(*curves, strict=True)]
 
 
 def _against(theirs: Sequence[Report], ours: Sequence[Report]) -> dict[str, Any]:
@@ -105,7 +115,7 @@ def _against(theirs: Sequence[Report], ours: Sequence[Report]) -> dict[str, Any]
         "it_over_ours": statistics.median(
             statistics.median(their["seconds"]) / statistics.median(our["seconds"]) for our, their in pairs
         ),
-        "test_gap_by_epoch": _by_epoch(gaps),
+        "test_gap_by_epoch": by_epoch(gaps),
         "last_test_gap": statistics.fmean(gap[-1] for gap in gaps),
     }
 
@@ -138,43 +148,72 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, LIBRARIES)
     add = parser.add_argument
-    add("--scale", type=float, default=0.1, help="size of the graph, as a share of ogbn-products")
+    add("--graph", default="products@0.1", help="a generated graph, as a share of the one it is like")
     add("--fanout", type=lambda text: tuple(map(int, text.split("-"))), default=(15, 10, 5), help="hops outward")
     add("--hidden", type=int, default=256)
     add("--warmup", type=int, default=1, help="epochs that do not count")
+    add("--cold", nargs="+", default=[], help="libraries without such epochs, for theirs take minutes")
+    add("--evaluation", nargs="+", default=[], choices=evaluated_epochs.EVALUATIONS, help="what follows an epoch")
+    add("--eval-batch-size", type=int, default=4096, help="nodes of a batch where samples are evaluated")
+    add("--layer-batch-size", type=int, default=4096, help="nodes of a batch of layer-wise inference")
     add("--count", type=int, default=4, help="epochs of each process that count")
     add("--trial", type=int, default=1, help="the same where a form is tried")
     options = parser.parse_args()
     if len(options.fanout) != _LAYERS:
         parser.error(f"the model has {_LAYERS} layers, so --fanout needs as many hops")
+    if options.cold and not options.evaluation:
+        parser.error("--cold needs --evaluation: without, accuracies are compared epoch by epoch")
     return options
+
+
+def _measure(course: Course, libraries: Sequence[Library]) -> tuple[dict[str, Any], Reports, list[str]]:
+    """What trials and rounds reported, the latter with accuracies or evaluations, and which of these are wrong."""
+    options, folder = course.options, course.folder
+    trial, job = Job(0, options.trial), Job(options.warmup, options.count)
+    if options.evaluation:
+        rivals, trials = evaluated_epochs.choose(course, libraries, options.evaluation, trial)
+        reports = course.measure(rivals, job, options.cold)
+        return trials, reports, evaluated_epochs.wrong_scores(folder, reports)
+    rivals, trials = course.choose(libraries, TRAINING, trial)
+    reports = course.measure(rivals, job, options.cold)
+    _score(folder, [report for some in reports.values() for report in good(some)])
+    return trials, reports, []
 
 
 def main() -> None:
     """Measure, show, write."""
     options = _parse()
+    evaluations = options.evaluation
     libraries, absent = available(options, LIBRARIES)
-    preset = f"products@{options.scale:g}"
     with scratch(options) as folder:
-        data = ["batch_data", "training", preset, str(options.hidden), str(_LAYERS)]
-        facts = write_data(folder, {"preset": preset}, data)
+        data = ["batch_data", "training", options.graph, str(options.hidden), str(_LAYERS)]
+        facts = write_data(folder, {"preset": options.graph}, data)
 
         def task(turn: int) -> Task:
-            return Task(arrays=folder, fanouts=(options.fanout,), batch_size=options.batch_size, seed=turn)
+            return Task(
+                arrays=folder,
+                fanouts=(options.fanout,),
+                batch_size=options.batch_size,
+                seed=turn,
+                eval_batch_size=options.eval_batch_size,
+                layer_batch_size=options.layer_batch_size,
+            )
 
         course = Course(options=options, task=task, folder=folder, speeds=_speeds)
-        rivals, trials = course.choose(libraries, TRAINING, Job(0, options.trial))
-        reports = course.measure(rivals, Job(options.warmup, options.count))
-        _score(folder, [report for some in reports.values() for report in some])
-    rows = _summarise(reports)
+        trials, reports, wrong = _measure(course, libraries)
+    rows = evaluated_epochs.summarise(reports, evaluations) if evaluations else _summarise(reports)
     sizes = f"{facts['nodes']:,} nodes, {facts['edges']:,} edges, {facts['train_nodes']:,} to train on"
-    _show(rows, f"{preset}: {sizes}; batches of {options.batch_size}; {options.threads} threads")
-    names = ("rounds", "warmup", "count", "trial", "threads", "batch_size", "hidden")
+    title = f"{options.graph}: {sizes}; batches of {options.batch_size}; {options.threads} threads"
+    (evaluated_epochs.show if evaluations else _show)(rows, title)
+    names = ["rounds", "warmup", "cold", "count", "trial", "threads", "batch_size", "hidden"]
+    names += ["evaluation", "eval_batch_size", "layer_batch_size"] if evaluations else []
     parameters = {**facts, **{name: getattr(options, name) for name in names}, "absent": absent}
     parameters |= {"fanout": spelled(options.fanout), "dropout": DROPOUT, "lr": LEARNING_RATE, "dtype": "float32"}
     figures = {"parameters": parameters, "versions": versions(reports), "rows": rows}
     print(record.write("minibatch", {**figures, "reports": reports, "trials": trials}, options.out))
     worse = [row["rival"] for row in rows if row.get("last_test_gap", 0.0) < -_SAME_ACCURACY]
+    if wrong:
+        sys.exit(f"not the work of the others: {', '.join(wrong)}")
     if worse:
         sys.exit(f"these learn more in as many epochs: {', '.join(worse)}")
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +60,7 @@ class Library:
         """One for each form."""
         return [
             Rival(
-                name=self.name if len(self.forms) == 1 else f"{self.name}:{form}",
+                name=f"{self.name}:{form}" if form else self.name,
                 module=self.module,
                 form=form.removesuffix("-tuned"),
                 python=self.python,
@@ -96,6 +97,7 @@ def add_options(parser: argparse.ArgumentParser, libraries: Sequence[Library]) -
     add("--rounds", type=int, default=5)
     add("--threads", type=int, default=available_cores())
     add("--batch-size", type=int, default=1024)
+    add("--forms", nargs="+", default=[], metavar="LIBRARY:FORM", help="forms that need no trial, one of a library")
     add("--memory-gib", type=float, default=16.0, help="private memory of each process")
     add("--timeout-minutes", type=float, default=15.0, help="wall time of each process")
     add("--envs", type=Path, default=ROOT / ".venv-rivals", help="folder of the rivals' environments")
@@ -108,7 +110,14 @@ def available(options: argparse.Namespace, libraries: Sequence[Library]) -> tupl
     unknown = set(options.only) - {library.name for library in libraries}
     if unknown:
         sys.exit(f"unknown: {', '.join(sorted(unknown))}")
-    asked = [library for library in libraries if library.name in options.only]
+    given = dict(form.split(":", 1) for form in options.forms)
+    if unknown := given.keys() - {library.name for library in libraries}:
+        sys.exit(f"unknown: {', '.join(sorted(unknown))}")
+    asked = [
+        replace(library, forms=(given[library.name],)) if library.name in given else library
+        for library in libraries
+        if library.name in options.only
+    ]
     reasons = {library.name: library.missing(options.envs.absolute()) for library in asked}
     absent = {name: reason for name, reason in reasons.items() if reason}
     for name, reason in absent.items():
@@ -154,14 +163,15 @@ class Course:
             chosen += rivals
         return chosen, trials
 
-    def measure(self, rivals: Sequence[Rival], job: Job) -> dict[str, list[dict[str, Any]]]:
-        """Run all rounds. A rival that failed is not asked again."""
+    def measure(self, rivals: Sequence[Rival], job: Job, cold: Sequence[str] = ()) -> dict[str, list[dict[str, Any]]]:
+        """Run all rounds, those of libraries in ``cold`` without warming up. A rival that failed is not asked again."""
         reports: dict[str, list[dict[str, Any]]] = {rival.name: [] for rival in rivals}
         for turn in range(self.options.rounds):
             at = turn % max(1, len(rivals))
             for rival in [*rivals[at:], *rivals[:at]]:
                 if not reports[rival.name] or "failed" not in reports[rival.name][-1]:
-                    reports[rival.name].append(self.run(rival, f"round {turn + 1}", turn, job))
+                    warm = 0 if library_of(rival.name) in cold else job.warmup
+                    reports[rival.name].append(self.run(rival, f"round {turn + 1}", turn, job._replace(warmup=warm)))
         return reports
 
     def run(self, rival: Rival, title: str, turn: int, job: Job) -> dict[str, Any]:
@@ -195,6 +205,11 @@ def good(reports: Sequence[Report]) -> list[Report]:
     return [report for report in reports if "failed" not in report]
 
 
+def by_epoch(curves: Sequence[Sequence[float]]) -> list[float]:
+    """The mean over rounds."""
+    return [statistics.fmean(values) for values in zip(*curves, strict=True)]
+
+
 def versions(reports: Reports) -> dict[str, Any]:
     """Versions of what each library is made of."""
     return {library_of(name): report["versions"] for name, some in reports.items() for report in good(some)}
@@ -203,4 +218,8 @@ def versions(reports: Reports) -> dict[str, Any]:
 def _one_line(report: Report, speeds: Callable[[Report], Sequence[float]]) -> str:
     if "failed" in report:
         return f"{report['failed']} {report.get('message', '')}"
-    return f"{', '.join(f'{speed:.3g}' for speed in speeds(report))} a second (load {report['load']:.1f})"
+    evaluations = "".join(
+        f", {way} {statistics.median(figures['seconds']):.2f} s"
+        for way, figures in report.get("evaluations", {}).items()
+    )
+    return f"{', '.join(f'{speed:.3g}' for speed in speeds(report))} a second{evaluations} (load {report['load']:.1f})"

@@ -19,6 +19,8 @@ from rivals.common import Job
 T = TypeVar("T")
 SAMPLING, TRAINING = "sampling", "sage"
 LEARNING_RATE, DROPOUT = 0.003, 0.5
+SAMPLED, EXACT, NEIGHBORS, LAYERWISE, WHOLE = "sampled", "exact", "neighbors", "layerwise", "whole"
+"""How validation nodes are scored. ``exact`` is left to the library; the last three are exact too, and say how."""
 _TASK = "task.json"
 
 
@@ -32,6 +34,8 @@ class Task:
         batch_size: Seeds of a batch.
         seed: Seed of all draws.
         seconds: Sampling with a fan-out ends after so long, however few batches there were.
+        eval_batch_size: Validation nodes of a batch where they are scored on samples.
+        layer_batch_size: Nodes of a batch where a layer is computed for all of them.
     """
 
     arrays: Path
@@ -39,6 +43,8 @@ class Task:
     batch_size: int
     seed: int
     seconds: float = 0.0
+    eval_batch_size: int = 4096
+    layer_batch_size: int = 4096
 
     def write(self, folder: Path) -> None:
         """Leave the task in the folder of a process."""
@@ -55,6 +61,12 @@ class Task:
         """Input, hidden and output widths of the model."""
         found: list[int] = json.loads((self.arrays / "data.json").read_text())["widths"]
         return found
+
+
+def split_form(form: str) -> tuple[str, list[str]]:
+    """The form to train in, and the ways to evaluate: ``"int32-2+sampled+whole"``."""
+    train, *ways = form.split("+")
+    return train, ways
 
 
 def spelled(fanout: Sequence[int]) -> str:

@@ -1,8 +1,11 @@
-"""Outgrow's sampler, and its strategy `sampled` as `og.train` runs it, without evaluation."""
+"""Outgrow's sampler, and its strategy `sampled` as `og.train` runs it.
+
+The form says how it evaluates after an epoch: ``exact`` (what `eval` is by default), ``sampled``, or not at all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rivals.batches import DROPOUT, LEARNING_RATE, SAMPLING, Graph, Hop, Sampled, Task, sample
+from rivals.batches import DROPOUT, EXACT, LEARNING_RATE, SAMPLED, SAMPLING, Graph, Hop, Sampled, Task, sample
 from rivals.common import Job, main, read_arrays, set_start
 from rivals.epochs import Epochs
 from rivals.ours import Done, make_graph  # sets up the threads, so it comes before whatever loads torch
@@ -18,6 +21,13 @@ from rivals.ours import Done, make_graph  # sets up the threads, so it comes bef
 if TYPE_CHECKING:
     from outgrow.core.block import Block
     from outgrow.training.trainer import EpochReport, Trainer
+
+
+_EVALUATIONS: dict[str, Callable[[Task], dict[str, Any]]] = {
+    "": lambda task: {},
+    EXACT: lambda task: {},
+    SAMPLED: lambda task: {"eval": SAMPLED, "eval_batch_size": task.eval_batch_size},
+}
 
 
 class _Batches:
@@ -68,12 +78,16 @@ class _Listener:
     def on_epoch_end(self, report: EpochReport) -> None:
         """An epoch has ended."""
         self.epochs.ended(report.seconds, report.loss, self.parameters)
+        if report.val_score is not None:
+            self.epochs.evaluated(self.job.form, report.evaluation_seconds, report.val_score)
         if report.epoch == self.job.warmup + self.job.epochs:
             raise Done
 
 
 def _trainer(job: Job, task: Task) -> tuple[Trainer, list[dict[str, Any]]]:
-    """The trainer that `og.train` would make, with nothing to evaluate on, and the parameters of each layer."""
+    """The trainer that `og.train` would make, without test nodes, and the parameters of each layer."""
+    import torch
+
     import outgrow as og
     from outgrow.app.runs.session import make_problem
     from outgrow.training.config import TrainConfig
@@ -95,9 +109,11 @@ def _trainer(job: Job, task: Task) -> tuple[Trainer, list[dict[str, Any]]]:
         seed=task.seed,
         batch_size=task.batch_size,
         fanout=fanout,
+        **_EVALUATIONS[job.form](task),
     )
+    val = torch.from_numpy(np.load(task.arrays / "val.npy")) if job.form else graph.split.val
     problem = make_problem(graph, model, config.seed, batches=config.batch_config)
-    return Trainer(problem, NodeEvaluation(problem, graph.split.val, graph.split.test), config), parameters
+    return Trainer(problem, NodeEvaluation(problem, val, graph.split.test), config), parameters
 
 
 def work(job: Job) -> dict[str, Any]:
@@ -114,7 +130,7 @@ def work(job: Job) -> dict[str, Any]:
     try:
         trainer.run(Strategy())
     except Done:
-        return epochs.report()
+        return {**epochs.report(), "facts": dict(trainer.problem.run_facts)}
     raise AssertionError("the trainer has not told of its last epoch")
 
 

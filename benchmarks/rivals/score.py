@@ -1,9 +1,9 @@
 """Accuracy of models on the nodes that are held out, over full neighbourhoods, by torch's own sparse products.
 
-python -m rivals.score ARRAYS FOLDER...      (in benchmarks/; the last line of output is JSON)
+python -m rivals.score ARRAYS PLACE...      (in benchmarks/; the last line of output is JSON)
 
-Every folder holds ``epoch-1.npz`` and so on, the parameters of a SAGE that some library has trained. All are scored
-by the same code, which is none of theirs.
+Every place is a folder that holds ``epoch-1.npz`` and so on, the parameters of a SAGE that some library has trained, or
+one such file. All are scored by the same code, which is none of theirs.
 """
 
 from __future__ import annotations
@@ -64,12 +64,13 @@ class Held(NamedTuple):
 
 
 def main() -> None:
-    """Score all epochs of all folders, in their order."""
+    """Score all epochs of all places, in their order."""
     held = Held.read(Path(sys.argv[1]))
     found = []
-    for folder in map(Path, sys.argv[2:]):
-        count = len(list(folder.glob("epoch-*.npz")))
-        found.append([held.accuracies(folder / f"epoch-{number}.npz") for number in range(1, count + 1)])
+    for place in map(Path, sys.argv[2:]):
+        count = len(list(place.glob("epoch-*.npz")))
+        files = [place / f"epoch-{number}.npz" for number in range(1, count + 1)] if place.is_dir() else [place]
+        found.append([held.accuracies(file) for file in files])
     print(json.dumps(found))
 
 

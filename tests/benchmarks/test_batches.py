@@ -85,7 +85,7 @@ def test_scores_are_those_of_the_formula(tmp_path: Path) -> None:
     ("script", "options"),
     [
         ("sampling", ["--scale", "9", "--fanouts", "4-3,2-2-2", "--count", "3"]),
-        ("minibatch", ["--scale", "0.0005", "--fanout", "4-3-2", "--hidden", "16", "--count", "2"]),
+        ("minibatch", ["--graph", "products@0.0005", "--fanout", "4-3-2", "--hidden", "16", "--count", "2"]),
     ],
 )
 def test_ours_runs(script: str, options: list[str], tmp_path: Path) -> None:

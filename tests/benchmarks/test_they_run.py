@@ -11,10 +11,11 @@ import rounds
 
 BENCHMARKS = Path(rounds.__file__).parent
 FULL_GRAPH = ("--models", "gcn", "--scale", 8, "--rounds", 1, "--warmup", 1, "--epochs", 1)
+ONE_EPOCH = ("--rounds", 1, "--warmup", 1, "--count", 1, "--trial", 1)
 COMMANDS: dict[str, tuple[object, ...]] = {
     "full_graph.py": ("--rivals", "outgrow,outgrow-recompute", *FULL_GRAPH),
     "workers.py": (*FULL_GRAPH, "--workers", "1,2", "--misset-epochs", 1),
-    "minibatch.py": ("--only", "outgrow", "--scale", 0.002, "--rounds", 1, "--warmup", 1, "--count", 1, "--trial", 1),
+    "minibatch.py": ("--only", "outgrow", "--graph", "products@0.002", *ONE_EPOCH),
     "sampling.py": ("--only", "outgrow", "--scale", 8, "--rounds", 1, "--count", 2, "--trial", 1, "--fanouts", "2-2"),
     "samplers.py": ("--graphs", "products@0.002", "--epochs", 1, "--seeds", 1, "--batch-size", 64),
     "roofline.py": ("--scale", 8, "--epochs", 2),
