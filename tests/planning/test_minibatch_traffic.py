@@ -75,7 +75,9 @@ CASES = {
     "a cache of bytes of sparse rows": Case(SPARSE, 2, Sampled(cache="40KiB", partition="hash"), (5, 5)),
     "no hot nodes": Case("products@0.002", 2, Orchestrate(hot_ratio=0), (5, 5)),
     "layer-wise": Case("products@0.002", 2, Sampled(), (1500, 1000), sampler=FASTGCN),
-    "split by LABOR": Case("reddit@0.01", 2, SplitParallel(partition="hash"), (10, 5), 512, sampler=LABOR),
+    "split by LABOR": Case(
+        "reddit@0.01", 2, SplitParallel(partition="hash", partial_sums=False), (10, 5), sampler=LABOR
+    ),
     "one time step": Case("reddit@0.01", 2, Migrate(move_model=True, time_steps=1), (4, 4)),
 }
 
