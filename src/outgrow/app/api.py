@@ -238,7 +238,15 @@ def plan(
 
 
 @check_arguments(unchecked=("graph", "model", "nodes"))
-def predict(graph: Graph, model: Model, nodes: Nodes = None, *, device: str = "auto", workers: int = 1) -> Tensor:
+def predict(
+    graph: Graph,
+    model: Model,
+    nodes: Nodes = None,
+    *,
+    device: str = "auto",
+    workers: int = 1,
+    memory: str | None = None,
+) -> Tensor:
     """Return ``[n, C]`` logits of nodes, each from its full neighbourhood, in bounded memory.
 
     All nodes are computed layer by layer; of some nodes only their neighbourhood is. Degrees are those of the graph,
@@ -253,6 +261,8 @@ def predict(graph: Graph, model: Model, nodes: Nodes = None, *, device: str = "a
         device: What each worker computes on: ``"cpu"``, ``"cuda"`` for a CUDA device of its own, or ``"auto"``.
         workers: Number of worker processes on this host, of which each computes some of the nodes; 1 for this
             process itself.
+        memory: Limit on the memory of a worker, such as ``"2GiB"``, on its GPU if it has one; mapped files do not
+            count. None for half of what is left.
 
     Raises:
         InputError: The graph has no features, the model does not fit them, or it is a link model; there is no such
@@ -260,11 +270,19 @@ def predict(graph: Graph, model: Model, nodes: Nodes = None, *, device: str = "a
             disk is full.
         WorkerError: A worker has died.
     """
-    return compute_logits(make_output_request(graph, model, nodes, device=device, workers=workers))
+    return compute_logits(make_output_request(graph, model, nodes, device=device, workers=workers, memory=memory))
 
 
 @check_arguments(unchecked=("graph", "model", "nodes"))
-def embed(graph: Graph, model: Model, nodes: Nodes = None, *, device: str = "auto", workers: int = 1) -> Tensor:
+def embed(
+    graph: Graph,
+    model: Model,
+    nodes: Nodes = None,
+    *,
+    device: str = "auto",
+    workers: int = 1,
+    memory: str | None = None,
+) -> Tensor:
     """Return ``[n, H]`` embeddings of nodes: the input of the last layer or, if any, of the decoder.
 
     Args:
@@ -273,12 +291,13 @@ def embed(graph: Graph, model: Model, nodes: Nodes = None, *, device: str = "aut
         nodes: ``[n]`` ids in any order, or a ``[V]`` mask; None for all nodes.
         device: What each worker computes on: see `predict`.
         workers: Number of worker processes on this host: see `predict`.
+        memory: Limit on the memory of a worker: see `predict`.
 
     Raises:
         InputError: The graph has no features, or the model does not fit them or has one layer; or see `predict`.
         WorkerError: A worker has died.
     """
-    return compute_embeddings(make_output_request(graph, model, nodes, device=device, workers=workers))
+    return compute_embeddings(make_output_request(graph, model, nodes, device=device, workers=workers, memory=memory))
 
 
 @check_arguments()

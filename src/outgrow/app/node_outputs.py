@@ -14,7 +14,7 @@ from outgrow.app.output_request import OutputRequest, embedding_depth, logit_dep
 from outgrow.app.output_workers import OutputFile, fill_output_files
 from outgrow.engine.shard import FullGraphShard
 from outgrow.inference.chunked import InferenceMemory
-from outgrow.inference.layer_outputs import OutputRows, compute_layer_outputs
+from outgrow.inference.layer_outputs import OutputRows, compute_layer_outputs, limit_inference_memory
 from outgrow.ops import memory_pool
 from outgrow.runtime.distributed.comm import SingleProcessComm
 from outgrow.runtime.distributed.job_files import explain_write_error
@@ -39,7 +39,7 @@ def _compute_answer(request: OutputRequest, depth: int) -> Tensor:
     order = request.nodes.order
     if order is None:
         return table
-    out = allocate_table((len(order), table.shape[1]), table.dtype)
+    out = _allocate_rows(request, (len(order), table.shape[1]), table.dtype)
     return torch.index_select(table, 0, order, out=out)
 
 
@@ -61,10 +61,10 @@ def compute_output_tables(request: OutputRequest, depths: Sequence[int], folder:
     """
     if request.workers.number > 1:
         return _compute_by_workers(request, depths, folder)
-    tables = {depth: allocate_table(request.output_shape(depth), request.model.dtype, folder) for depth in depths}
+    tables = {depth: allocate_table(request, depth, folder) for depth in depths}
     with closing(iterate_outputs(request, depths)) as outputs:
         for depth, first, rows in outputs:
-            if len(rows) == len(tables[depth]) and rows.nbytes <= _table_bytes() and not rows.is_pinned():
+            if len(rows) == len(tables[depth]) and rows.nbytes <= _table_bytes(request) and not rows.is_pinned():
                 # All of them, in memory already: not twice. Pinned memory is no place to keep them.
                 tables[depth] = rows.to(request.model.dtype)
             else:
@@ -81,7 +81,7 @@ def iterate_outputs(request: OutputRequest, depths: Sequence[int]) -> Generator[
     comm = SingleProcessComm()
     comm.device = choose_device(request.workers.device, comm)
     shard = FullGraphShard(graph.topology, comm)
-    memory = InferenceMemory.of_worker(comm)
+    memory = limit_inference_memory(comm, request.memory_limit)
     # The file of the features may be truncated while it is mapped: reading it then raises SIGBUS.
     with explain_bus_errors(), graph.files.check_sizes_on_exit(), model.evaluating():
         model.to(comm.device)
@@ -92,13 +92,19 @@ def iterate_outputs(request: OutputRequest, depths: Sequence[int]) -> Generator[
             memory_pool.release_idle_memory()
 
 
-def allocate_table(shape: tuple[int, int], dtype: torch.dtype, folder: Path | None = None) -> Tensor:
-    """Return a tensor in memory or, if it is larger than that, in a file without a name.
+def allocate_table(request: OutputRequest, depth: int, folder: Path | None = None) -> Tensor:
+    """Return a table for the output of a layer, in memory or, if it is too large for that, in a file without a name.
 
     Raises:
         InputError: The disk is full.
     """
-    if shape[0] * shape[1] * dtype.itemsize <= _table_bytes():
+    return _allocate_rows(request, request.output_shape(depth), request.model.dtype, folder)
+
+
+def _allocate_rows(
+    request: OutputRequest, shape: tuple[int, int], dtype: torch.dtype, folder: Path | None = None
+) -> Tensor:
+    if shape[0] * shape[1] * dtype.itemsize <= _table_bytes(request):
         return torch.empty(shape, dtype=dtype)
     return allocate_mapped_tensor(folder or Path(tempfile.gettempdir()), shape, dtype)
 
@@ -115,9 +121,12 @@ def _compute_by_workers(request: OutputRequest, depths: Sequence[int], folder: P
         fill_output_files(request, files)
         tables = [map_tensor_file(file.path, file.shape, dtype) for file in files]
         # Small ones do not keep their file, which may lie in memory itself.
-        limit = _table_bytes()
+        limit = _table_bytes(request)
         return [table.clone() if table.nbytes <= limit else table for table in tables]
 
 
-def _table_bytes() -> int:
-    return InferenceMemory.of_worker(SingleProcessComm()).table_bytes
+def _table_bytes(request: OutputRequest) -> int:
+    # A limit on a worker that is another process, or on its device, does not bind this one's memory.
+    comm = SingleProcessComm()
+    here = request.workers.number == 1 and choose_device(request.workers.device, comm).type == "cpu"
+    return InferenceMemory.of_worker(comm, request.memory_limit if here else None).table_bytes

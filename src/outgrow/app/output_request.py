@@ -14,6 +14,7 @@ from outgrow.app.compatibility import validate_argument_types, validate_model_fi
 from outgrow.app.runs.data import align_with_model
 from outgrow.app.runs.workers import Workers, resolve_prediction_workers
 from outgrow.core.errors import InputError
+from outgrow.core.memory_limits import parse_bytes, validate_memory_limit
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.conversions import to_node_ids
 from outgrow.nn.model import Model
@@ -76,25 +77,30 @@ class OutputRequest:
         model: The model, on the CPU.
         nodes: The nodes.
         workers: The workers; at most one for each node.
+        memory_limit: Limit on the bytes in the DEVICE tier of a worker; None for what there is.
     """
 
     graph: Graph
     model: Model
     nodes: RequestedNodes
     workers: Workers
+    memory_limit: int | None = None
 
     def output_shape(self, depth: int) -> tuple[int, int]:
         """Return the shape ``(m, O)`` of what the first ``depth`` layers give."""
         return self.nodes.num_computed, self.model.layers_list()[depth - 1].spec.out_features
 
 
-def make_output_request(graph: Graph, model: Model, nodes: Nodes, *, device: str, workers: int) -> OutputRequest:
+def make_output_request(
+    graph: Graph, model: Model, nodes: Nodes, *, device: str, workers: int, memory: str | None = None
+) -> OutputRequest:
     """Check a request; the first layer of the model is made to accept sparse features where these are.
 
     Raises:
-        InputError: The graph has no features, the model does not fit it, there is no such node, or the device or the
-            number of workers is not possible.
+        InputError: The graph has no features, the model does not fit it, there is no such node, or the device, the
+            number of workers or the limit of memory is not possible.
     """
+    validate_memory_limit(memory)
     validate_argument_types(graph, model)
     if graph.features is None:
         raise InputError(
@@ -105,7 +111,8 @@ def make_output_request(graph: Graph, model: Model, nodes: Nodes, *, device: str
     validate_model_fits_graph(graph, model)
     warn_of_unread_weights(graph, model)
     requested = RequestedNodes.from_nodes(nodes, graph.num_nodes)
-    return OutputRequest(graph=graph, model=model, nodes=requested, workers=settings)
+    limit = None if memory is None else parse_bytes(memory)
+    return OutputRequest(graph=graph, model=model, nodes=requested, workers=settings, memory_limit=limit)
 
 
 def embedding_depth(model: Model) -> int:

@@ -17,8 +17,7 @@ from outgrow.core.files import reserve_space
 from outgrow.engine.shard import GraphShard, make_shard
 from outgrow.graph.partition.methods import RangePartitioner
 from outgrow.graph.store.reader import matches_store, open_store, write_store
-from outgrow.inference.chunked import InferenceMemory
-from outgrow.inference.layer_outputs import compute_layer_outputs
+from outgrow.inference.layer_outputs import compute_layer_outputs, limit_inference_memory
 from outgrow.nn.model import Model
 from outgrow.ops.subgraph import are_consecutive
 from outgrow.runtime.storage.row_file import IoPool, RowFile
@@ -75,6 +74,7 @@ class PredictionJob:
         device: Device that workers compute on.
         nodes: ``[m]`` int64, the nodes to compute, ascending; None for all.
         files: Files to fill, by ascending depth.
+        memory_limit: Limit on the bytes in the DEVICE tier of a worker; None for what there is.
     """
 
     store: Path | None
@@ -82,6 +82,7 @@ class PredictionJob:
     device: str
     nodes: Tensor | None
     files: tuple[OutputFile, ...]
+    memory_limit: int | None = None
 
     def __call__(self, context: WorkerContext) -> None:
         """Compute the own nodes, and write their rows to where they belong."""
@@ -100,7 +101,7 @@ class PredictionJob:
             io_pool = IoPool()
             stack.callback(io_pool.close)
             tables = {file.depth: _OpenFile(stack, io_pool, file) for file in self.files}
-            memory = InferenceMemory.of_worker(comm)
+            memory = limit_inference_memory(comm, self.memory_limit)
             for depth, first, rows in compute_layer_outputs(model, graph, shard, depths, nodes, memory):
                 tables[depth].write_outputs(begin + first, rows, memory.chunk_bytes)
 
@@ -132,6 +133,7 @@ def fill_output_files(request: OutputRequest, files: Sequence[OutputFile]) -> No
         device=request.workers.device,
         nodes=request.nodes.distinct,
         files=tuple(files),
+        memory_limit=request.memory_limit,
     )
     run_workers(
         job,

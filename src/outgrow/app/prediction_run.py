@@ -75,7 +75,7 @@ def _compute_rows(
     request: OutputRequest, form: PredictionFormat, depths: list[int], folder: Path
 ) -> Generator[PredictionRows]:
     """Yield rows as this process computes them; of two layers, once the last one is computed."""
-    below = allocate_table(request.output_shape(depths[0]), request.model.dtype, folder) if len(depths) == 2 else None
+    below = allocate_table(request, depths[0], folder) if len(depths) == 2 else None
     with closing(iterate_outputs(request, depths)) as outputs:
         for depth, first, rows in outputs:
             last = first + len(rows)

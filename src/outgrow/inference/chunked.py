@@ -56,11 +56,13 @@ class InferenceMemory(NamedTuple):
         total_bytes: What whole layers may take on the device, if they are computed at once.
         chunk_bytes: Size of a chunk, of which some exist at a time.
         table_bytes: Rows of layers that may be in host memory; others are in files.
+        limit: Limit on the bytes in the worker's DEVICE tier that these are a part of; None for what there is.
     """
 
     total_bytes: int
     chunk_bytes: int
     table_bytes: int
+    limit: int | None = None
 
     @staticmethod
     def of_worker(comm: Comm, limit: int | None = None) -> InferenceMemory:
@@ -78,7 +80,7 @@ class InferenceMemory(NamedTuple):
         total = max(1, round(MEMORY_SHARE * device))
         # On a CPU chunks and tables share this.
         chunk = max(1, min(CHUNK_BYTES, total // (2 * CHUNKS_IN_FLIGHT)))
-        return InferenceMemory(total, chunk, round(MEMORY_SHARE * host / 2))
+        return InferenceMemory(total, chunk, round(MEMORY_SHARE * host / 2), limit)
 
 
 class _Chunk(NamedTuple):

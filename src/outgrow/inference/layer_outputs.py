@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind
 from outgrow.engine.features.assembly import choose_row_source
 from outgrow.engine.features.inputs import ShardInputs, fetch_shard_inputs
@@ -20,8 +21,12 @@ from outgrow.inference.layer_nodes import all_layer_nodes, find_layer_nodes
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.storage.row_file import IoPool
-from outgrow.runtime.system.device import CPU
+from outgrow.runtime.system.device import CPU, used_device_bytes
+
+_LEAST_BYTES = 32 << 20
+"""Memory that chunks are not made for less than: each would have a few nodes."""
 
 
 class OutputRows(NamedTuple):
@@ -36,6 +41,24 @@ class OutputRows(NamedTuple):
     depth: int
     first: int
     rows: Tensor
+
+
+def limit_inference_memory(comm: Comm, limit: int | None) -> InferenceMemory:
+    """Return what an inference may take within a limit on the bytes in a worker's DEVICE tier; None for no limit.
+
+    Raises:
+        InputError: The limit leaves nothing beside what the worker holds already.
+    """
+    if limit is not None:
+        held = used_device_bytes(comm.device)
+        if limit < held + _LEAST_BYTES:
+            raise InputError(
+                "outputs of nodes cannot be computed in so little memory",
+                needed=f"{-(-(held + _LEAST_BYTES) >> 20):,} MiB, of which the worker holds {held >> 20:,} MiB already",
+                got=f"{limit >> 20:,} MiB",
+                repair="give a larger memory, or leave it out",
+            )
+    return InferenceMemory.of_worker(comm, limit)
 
 
 def compute_layer_outputs(
@@ -63,7 +86,7 @@ def compute_layer_outputs(
         yield from _compute_whole_layers(model, graph.features, shard, depths, memory)
         return
     with closing(IoPool()) as io_pool:
-        features = choose_row_source(graph.features, find_feature_file(graph), lambda: io_pool)
+        features = choose_row_source(graph.features, find_feature_file(graph), lambda: io_pool, memory.limit)
         for depth in depths:
             layers = model.layers_list()[:depth]
             sets = all_layer_nodes(shard, layers) if nodes is None else find_layer_nodes(shard, layers, nodes)

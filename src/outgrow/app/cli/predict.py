@@ -47,6 +47,13 @@ def predict(
             "one worker, else cpu."
         ),
     ] = "auto",
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Most memory of one worker, such as 2GiB, on its GPU if it has one; mapped files do not count.",
+            show_default="half of what is left",
+        ),
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
 ) -> None:
     """Write what the best model of a run says of every node, or of some.
@@ -81,7 +88,7 @@ def predict(
         directory = RunDirectory.open(run)
         loaded, model, form = _load_best_model(directory, what, graph, data_dir)
         ids = None if nodes is None else read_nodes(nodes)
-        request = make_output_request(loaded, model, ids, device=device, workers=workers)
+        request = make_output_request(loaded, model, ids, device=device, workers=workers, memory=memory)
         write_prediction_file(request, form, out)
     print(f"{what} of {request.nodes.num_rows:,} nodes written to {out}", file=sys.stderr)
 
