@@ -56,6 +56,7 @@ def _trained(store: Path, options: argparse.Namespace, workers: int) -> dict[str
     # METIS would need more memory than there is.
     ahead = ("--set", "prefetch=1", "--set", "sampling_threads=1", "--strategy", "sampled", "--set", "partition=fennel")
     loop = ("--epochs", str(options.epochs), "--set", f"eval={options.eval}", "--workers", str(workers))
+    loop += ("--memory", options.worker_memory) if options.worker_memory else ()
     found, seconds, group = _capped(["train", str(store), *MODEL, *ahead, *loop, "--out", str(out)], options)
     if found:
         return {"what": "train", "workers": workers, "failed": found}
@@ -99,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--graph", default="papers100M@0.05")
     add("--folder", type=Path, required=True, help="folder on a disk, where the store is made unless it is there")
     add("--memory-gib", type=float, default=2.0)
+    add("--worker-memory", help="limit of memory that each worker is given, such as 800MiB")
     add("--workers", type=int, nargs="+", default=[1, 2])
     add("--epochs", type=int, default=1)
     add("--eval", default="exact")
