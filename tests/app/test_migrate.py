@@ -81,7 +81,7 @@ def test_a_run_without_journeys_leaves_no_hints(outgrow: Command, npz: Path) -> 
     ("options", "said"),
     [
         (("--memory", "1GiB"), "memory"),
-        (("--set", "cache=0.1"), "unknown option 'cache'"),
+        (("--set", "cache=2"), "a cache cannot hold"),
         (("--set", "time_steps=0"), "time_steps"),
         (("--set", "move_model=perhaps"), "move_model"),
         (("--set", "time_steps=2"), "add move_model=true"),

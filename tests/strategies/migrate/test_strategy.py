@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import chain, repeat
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +23,6 @@ from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.nn import GCN, Dot
 from outgrow.nn.tasks import SingleLabel
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Execution, Problem, Strategy
 from outgrow.strategies.migrate import strategy as migrate
 from outgrow.strategies.migrate.schedule import TimeStepMerger
@@ -324,49 +321,3 @@ def test_a_model_of_links_is_refused() -> None:
     Migrate().validate_model(nodes)
     with pytest.raises(InputError, match="migrate cannot train a model of links"):
         Migrate().validate_model(nodes.with_decoder(Dot()))
-
-
-def cached_run(options: Migrate, epoch: int = 1) -> tuple[list[float], Counter[str]]:
-    """Losses of an epoch, and what all workers have counted of rows."""
-
-    def run(place: WorkerContext) -> tuple[list[float], dict[str, int]]:
-        found = gradients(problem_of(place.comm), options, epoch)[0]
-        return found, dict(place.comm.ledger.counters)
-
-    results = run_in_threads(run, WORKERS, hosts=WORKERS)
-    return results[0][0], sum((Counter(counts) for _, counts in results), Counter())
-
-
-@pytest.mark.parametrize("by", ["degree", "presampling"])
-@pytest.mark.parametrize("pregather", [True, False])
-def test_a_cache_serves_all_time_steps(pregather: bool, by: str) -> None:
-    """Losses stay, and rows that are in the cache are not fetched."""
-    plain = Migrate(move_model=True, merge=False, pregather=pregather)
-    losses_without, without = cached_run(plain)
-    losses_with, with_cache = cached_run(replace(plain, cache=0.3, cache_by=by))
-    assert losses_with == losses_without
-    assert with_cache["cache_hits"] > 0
-    assert with_cache["remote_rows"] == without["remote_rows"] - with_cache["cache_hits"] == with_cache["cache_misses"]
-
-
-@pytest.mark.parametrize("time_steps", [1, 3])
-def test_presampling_sees_the_rows_of_all_time_steps(time_steps: int) -> None:
-    """A cache for all of them misses nothing in the epoch itself, whose seeds are not only the worker's own."""
-    options = Migrate(move_model=True, time_steps=time_steps, cache=1.0, cache_by="presampling")
-    counted = cached_run(options, epoch=0)[1]
-    assert counted["cache_hits"] > 0 == counted["cache_misses"]
-    assert cached_run(options, epoch=1)[1]["cache_misses"] > 0
-
-
-def test_a_cache_on_one_host_is_refused() -> None:
-    for workers in (1, 3):
-        with pytest.raises(InputError, match="one host has no rows of others"):
-            Migrate(cache=0.1).validate_workers(workers, 1)
-    Migrate(cache=0.1).validate_workers(2, 2)
-    Migrate().validate_workers(1, 1)
-
-
-@pytest.mark.parametrize("options", [{"cache": 1.5}, {"cache_by": "size"}, {"cache_scope": "rack"}])
-def test_wrong_options_of_a_cache(options: dict[str, Any]) -> None:
-    with pytest.raises(InputError):
-        Migrate(**options)

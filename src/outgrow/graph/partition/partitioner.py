@@ -72,7 +72,7 @@ class Partitioner(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeedBalancingPartitioner(Partitioner):
+class SeedBalancingPartitioner(Partitioner, ABC):
     """A method that can balance nodes to train on, as mini-batches need.
 
     Attributes:
