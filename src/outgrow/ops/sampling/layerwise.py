@@ -7,7 +7,8 @@ the kept edges is, on average, that over all. Chen, Ma, Xiao: FastGCN: fast lear
 networks via importance sampling, ICLR 2018, section 3.1.
 
 Unlike in the paper, the edge of a node to itself is always kept, as one edge: its source is a row of the block
-whatever was drawn. Letters: ``V`` nodes, ``E`` edges, ``s`` distinct nodes that were drawn.
+whatever was drawn. A node whose out-edges all have weight 0 is never drawn. Letters: ``V`` nodes, ``E`` edges,
+``s`` distinct nodes that were drawn.
 """
 
 from __future__ import annotations
