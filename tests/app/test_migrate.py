@@ -80,7 +80,7 @@ def test_a_run_without_journeys_leaves_no_hints(outgrow: Command, npz: Path) -> 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--memory", "1GiB"), "memory"),
+        (("--memory", "1MiB"), "memory"),
         (("--set", "cache=2"), "a cache cannot hold"),
         (("--set", "time_steps=0"), "time_steps"),
         (("--set", "move_model=perhaps"), "move_model"),

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -19,9 +20,12 @@ from outgrow.app.model_registry import build_model
 from outgrow.app.runs.directory import RunDirectory
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.reader import write_store
+from outgrow.inference.chunked import InferenceMemory
 from outgrow.nn.model import Model
+from outgrow.runtime.distributed import launch
 from outgrow.runtime.system.process_memory import PeakMemorySampler, resident_bytes
 from support import random_topology, whole_blocks
+from thread_group import launch_in_threads
 
 NAMES = ("ash", "birch", "cedar", "date palm")
 MIB = 1 << 20
@@ -225,3 +229,26 @@ def test_features_larger_than_memory_stay_on_disk(outgrow: Command, tmp_path: Pa
         result = outgrow("predict", "run", "--graph", "big.store", "--out", name, "--what", "embeddings")
     assert result.code == 0, result.err
     assert memory.peak_bytes - before < 100 * MIB
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_limit_of_memory_is_kept_to(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What chunks and tables may take is a part of what the limit leaves; the outputs stay."""
+    monkeypatch.setattr(launch, "run_workers", launch_in_threads)
+    graph = og.load("products@0.002")
+    torch.manual_seed(0)
+    model = og.nn.SAGE(graph.num_features, 8, graph.num_classes).double()
+    every, seen = og.predict(graph, model), list[InferenceMemory]()
+
+    def noted(comm: Any, limit: int | None = None) -> InferenceMemory:
+        seen.append(right(comm, limit))
+        return seen[-1]
+
+    right = InferenceMemory.of_worker
+    limit = resident_bytes() + 64 * MIB
+    with patch.object(InferenceMemory, "of_worker", noted):
+        found = og.predict(graph, model, workers=workers, memory=f"{limit}B")
+    torch.testing.assert_close(found, every, rtol=1e-10, atol=1e-10)
+    limited = [memory for memory in seen if memory.limit is not None]
+    assert len(limited) >= workers
+    assert all(memory.total_bytes <= 64 * MIB and memory.chunk_bytes <= 8 * MIB for memory in limited)

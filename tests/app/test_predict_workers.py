@@ -328,26 +328,3 @@ def test_on_a_device(scarce: bool) -> None:
         found = og.predict(graph, model, device="cuda")
     assert not found.is_cuda
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_limit_of_memory_is_kept_to(workers: int) -> None:
-    """What chunks and tables may take is a part of what the limit leaves; the outputs stay."""
-    graph = og.load("products@0.002")
-    torch.manual_seed(0)
-    model = og.nn.SAGE(graph.num_features, 8, graph.num_classes).double()
-    every, seen = og.predict(graph, model), list[InferenceMemory]()
-
-    def noted(comm: Any, limit: int | None = None) -> InferenceMemory:
-        seen.append(right(comm, limit))
-        return seen[-1]
-
-    right = InferenceMemory.of_worker
-    limit = resident_bytes() + 64 * MIB
-    with patch.object(InferenceMemory, "of_worker", noted):
-        found = og.predict(graph, model, workers=workers, memory=f"{limit}B")
-    torch.testing.assert_close(found, every, rtol=1e-10, atol=1e-10)
-    limited = [memory for memory in seen if memory.limit is not None]
-    assert len(limited) >= workers
-    assert all(memory.total_bytes <= 32 * MIB and memory.chunk_bytes <= 4 * MIB for memory in limited)

@@ -153,7 +153,7 @@ def chunks_have_no_self_loops() -> Iterator[Hits]:
         hits.note(layer.spec.self_loops)
         return topology
 
-    with patch.object(chunked, "layer_topology", plain):
+    with patch.object(chunked, "sampling_view", plain):
         yield hits
 
 

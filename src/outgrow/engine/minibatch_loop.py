@@ -24,7 +24,7 @@ from outgrow.engine.features.remote import RemoteFeatureStore
 from outgrow.engine.features.store import FeatureRequest
 from outgrow.engine.model_migration import MicroBatchPlan, send_model
 from outgrow.engine.prefetch import BackgroundWorker, prefetch_results
-from outgrow.engine.shard import layer_topology
+from outgrow.engine.shard import sampling_view
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features
@@ -63,7 +63,7 @@ class PrefetchConfig(NamedTuple):
 def make_sampler(topology: Topology, model: Model, batches: BatchConfig, seed: int) -> NeighborSampler:
     """Return the sampler of a model's batches."""
     layers = model.layers_list()
-    views = [layer_topology(topology, layer) for layer in layers]
+    views = [sampling_view(topology, layer) for layer in layers]
     return NeighborSampler(views, batches.fanout_per_hop(len(layers)), seed, **batches.sampling_options)
 
 

@@ -20,7 +20,7 @@ from outgrow.engine.row_exchange import RowFetchPlan
 from outgrow.graph.halo import LocalGraph, build_local_graph
 from outgrow.graph.partition.partition_cache import load_or_make_partition
 from outgrow.graph.partition.partitioner import Partitioner
-from outgrow.graph.topology import Topology
+from outgrow.graph.topology import GraphView, Topology
 from outgrow.nn.layer import Features, Layer
 from outgrow.ops.sparse import index_rows, slice_rows
 from outgrow.ops.subgraph import are_consecutive
@@ -270,3 +270,8 @@ def make_shard(
 def layer_topology(topology: Topology, layer: Layer) -> Topology:
     """Return the graph as a layer needs it: as it is, or with one self-loop per node."""
     return topology.view(self_loops=layer.spec.self_loops)
+
+
+def sampling_view(topology: Topology, layer: Layer) -> GraphView:
+    """Return the graph as a layer needs it, for samplers: self-loops are added to what is drawn."""
+    return topology.sampling_view(self_loops=layer.spec.self_loops)

@@ -64,10 +64,29 @@ class Topology:
         """Return the graph with exactly one self-loop per node, or unchanged."""
         return self.with_self_loops if self_loops else self
 
+    def sampling_view(self, *, self_loops: bool) -> GraphView:
+        """Return the graph with exactly one self-loop per node, or unchanged, for samplers of mini-batches."""
+        return self._self_loop_view if self_loops else self
+
     @cached_property
-    def with_self_loops(self) -> SelfLoopView:
-        """The graph with exactly one self-loop per node."""
+    def _self_loop_view(self) -> SelfLoopView:
         return SelfLoopView(self)
+
+    @cached_property
+    def with_self_loops(self) -> Topology:
+        """The graph with exactly one self-loop per node, at the end of its row.
+
+        An existing self-loop keeps its weight, of several the last; an added one has weight 1, as published for GCN
+        and as in PyG's ``add_remaining_self_loops``. If edges have relations, that of every such loop is -1.
+        """
+        indptr, indices, weight = replace_self_loops(self.indptr, self.indices, self.weight)
+        relation = None
+        if self.relation is not None:
+            # The same pass moves relations as if they were weights; the loops then get -1.
+            *_, relation = replace_self_loops(self.indptr, self.indices, self.relation)
+            assert relation is not None
+            relation[indptr[1:] - 1] = -1
+        return Topology(indptr=indptr, indices=indices, relation=relation, weight=weight)
 
     @cached_property
     def block(self) -> Block:
@@ -92,24 +111,15 @@ class Topology:
         return self.block.slice_destinations(first, last)
 
 
-class SelfLoopView(Topology):
-    """The graph with exactly one self-loop per node, at the end of its row. Final.
-
-    An existing self-loop keeps its weight, of several the last; an added one has weight 1, as published for GCN
-    and as in PyG's ``add_remaining_self_loops``. If edges have relations, that of every such loop is -1.
-
-    ``indptr``, ``indices``, ``relation`` and ``weight`` are made when they are first read, as a second copy of the
-    graph. What samplers of mini-batches need is there without them.
+class SelfLoopView:
+    """The graph with exactly one self-loop per node, as `Topology.with_self_loops`, without the edges in memory. Final.
 
     Args:
         graph: The graph.
     """
 
     def __init__(self, graph: Topology) -> None:
-        # Not by the constructor of the base class, which sets the arrays; attributes of a frozen class are set so.
-        object.__setattr__(self, "graph", graph)
-
-    graph: Topology
+        self.graph = graph
 
     @cached_property
     def given_loops(self) -> GivenLoops:
@@ -136,32 +146,6 @@ class SelfLoopView(Topology):
         given = torch.bincount(as_tensor(self.given_loops.nodes), minlength=graph.num_nodes)
         return graph.degree + 1 - given
 
-    @cached_property
-    def _copy(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        return replace_self_loops(self.graph.indptr, self.graph.indices, self.graph.weight)
 
-    @property
-    def indptr(self) -> Tensor:
-        """``[V + 1]`` int64."""
-        return self._copy[0]
-
-    @property
-    def indices(self) -> Tensor:
-        """``[E]`` int32 or int64."""
-        return self._copy[1]
-
-    @property
-    def weight(self) -> Tensor | None:
-        """``[E]`` float32; None if all weights are 1."""
-        return None if self.graph.weight is None else self._copy[2]
-
-    @cached_property
-    def relation(self) -> Tensor | None:
-        """``[E]`` integer; None if edges have no type."""
-        if self.graph.relation is None:
-            return None
-        # The same pass moves relations as if they were weights; the loops then get -1.
-        indptr, _, relation = replace_self_loops(self.graph.indptr, self.graph.indices, self.graph.relation)
-        assert relation is not None
-        relation[indptr[1:] - 1] = -1
-        return relation
+GraphView = Topology | SelfLoopView
+"""A graph as a sampler uses it: as it is, or with self-loops."""

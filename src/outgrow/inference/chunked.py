@@ -26,7 +26,7 @@ from outgrow.engine.features.store import FeatureRequest, FeatureStore
 from outgrow.engine.features.stored_rows import StoredRows
 from outgrow.engine.inference import chunk_ranges, temporary_bytes
 from outgrow.engine.prefetch import prefetch_results
-from outgrow.engine.shard import GraphShard, layer_topology
+from outgrow.engine.shard import GraphShard, sampling_view
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.inference.layer_nodes import LayerNodes, count_in_edges
 from outgrow.inference.padding import empty_output, pad_to_longest
@@ -122,7 +122,7 @@ class ChunkedInference:
         self._layers = model.layers_list()[: len(nodes.outputs)]
         self._nodes = nodes
         self._memory = memory
-        views = [layer_topology(self._shard.topology, layer) for layer in self._layers]
+        views = [sampling_view(self._shard.topology, layer) for layer in self._layers]
         self._sampler = NeighborSampler(views, (_ALL_NEIGHBORS,) * len(views), seed=0)
 
     @torch.no_grad()

@@ -20,7 +20,7 @@ from outgrow.graph.partition.metis import run_metis
 from outgrow.graph.partition.partition import Partition
 from outgrow.graph.partition.partitioner import Array, Partitioner, fill_empty_parts
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
-from outgrow.graph.topology import Topology
+from outgrow.graph.topology import GraphView, Topology
 from outgrow.ops.backend import as_numpy
 
 
@@ -71,7 +71,7 @@ def presample_weights(sampler: NeighborSampler, epoch: int, batches: Sequence[Te
     return weights
 
 
-def sampling_signature(views: Sequence[Topology], nodes: Tensor, *about: object) -> str:
+def sampling_signature(views: Sequence[GraphView], nodes: Tensor, *about: object) -> str:
     """Return a name for how batches are sampled: equal for equal training nodes, layers and options.
 
     Args:

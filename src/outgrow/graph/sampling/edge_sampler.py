@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
-from outgrow.graph.topology import SelfLoopView, Topology
+from outgrow.graph.topology import GraphView, SelfLoopView, Topology
 from outgrow.ops.backend import as_numpy
 from outgrow.ops.memory_pool import ArrayPool
 from outgrow.ops.sampling.bitset import WORD_BITS, Bits
@@ -86,8 +86,7 @@ class EdgeSampler:
             weights that are missing, negative or not finite.
     """
 
-    def __init__(self, view: Topology, fanout: Fanout, *, weighted: bool = False, sampler: str = NEIGHBOR) -> None:
-        self.view = view
+    def __init__(self, view: GraphView, fanout: Fanout, *, weighted: bool = False, sampler: str = NEIGHBOR) -> None:
         self.weighted = weighted
         validate_choice("sampler", sampler, dict.fromkeys(SAMPLERS))
         _require_fanout(fanout)
@@ -95,8 +94,14 @@ class EdgeSampler:
         self.sampler = NEIGHBOR if fanout == -1 else sampler
         # Draws that do not depend on edges need only the number of edges of a row: no copy of the graph is made.
         by_number = isinstance(fanout, int) and self.sampler in (NEIGHBOR, WITH_REPLACEMENT) and not weighted
-        self.unmade = view if isinstance(view, SelfLoopView) and by_number and view.graph.relation is None else None
-        held = view if self.unmade is None else self.unmade.graph
+        self.unmade: SelfLoopView | None = None
+        if not isinstance(view, SelfLoopView):
+            held = view
+        elif by_number and view.graph.relation is None:
+            self.unmade, held = view, view.graph
+        else:
+            held = view.graph.with_self_loops
+        self.view: Topology = held
         self.indptr = as_numpy(held.indptr)
         self.indices = as_numpy(held.indices)
         self.relation = None if held.relation is None else as_numpy(held.relation)

@@ -11,7 +11,7 @@ from torch import Tensor
 from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, EdgeSampler, Fanout, SampledEdges
-from outgrow.graph.topology import Topology
+from outgrow.graph.topology import GraphView
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.memory_pool import ArrayPool
 from outgrow.ops.rng import NEIGHBOURS, fold_in
@@ -51,7 +51,7 @@ class LayerSampling:
 
     def __init__(
         self,
-        views: Sequence[Topology],
+        views: Sequence[GraphView],
         fanout: Sequence[Fanout],
         seed: int,
         *,
@@ -167,7 +167,7 @@ def invalid_seed_error(node: int, position: int, num_nodes: int) -> InputError:
     )
 
 
-def _require_views(views: Sequence[Topology], fanout: Sequence[Fanout]) -> None:
+def _require_views(views: Sequence[GraphView], fanout: Sequence[Fanout]) -> None:
     if not views or len(fanout) != len(views):
         raise InputError(
             "the fan-outs do not fit the model",

@@ -18,7 +18,7 @@ from torch import Tensor
 from outgrow.core.block import Block
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, Fanout, SampledEdges
 from outgrow.graph.sampling.layer_sampling import LARGEST, LayerSampling, invalid_seed_error
-from outgrow.graph.topology import Topology
+from outgrow.graph.topology import GraphView
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.memory_pool import ArrayPool
 from outgrow.ops.sampling.bitset import empty_bitset
@@ -44,7 +44,7 @@ class NeighborSampler:
 
     def __init__(
         self,
-        views: Sequence[Topology],
+        views: Sequence[GraphView],
         fanout: Sequence[Fanout],
         seed: int,
         *,
@@ -95,7 +95,7 @@ class NeighborSampler:
 
     def _make_blocks(self, layers: Sequence[int], hops: Sequence[_SampledHop], nodes: Ids) -> list[Block]:
         node_ids = as_tensor(nodes)
-        degrees = dict[Topology, Tensor]()
+        degrees = dict[GraphView, Tensor]()
         blocks = []
         for layer, hop in zip(layers, hops, strict=True):
             view = self.sampling.views[layer]

@@ -89,7 +89,7 @@ class CountedGraph:
         if presampled is not None:
             views, batches = presampled
             found: Partitioner = make_presampled_partition(
-                [topology.view(self_loops=looped) for looped in views], train, batches
+                [topology.sampling_view(self_loops=looped) for looped in views], train, batches
             )
         else:
             # As `Strategy.partition_method`, or what is counted would not be what is trained.

@@ -56,7 +56,7 @@ class SampledBatches:
         self.row_entries = _count_row_entries(graph)
         self.parts = parts
         self.spec = spec
-        views = [topology.view(self_loops=looped) for looped in spec.views]
+        views = [topology.sampling_view(self_loops=looped) for looped in spec.views]
         hops = spec.batches.fanout_per_hop(len(views))
         self.epoch_seeds = cache(self._draw_epoch_seeds)
         self.sampler = NeighborSampler(views, hops, spec.seed, **spec.batches.sampling_options)

@@ -22,7 +22,7 @@ from outgrow.core.timeline import Timeline
 from outgrow.ops.memory_pool import pooled_empty
 from outgrow.runtime.distributed.async_exchange import AsyncAllToAll, SplitSizes, communication_errors
 from outgrow.runtime.distributed.async_exchange import CommunicationError as CommunicationError
-from outgrow.runtime.distributed.serialization import deserialize, serialize
+from outgrow.runtime.distributed.serialization import deserialize, split_bytes, to_byte_tensor
 
 # Of the 31-bit tags a communicator uses the lower half, and background ones parts of the upper: messages never mix.
 _TAGS = 1 << 30
@@ -249,7 +249,7 @@ class ProcessGroupComm(Comm):
         rows = rows.contiguous()
         out = pooled_empty((sum(split_sizes.receive), *rows.shape[1:]), rows)
         outgoing, incoming = (
-            _split_bytes(part, sizes) for part, sizes in ((rows, split_sizes.send), (out, split_sizes.receive))
+            split_bytes(part, sizes) for part, sizes in ((rows, split_sizes.send), (out, split_sizes.receive))
         )
         self._tag = (self._tag + 1) % self._num_tags
         tag = self._first_tag + self._tag
@@ -277,7 +277,7 @@ class ProcessGroupComm(Comm):
 
     def broadcast(self, value: Any, kind: Kind = Kind.METRICS, *, root: int = 0) -> Any:
         """Broadcast the pickled object; its length first, so that receivers can allocate."""
-        data = _to_byte_tensor(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
+        data = to_byte_tensor(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
         length = torch.tensor([len(data)])
         with communication_errors():
             self._dist.broadcast(length, root)
@@ -291,7 +291,7 @@ class ProcessGroupComm(Comm):
 
     def all_gather_object(self, value: Any) -> list[Any]:
         """Gather the pickled objects, padded to the longest: all-gather needs equal shapes."""
-        data = _to_byte_tensor(value)
+        data = to_byte_tensor(value)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         with communication_errors():
             self._dist.all_gather(lengths, torch.tensor([len(data)]))
@@ -344,14 +344,3 @@ def _post_operations(operations: list[dist.P2POp], *, batched: bool) -> list[Any
     if batched:
         return dist.batch_isend_irecv(operations) if operations else []
     return [call.op(call.tensor, call.peer, call.group, call.tag) for call in operations]
-
-
-def _split_bytes(rows: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
-    """View each worker's rows as bytes, so that the backend need not support their dtype."""
-    row_bytes = rows[:1].nbytes
-    flat = rows.view(-1).view(torch.uint8) if rows.numel() else rows.new_empty(0, dtype=torch.uint8)
-    return list(torch.split(flat, [size * row_bytes for size in sizes]))
-
-
-def _to_byte_tensor(value: Any) -> Tensor:
-    return torch.frombuffer(bytearray(serialize(value)), dtype=torch.uint8)

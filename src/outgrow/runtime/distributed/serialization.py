@@ -1,4 +1,4 @@
-"""Pickling of objects that are sent to other workers.
+"""Bytes of what is sent to other workers: pickled objects, and rows.
 
 A tensor is packed as its own elements, without the rest of its storage: equal objects have equal bytes in
 every process, and a view does not include its base tensor.
@@ -19,6 +19,18 @@ def serialize(value: object) -> bytes:
     whole = io.BytesIO()
     _TensorPickler(whole).dump(value)
     return whole.getvalue()
+
+
+def to_byte_tensor(value: object) -> Tensor:
+    """Return ``[n]`` uint8: the pickled object."""
+    return torch.frombuffer(bytearray(serialize(value)), dtype=torch.uint8)
+
+
+def split_bytes(rows: Tensor, sizes: tuple[int, ...]) -> list[Tensor]:
+    """View each worker's rows as bytes, so that the backend need not support their dtype."""
+    row_bytes = rows[:1].nbytes
+    flat = rows.view(-1).view(torch.uint8) if rows.numel() else rows.new_empty(0, dtype=torch.uint8)
+    return list(torch.split(flat, [size * row_bytes for size in sizes]))
 
 
 def deserialize(data: Any) -> Any:

@@ -20,7 +20,7 @@ from outgrow.core.block import Block
 from outgrow.core.ledger import Kind
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, Fanout, SampledEdges
 from outgrow.graph.sampling.layer_sampling import LARGEST, LayerSampling, invalid_seed_error
-from outgrow.graph.topology import Topology
+from outgrow.graph.topology import GraphView
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.sampling.bitset import empty_bitset
 from outgrow.ops.sampling.renumber import (
@@ -97,7 +97,7 @@ class SplitSampler:
 
     def __init__(
         self,
-        views: Sequence[Topology],
+        views: Sequence[GraphView],
         fanout: Sequence[Fanout],
         seed: int,
         *,

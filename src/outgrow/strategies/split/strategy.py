@@ -28,13 +28,13 @@ from outgrow.engine.features.cache import compute_hotness, hottest_owned, valida
 from outgrow.engine.features.remote import input_dtype
 from outgrow.engine.features.store import FeatureRequest, FeatureStore
 from outgrow.engine.prefetch import BackgroundWorker
-from outgrow.engine.shard import PartitionShard, layer_topology
+from outgrow.engine.shard import PartitionShard, sampling_view
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.graph.partition.partitioner import Partitioner
 from outgrow.graph.partition.presampled import PresampledMetis, presample_weights, sampling_signature
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
-from outgrow.graph.topology import Topology
+from outgrow.graph.topology import GraphView
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model, layer_key
 from outgrow.ops import memory_pool
@@ -108,7 +108,7 @@ class SplitParallel(Strategy):
         """Return the partitioner, which depends on the batches if it presamples."""
         if self.partition != PRESAMPLED_PARTITION:
             return super().partition_method(graph, model, batches)
-        views = [layer_topology(graph.topology, layer) for layer in model.layers_list()]
+        views = [sampling_view(graph.topology, layer) for layer in model.layers_list()]
         return make_presampled_partition(views, graph.split.train, batches)
 
     def prepare(self, problem: Problem) -> Execution:
@@ -164,7 +164,7 @@ class _SplitExecution:
         self.lanes = [
             _SamplingLane(
                 SplitSampler(
-                    [layer_topology(topology, layer) for layer in layers],
+                    [sampling_view(topology, layer) for layer in layers],
                     problem.batches.fanout_per_hop(len(layers)),
                     problem.seed,
                     owner=self.shard.owner if isinstance(self.shard, PartitionShard) else None,
@@ -285,7 +285,7 @@ def _row_cost(model: Model, index: int, feature_dtype: torch.dtype) -> RowBytes:
     return RowBytes(dtype=dtype, columns=widths.source[0] * widths.source[1], has_gradient=not raw)
 
 
-def make_presampled_partition(views: Sequence[Topology], nodes: Tensor, batches: BatchConfig) -> PresampledMetis:
+def make_presampled_partition(views: Sequence[GraphView], nodes: Tensor, batches: BatchConfig) -> PresampledMetis:
     """Return METIS balanced by seeds and by the in-edges of an epoch that is sampled first and not trained.
 
     Args:
