@@ -38,8 +38,10 @@ class Mutant(NamedTuple):
 def list_mutants() -> list[Mutant]:
     """All mutants, suite by suite."""
     from layer_mutants import MUTANTS as LAYERS
+    from tests.app.test_predict_workers import MUTANTS as PREDICTIONS
     from tests.core.test_files import MUTANTS as WRITES
     from tests.fuzz.broken_readers import MUTANTS as READERS
+    from tests.graph.sampling.test_self_loops import MUTANTS as SELF_LOOPS
 
     from promises import MUTANTS as PROMISES
     from suites.disagreements import MUTANTS as DISAGREEMENTS
@@ -56,6 +58,10 @@ def list_mutants() -> list[Mutant]:
         "suites/test_links.py::test_a_mutant_is_found": {name: (each.__doc__, each) for name, each in LINKS.items()},
         "suites/test_evaluation.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in EVALUATIONS.items()
+        },
+        "app/test_predict_workers.py::test_a_mutant_is_found": PREDICTIONS,
+        "graph/sampling/test_self_loops.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in SELF_LOOPS.items()
         },
         "suites/test_leaks.py::test_a_leak_is_noticed": {name: (each.__doc__, each) for name, each in LEAKS.items()},
         "suites/test_disagreements.py::test_a_mutant_is_found": {

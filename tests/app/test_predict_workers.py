@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -302,20 +302,25 @@ def test_outputs_larger_than_memory_go_to_the_disk(
     assert memory.peak_bytes - before < 100 * MIB  # the outputs are 137 MiB
 
 
+MUTANTS: dict[str, tuple[str, Callable[[], AbstractContextManager[object]]]] = {
+    "workers_begin_with_the_first_row": (
+        "Every worker writes its rows from the first one of the file on.",
+        lambda: patch.object(PredictionJob, "_find_first_row", lambda self, shard: 0),
+    ),
+    "rows_are_not_put_in_order": (
+        "Each row of the answer is the first one that was computed.",
+        lambda: patch.object(torch, "index_select", lambda table, axis, order, out: out.copy_(table[:1])),
+    ),
+}
+
+
 @pytest.mark.mutant
 @pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize(
-    ("owner", "name", "other"),
-    [
-        (PredictionJob, "_find_first_row", lambda self, shard: 0),
-        (torch, "index_select", lambda table, axis, order, out: out.copy_(table[:1])),
-    ],
-    ids=["every worker begins with the first row", "rows are not put in order"],
-)
-def test_mutants_are_found(owner: Any, name: str, other: Any) -> None:
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found(name: str) -> None:
     graph, model, nodes = graph_of(CASES[0]), model_of(CASES[0]), [39, 3, 3]
     expected = og.predict(graph, model)[nodes]
-    with patch.object(owner, name, other):
+    with MUTANTS[name][1]():
         assert not torch.allclose(og.predict(graph, model, nodes, workers=2), expected)
 
 

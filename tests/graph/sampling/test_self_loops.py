@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 
+from outgrow.graph.sampling import edge_sampler
 from outgrow.graph.sampling.edge_sampler import FASTGCN, NEIGHBOR, SAMPLERS, WITH_REPLACEMENT
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
+from outgrow.graph.topology import GraphView, Topology
+from outgrow.ops.sampling.self_loops import ADDED, GivenLoops
 from support import topology_of
+
+SEEDS = torch.tensor([3, 0, 12, 11])
+
+
+def some_graph() -> Topology:
+    """Weighted, with parallel edges and self-loops, several of one node."""
+    generator = torch.Generator().manual_seed(1)
+    edges = [(int(u), int(v)) for u, v in torch.randint(0, 12, (60, 2), generator=generator)]
+    graph = topology_of(13, [*edges, (3, 3), (3, 3), (11, 11)])
+    return replace(graph, weight=torch.rand(graph.num_edges, generator=generator) + 0.5)
+
+
+def drawn(view: GraphView, sampler: str, *, weighted: bool) -> list[dict[str, Any]]:
+    """What the blocks of a batch hold."""
+    blocks = NeighborSampler([view, view], [3, -1], 7, weighted=weighted, sampler=sampler).sample_blocks(SEEDS, 1, 2)
+    return [
+        {name: None if value is None else value.tolist() for name, value in values.items()}
+        for values in (
+            {
+                "src_nodes": block.src_nodes,
+                "edge_ids": block.edge_ids,
+                "sample_weight": block.sample_weight,
+                "indices": block.edges.indices,
+                "weight": block.edges.weight,
+            }
+            for block in blocks
+        )
+    ]
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -18,32 +54,52 @@ def test_self_loops_take_no_copy_of_the_graph(sampler: str, weighted: bool) -> N
     """Where draws do not depend on the edges. The blocks are those of a graph that holds the loops."""
     if weighted and sampler == FASTGCN:
         return
-    generator = torch.Generator().manual_seed(1)
-    edges = [(int(u), int(v)) for u, v in torch.randint(0, 12, (60, 2), generator=generator)]
-    edges += [(3, 3), (3, 3), (11, 11)]
-    graph = topology_of(13, edges)
-    graph = replace(graph, weight=torch.rand(graph.num_edges, generator=generator) + 0.5)
+    graph = some_graph()
     view = graph.sampling_view(self_loops=True)
-    blocks = NeighborSampler([view, view], [3, -1], 7, weighted=weighted, sampler=sampler).sample_blocks(
-        torch.tensor([3, 0, 12, 11]), 1, 2
-    )
+    found = drawn(view, sampler, weighted=weighted)
     by_number = sampler in (NEIGHBOR, WITH_REPLACEMENT) and not weighted
     assert ("with_self_loops" in vars(graph)) == (not by_number)
     held = graph.with_self_loops
     assert view.num_edges == held.num_edges
     assert view.degree.tolist() == pytest.approx(held.degree.tolist(), rel=1e-12)
-    expected = NeighborSampler([held, held], [3, -1], 7, weighted=weighted, sampler=sampler).sample_blocks(
-        torch.tensor([3, 0, 12, 11]), 1, 2
-    )
-    for mine, theirs in zip(blocks, expected, strict=True):
-        assert torch.equal(mine.src_nodes, theirs.src_nodes)
-        assert mine.edge_ids is not None
-        assert theirs.edge_ids is not None
-        assert torch.equal(mine.edge_ids, theirs.edge_ids)
-        assert (mine.sample_weight is None) == (theirs.sample_weight is None)
-        if mine.sample_weight is not None and theirs.sample_weight is not None:
-            assert torch.equal(mine.sample_weight, theirs.sample_weight)
-        assert torch.equal(mine.edges.indices, theirs.edges.indices)
-        assert mine.edges.weight is not None
-        assert theirs.edges.weight is not None
-        assert torch.equal(mine.edges.weight, theirs.edges.weight)
+    assert found == drawn(held, sampler, weighted=weighted)
+
+
+@contextmanager
+def given_loops_are_not_skipped() -> Iterator[None]:
+    """Edges of a row are looked up as if the graph had no self-loops of its own."""
+    right = edge_sampler.resolve_looped_edges
+    none = GivenLoops(np.empty(0, np.int64), np.empty(0, np.int64))
+
+    def resolved(rows: Any, indptr: Any, chosen: Any, graph: Any, loops: Any, edges: Any, sources: Any) -> None:
+        right(rows, indptr, chosen, graph, none, edges, sources)
+
+    with patch.object(edge_sampler, "resolve_looped_edges", resolved):
+        yield
+
+
+@contextmanager
+def loops_lose_their_weight() -> Iterator[None]:
+    """A self-loop that the graph has weighs as much as an added one."""
+    right = edge_sampler.resolve_looped_edges
+
+    def resolved(rows: Any, indptr: Any, chosen: Any, graph: Any, loops: Any, edges: Any, sources: Any) -> None:
+        right(rows, indptr, chosen, graph, loops, edges, sources)
+        edges[np.isin(edges, loops.edges)] = ADDED
+
+    with patch.object(edge_sampler, "resolve_looped_edges", resolved):
+        yield
+
+
+MUTANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    each.__name__: each for each in (given_loops_are_not_skipped, loops_lose_their_weight)
+}
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found(name: str) -> None:
+    graph = some_graph()
+    with MUTANTS[name]():
+        found = drawn(graph.sampling_view(self_loops=True), NEIGHBOR, weighted=False)
+    assert found != drawn(graph.with_self_loops, NEIGHBOR, weighted=False)
