@@ -115,7 +115,7 @@ def named_in(text: str) -> int:
     [
         (("--memory", "abc"), "abc"),
         (("--memory", "1GiB", "--strategy", "full"), "full cannot keep to a limit"),
-        (("--memory", "10MiB", "--batch-size", 10), "sampled needs more memory than its limit"),
+        (("--memory", "10MiB", "--batch-size", 10), "for strategy sampled"),
         (("--strategy", "offload", "--batch-size", 10), "strategy offload trains on all nodes"),
         (("--strategy", "offload", "--set", "chunks=0"), "chunks"),
         (("--strategy", "offload", "--set", "chunks=many"), "many"),

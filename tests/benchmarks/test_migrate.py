@@ -257,8 +257,8 @@ def test_model_centric_training_is_that_of_sampled(monkeypatch: pytest.MonkeyPat
     ours, theirs = trained(ModelCentric()), trained(og.Sampled())
     assert ours["strategy"] == "model-centric"
     assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
-    assert ours["counters"]["remote_rows"] == in_training(monkeypatch, MODEL_CENTRIC)
-    assert theirs["counters"]["remote_rows"] == in_training(monkeypatch, ELIDED)
+    assert ours["counters"]["local_peer_rows"] == in_training(monkeypatch, MODEL_CENTRIC)
+    assert theirs["counters"]["local_peer_rows"] == in_training(monkeypatch, ELIDED)
 
 
 @pytest.mark.usefixtures("pooled")
@@ -274,13 +274,13 @@ def test_local_shuffles_train_on_other_batches(monkeypatch: pytest.MonkeyPatch) 
     ours, theirs = trained(LocalShuffles()), trained(og.Sampled())
     assert len(ours["loss"]) == 2
     assert ours["loss"] != pytest.approx(theirs["loss"], rel=1e-5)
-    assert ours["counters"]["remote_rows"] == in_training(monkeypatch, LOCAL)
+    assert ours["counters"]["local_peer_rows"] == in_training(monkeypatch, LOCAL)
 
 
 @pytest.mark.slow
 def test_a_model_that_travels_fetches_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = trained(Migrate(move_model=True, pregather=False, merge=False))
-    assert ours["counters"]["remote_rows"] == in_training(monkeypatch, TRAVEL)
+    assert ours["counters"]["local_peer_rows"] == in_training(monkeypatch, TRAVEL)
 
 
 @pytest.mark.parametrize("way", ["rows", "ratio", "locality", "spread"])

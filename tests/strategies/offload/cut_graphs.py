@@ -86,9 +86,7 @@ class ThreadComm(Comm):
     def broadcast(self, value: Any, kind: Kind = Kind.METRICS, *, root: int = 0) -> Any:
         return self.all_gather_object(value)[root]
 
-    @property
-    def background_comm(self) -> Comm:
-        """Nobody asks for one."""
+    def background_comms(self, count: int) -> Sequence[Comm]:
         raise NotImplementedError
 
     def barrier(self) -> None:
