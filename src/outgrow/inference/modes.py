@@ -21,7 +21,7 @@ from outgrow.strategies.base import Execution, Problem
 AUTO, SAMPLED, EXACT, LAYERWISE, NONE = "auto", "sampled", "exact", "layerwise", "none"
 EVALUATION_MODES = (AUTO, SAMPLED, EXACT, LAYERWISE, NONE)
 _BATCH_SIZE = 1024
-_WORTH_IT = 0.5
+WORTH_IT = 0.5
 """Share of the edges of all layers up to which a neighbourhood is computed alone: gathering its rows takes time too."""
 
 
@@ -121,7 +121,7 @@ class InferenceChooser:
             return self._choose_all_nodes()
         needed = find_layer_nodes(self._problem.shard, self._layers, nodes)
         share = self._share_of_edges(needed)
-        if mode == AUTO and share > _WORTH_IT and self._fits_in_memory():
+        if mode == AUTO and share > WORTH_IT and self._fits_in_memory():
             return self._choose_all_nodes()
         return ChosenInference(
             EXACT,

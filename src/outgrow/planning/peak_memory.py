@@ -7,10 +7,9 @@ against measured runs.
 
 from __future__ import annotations
 
-from outgrow.graph.sampling.edge_sampler import FASTGCN
-from outgrow.inference.chunked import CHUNK_BYTES, CHUNKS_IN_FLIGHT, MEMORY_SHARE
-from outgrow.inference.modes import AUTO, EXACT, LAYERWISE
+from outgrow.inference.chunked import MEMORY_SHARE
 from outgrow.planning.cost_model import CostModel
+from outgrow.planning.evaluation_memory import WHOLE_LAYERS, chunked_bytes, evaluated_neighborhoods
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.workload import (
     BatchStats,
@@ -41,8 +40,6 @@ _LEFT = 0.1
 """Share of the memory of batches that is still allocated when the model is evaluated."""
 _PER_SCORE, _PER_SCORE_EVALUATED = 2.2, 0.7
 """Numbers that attention holds for each score of an edge, in training and in an evaluation."""
-_ID_BYTES = 8
-"""Bytes of the id of a node that a layer computes."""
 _SHARE_BYTES = 8
 """Bytes of a node's share in the importance of all."""
 _PREFETCH, _IN_USE, _COPIES, _AHEAD_OF_GPU = 4, 2, 2.5, 2
@@ -133,9 +130,6 @@ def minibatch_peak_bytes(
 ) -> int:
     """Return the peak bytes of mini-batches and of evaluations.
 
-    Whole layers are evaluated if they fit as `InferenceMemory` says, else layers in chunks. The latter is also the
-    bound of evaluations of the scored nodes' neighbourhood, whose size is not estimated.
-
     Args:
         work: The graph and the model.
         costs: The cost model.
@@ -148,31 +142,19 @@ def minibatch_peak_bytes(
     sources = float(partition.nodes[part] + partition.halo[part].sum())
     prefetched = num_prefetched_batches(costs, stats.steps, prefetch)
     training = minibatch_bytes(work, stats.neighborhood, num_prefetched=prefetched)
-    if work.batches.sampler == FASTGCN and costs.shares_device:
-        # Shares of all nodes, for each view of the graph: see `Topology.column_share_bounds`.
-        training += _SHARE_BYTES * work.graph.nodes * len({*work.model.views})
     whole = inference_bytes(work, nodes, sources, partition.edges[part])
-    if {AUTO, LAYERWISE} & {*work.evaluation} and whole <= MEMORY_SHARE * costs.memory:
+    chosen = evaluated_neighborhoods(work, whole_fits=whole <= MEMORY_SHARE * costs.memory)
+    if WHOLE_LAYERS in chosen:
         # Features of own nodes, which the first evaluation reads, are kept for the next.
         training += input_bytes(work, nodes, nodes)
-        evaluation = whole
     else:
         training += work.graph.resident_bytes if costs.layout.workers == 1 else 0
-        chunked = {AUTO, EXACT, LAYERWISE} & {*work.evaluation}
-        evaluation = min(whole, _chunked_bytes(work, costs, nodes)) if chunked else 0.0
+    share = nodes / max(1, work.graph.nodes)
+    evaluation = max(
+        (whole if each is WHOLE_LAYERS else chunked_bytes(work, costs, each, share) for each in chosen), default=0.0
+    )
     # The two phases alternate; the allocator keeps some of the memory of the one that is not running.
     return process_bytes(costs) + round(max(training, evaluation) + _LEFT * min(training, evaluation))
-
-
-def _chunked_bytes(work: Workload, costs: CostModel, nodes: float) -> float:
-    """Return the bytes of an evaluation in chunks of a worker's ``nodes``."""
-    chunks = CHUNKS_IN_FLIGHT * min(CHUNK_BYTES, MEMORY_SHARE * costs.memory / (2 * CHUNKS_IN_FLIGHT))
-    # On a GPU ids and rows of layers are in the memory of the host.
-    if not costs.shares_device:
-        return chunks
-    widths = [layer.spec.out_features for layer in work.model.layers[:-1]]
-    tables = sum(sorted(widths)[-2:]) * nodes * work.model.number_bytes
-    return chunks + min(tables, MEMORY_SHARE * costs.memory / 2) + _ID_BYTES * nodes * len(widths)
 
 
 def input_bytes(work: Workload, nodes: float, sources: float) -> float:

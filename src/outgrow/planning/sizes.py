@@ -37,6 +37,8 @@ class DatasetSizes:
         classes: Columns of the logits.
         resident_bytes: Bytes of the graph in the memory of the process that reads it; 0 if it is in a store.
         label_bytes: Bytes of the label of a node.
+        val: Number of validation nodes.
+        test: Number of test nodes.
     """
 
     nodes: int
@@ -50,6 +52,8 @@ class DatasetSizes:
     classes: int
     resident_bytes: int = 0
     label_bytes: int = 8
+    val: int = 0
+    test: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +148,8 @@ def dataset_sizes(graph: Graph) -> DatasetSizes:
         train=len(graph.split.train),
         classes=graph.num_classes,
         resident_bytes=0 if graph.store is not None else _resident_bytes(graph),
+        val=len(graph.split.val),
+        test=len(graph.split.test),
         label_bytes=8 if graph.labels is None else graph.labels.nbytes // max(1, len(graph.labels)),
     )
 

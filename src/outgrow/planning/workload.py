@@ -201,6 +201,18 @@ class OrchestrateStats(NamedTuple):
     hot: HotStats
 
 
+class ScoredNeighborhood(NamedTuple):
+    """The neighbourhood of nodes that are scored, with all neighbours, over all workers.
+
+    Attributes:
+        rows: ``[L]`` float64, nodes whose output each layer computes, from the bottom layer up.
+        edges: ``[L]`` float64, their in-edges.
+    """
+
+    rows: NDArray[np.float64]
+    edges: NDArray[np.float64]
+
+
 class PartitionStatsSource(Protocol):
     """A source of statistics of partitions and chunks of a graph."""
 
@@ -233,6 +245,9 @@ class BatchStatsSource(Protocol):
 
     def orchestrate_stats(self, spec: SamplingSpec, parts: int, hot_ratio: float, super_batch: int) -> OrchestrateStats:
         """Return the statistics of batches whose hot nodes the CPU computes in the bottom layer."""
+
+    def scored_neighborhood(self, layers: int, *, with_test: bool) -> ScoredNeighborhood:
+        """Return the neighbourhood of the validation nodes, and of the test nodes if ``with_test``."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from functools import cache
 
 import numpy as np
 
+from outgrow.graph.sampling.edge_sampler import NEIGHBOR
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, Matrix, WaveStats
 from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution, NeighborhoodLevel, Numbers
 from outgrow.planning.sizes import DatasetSizes
@@ -25,6 +26,7 @@ from outgrow.planning.workload import (
     OwnerStats,
     PartitionStats,
     SamplingSpec,
+    ScoredNeighborhood,
     SplitBatchStats,
 )
 from outgrow.strategies.offload.memory import WaveSizes
@@ -121,6 +123,16 @@ class AnalyticGraph:
         files = np.full((parts, chunks), num_bytes, dtype=np.int64)
         waves = WaveStats(round(loaded), sent, sent, files, extent)
         return ChunkStats(8 * parts * chunks, dict.fromkeys(views, waves))
+
+    def scored_neighborhood(self, layers: int, *, with_test: bool) -> ScoredNeighborhood:
+        """Return the expected neighbourhood of scored nodes; of an unknown number, as many as are trained on."""
+        sizes = self.sizes
+        scored = sizes.val + sizes.test * with_test or sizes.train * (1 + with_test)
+        levels = self.degrees.neighborhood_levels(min(scored, sizes.nodes), [-1] * layers, None, NEIGHBOR)
+        return ScoredNeighborhood(
+            np.array([self.degrees.count_nodes(level.share) for level in levels[-2::-1]]),
+            np.array([level.edges for level in levels[:0:-1]]),
+        )
 
     def _neighborhood_levels(
         self, spec: SamplingSpec, seeds: float, hot: Numbers | None = None

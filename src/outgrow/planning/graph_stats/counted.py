@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from outgrow.graph.partition.partitioner import Partitioner
 from outgrow.graph.partition.presampled import PresampledMetis
 from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
+from outgrow.ops.sampling.neighborhood import with_in_neighbors
 from outgrow.planning.graph_stats.analytic import AnalyticGraph
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, ChunkWaveCounter
 from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution
@@ -28,6 +30,7 @@ from outgrow.planning.workload import (
     OwnerStats,
     PartitionStats,
     SamplingSpec,
+    ScoredNeighborhood,
     SplitBatchStats,
     Workload,
     count_partition,
@@ -73,6 +76,7 @@ class CountedGraph:
             cache(self._split_batch_stats),
         )
         self.orchestrate_stats = cache(self._orchestrate_stats)
+        self.scored_neighborhood = cache(self._scored_neighborhood)
         # Batches differ in what is cached more often than in who owns what: METIS runs once for all of them.
         self.owners = cache(self._make_owners)
 
@@ -127,6 +131,16 @@ class CountedGraph:
         return SampledSuperBatches(
             self._sample_batches(spec, parts), hot_ratio, super_batch
         ).collect_orchestrate_stats()
+
+    def _scored_neighborhood(self, layers: int, *, with_test: bool) -> ScoredNeighborhood:
+        topology, split = self.graph.topology, self.graph.split
+        needed = torch.unique(torch.cat([split.val, split.test[: len(split.test) * with_test]]))
+        rows, edges = [], []
+        for _ in range(layers):
+            rows.append(len(needed))
+            needed, count = with_in_neighbors(needed, topology.indptr, topology.indices)
+            edges.append(count)
+        return ScoredNeighborhood(np.array(rows[::-1], dtype=np.float64), np.array(edges[::-1], dtype=np.float64))
 
     def _sample_batches(self, spec: SamplingSpec, parts: int) -> SampledBatches:
         return SampledBatches(self.graph, self._node_owners(spec.partition, parts, spec), parts, spec)

@@ -1,0 +1,85 @@
+"""Memory of the evaluations of mini-batch runs: which of them there are, and what those in chunks hold.
+
+Follows `outgrow.inference`: its choice of an inference, the size of its chunks, and its tables of lower layers.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from outgrow.inference.chunked import CHUNK_BYTES, CHUNKS_IN_FLIGHT, MEMORY_SHARE
+from outgrow.inference.modes import AUTO, EXACT, LAYERWISE, NONE, SAMPLED, WORTH_IT
+from outgrow.planning.cost_model import CostModel
+from outgrow.planning.workload import ScoredNeighborhood, Workload
+
+WHOLE_LAYERS = None
+"""Stands for an evaluation of whole layers in memory."""
+_ID_BYTES = 8
+"""Bytes of the id of a node that a layer computes."""
+
+
+def evaluated_neighborhoods(work: Workload, *, whole_fits: bool) -> list[ScoredNeighborhood | None]:
+    """Return what the evaluations of a run compute at a time, `WHOLE_LAYERS` for all nodes in memory.
+
+    Evaluations by samples are like batches of training, and left out.
+
+    Args:
+        work: The graph and the model.
+        whole_fits: Whether whole layers fit into the memory of every worker.
+    """
+    val, test = work.evaluation
+    found: list[ScoredNeighborhood | None] = []
+    # Both sets are scored at once in the end, if in one way.
+    for mode, with_test in ((val, False), (test, True)):
+        if mode in (SAMPLED, NONE):
+            continue
+        needed = work.sampling.scored_neighborhood(len(work.model.layers), with_test=with_test)
+        covers = mode == LAYERWISE or (mode == AUTO and _share_of_work(work, needed) > WORTH_IT)
+        if covers and whole_fits:
+            found.append(WHOLE_LAYERS)
+        else:
+            found.append(_every_node(work) if mode == LAYERWISE else needed)
+        assert mode in (AUTO, EXACT, LAYERWISE)
+    return found
+
+
+def chunked_bytes(work: Workload, costs: CostModel, computed: ScoredNeighborhood, share: float) -> float:
+    """Return the bytes of an evaluation in chunks of nodes.
+
+    Args:
+        work: The graph and the model.
+        costs: The cost model.
+        computed: What each layer computes, over all workers.
+        share: Share of it that a worker computes.
+    """
+    number = work.model.number_bytes
+    # A chunk has a row for each in-edge at most.
+    largest = max(
+        float(edges) * share * layer.spec.in_features * number
+        for edges, layer in zip(computed.edges, work.model.layers, strict=True)
+    )
+    most = CHUNKS_IN_FLIGHT * min(CHUNK_BYTES, MEMORY_SHARE * costs.memory / (2 * CHUNKS_IN_FLIGHT))
+    chunks = min(largest, most)
+    # On a GPU ids and rows of layers are in the memory of the host.
+    if not costs.shares_device:
+        return chunks
+    widths = [layer.spec.out_features for layer in work.model.layers[:-1]]
+    rows = [float(count) * share for count in computed.rows]
+    stored = [count * width * number for count, width in zip(rows, widths, strict=False)]
+    # Rows of a layer are made while those of the layer below are read.
+    tables = max((one + other for one, other in pairwise([0.0, *stored])), default=0.0)
+    return chunks + min(tables, MEMORY_SHARE * costs.memory / 2) + _ID_BYTES * sum(rows)
+
+
+def _every_node(work: Workload) -> ScoredNeighborhood:
+    layers = len(work.model.layers)
+    return ScoredNeighborhood(np.full(layers, float(work.graph.nodes)), np.full(layers, float(work.graph.edges)))
+
+
+def _share_of_work(work: Workload, needed: ScoredNeighborhood) -> float:
+    """Return the part of the numbers that all layers aggregate."""
+    widths = [layer.aggregate_width for layer in work.model.layers]
+    part = sum(float(edges) * width for edges, width in zip(needed.edges, widths, strict=True))
+    return part / max(1.0, work.graph.edges * sum(widths))
