@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from outgrow.inference.chunked import CHUNK_BYTES, CHUNKS_IN_FLIGHT, MEMORY_SHARE
-from outgrow.inference.modes import AUTO, EXACT, LAYERWISE, NONE, SAMPLED, WORTH_IT
+from outgrow.inference.modes import AUTO, LAYERWISE, NONE, SAMPLED, WORTH_IT
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.workload import ScoredNeighborhood, Workload
 
@@ -36,12 +36,11 @@ def evaluated_neighborhoods(work: Workload, *, whole_fits: bool) -> list[ScoredN
         if mode in (SAMPLED, NONE):
             continue
         needed = work.sampling.scored_neighborhood(len(work.model.layers), with_test=with_test)
-        covers = mode == LAYERWISE or (mode == AUTO and _share_of_work(work, needed) > WORTH_IT)
-        if covers and whole_fits:
+        takes_all = mode == LAYERWISE or (mode == AUTO and _share_of_work(work, needed) > WORTH_IT)
+        if takes_all and whole_fits:
             found.append(WHOLE_LAYERS)
         else:
             found.append(_every_node(work) if mode == LAYERWISE else needed)
-        assert mode in (AUTO, EXACT, LAYERWISE)
     return found
 
 
