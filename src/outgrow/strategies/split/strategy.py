@@ -134,7 +134,7 @@ class _SplitBatch(NamedTuple):
     request: FeatureRequest
 
 
-class _SamplingLane(NamedTuple):
+class _SamplingThread(NamedTuple):
     """What one thread samples with.
 
     Attributes:
@@ -161,8 +161,8 @@ class _SplitExecution:
         self.partial_sums = options.partial_sums
         layers = self.layers
         topology = self.shard.topology
-        self.lanes = [
-            _SamplingLane(
+        self.sampling_threads = [
+            _SamplingThread(
                 SplitSampler(
                     [sampling_view(topology, layer) for layer in layers],
                     problem.batches.fanout_per_hop(len(layers)),
@@ -176,7 +176,7 @@ class _SplitExecution:
                 comm,
                 threading.Lock(),
             )
-            for comm in self.comm.background_comms(self._num_lanes(options.sampling_threads))
+            for comm in self.comm.background_comms(self._num_sampling_threads(options.sampling_threads))
         ]
         kept = self._cached_nodes(options) if options.cache else None
         given = input_dtype(problem.model, problem.features)
@@ -189,37 +189,37 @@ class _SplitExecution:
 
         timeline = self.comm.timeline
 
-        def sample_step(step: int, lane: _SamplingLane) -> _SplitBatch:
+        def sample_step(step: int, thread: _SamplingThread) -> _SplitBatch:
             own_seeds = self.shard.filter_owned(seeds[step])
             with timeline.span("draw"):
-                hops = sample_cooperatively(lane.sampler, lane.comm, own_seeds, epoch, step)
+                hops = sample_cooperatively(thread.sampler, thread.comm, own_seeds, epoch, step)
             with timeline.span("gather"):
                 request = self.feature_store.prepare_request(hops[0].own_nodes)
-            blocks = [self._plan_block(*each, lane.comm) for each in zip(self.layers, hops, self.costs, strict=True)]
+            blocks = [self._plan_block(*each, thread.comm) for each in zip(self.layers, hops, self.costs, strict=True)]
             return _SplitBatch(step, own_seeds, len(seeds[step]), blocks, request)
 
-        # Sampling communicates, so all workers must sample a batch in the same lane, and those of a lane in order.
-        count = len(self.lanes)
+        # Sampling communicates, so all workers must sample a batch in the thread of the same number, in order.
+        count = len(self.sampling_threads)
         with ExitStack() as stack:
-            lanes = [
+            samplers = [
                 stack.enter_context(
                     closing(
                         BackgroundWorker(
-                            partial(sample_step, lane=lane),
+                            partial(sample_step, thread=thread),
                             range(first + number, len(seeds), count),
                             max_ahead=-(-(self.prefetch - number) // count),
-                            lock=lane.lock,
+                            lock=thread.lock,
                             name="outgrow-ahead" if count == 1 else f"outgrow-ahead-{number + 1}",
                         )
                     )
                 )
-                for number, lane in enumerate(self.lanes)
+                for number, thread in enumerate(self.sampling_threads)
             ]
-            batches = (lanes[place % count].result() for place in range(len(seeds) - first))
+            batches = (samplers[place % count].result() for place in range(len(seeds) - first))
             for batch in timeline.record_waits("wait for batches", batches):
                 yield self._train_step(epoch, batch)
 
-    def _num_lanes(self, threads: int | None) -> int:
+    def _num_sampling_threads(self, threads: int | None) -> int:
         """Return the number of threads that sample, equal on all workers."""
         wanted: list[int] = self.comm.all_gather_object(threads or max(1, num_threads() // 2))
         return min(*wanted, self.prefetch, MAX_BACKGROUND_COMMS)
@@ -271,10 +271,10 @@ class _SplitExecution:
 
     def _presample_nodes(self) -> Iterator[Tensor]:
         """Yield the nodes whose rows each batch of an untrained epoch requests. All workers together."""
-        lane = self.lanes[0]
+        thread = self.sampling_threads[0]
         for step, seeds in enumerate(self.problem.seeds_of_epoch(_PRESAMPLING_EPOCH)):
             own_seeds = self.shard.filter_owned(seeds)
-            yield sample_cooperatively(lane.sampler, lane.comm, own_seeds, _PRESAMPLING_EPOCH, step)[0].own_nodes
+            yield sample_cooperatively(thread.sampler, thread.comm, own_seeds, _PRESAMPLING_EPOCH, step)[0].own_nodes
 
 
 def _row_cost(model: Model, index: int, feature_dtype: torch.dtype) -> RowBytes:
