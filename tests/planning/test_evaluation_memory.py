@@ -13,7 +13,7 @@ from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.graph import Graph
 from outgrow.inference.layer_nodes import find_layer_nodes
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.evaluation_memory import WHOLE_LAYERS, chunked_bytes, evaluated_neighborhoods
+from outgrow.planning.evaluation_memory import WHOLE_LAYERS, chunked_inference_bytes, evaluated_neighborhoods
 from outgrow.planning.graph_stats.counted import make_workload, sketch_graph
 from outgrow.planning.hardware.profile import find_profile
 from outgrow.planning.traffic import WorkerLayout
@@ -85,8 +85,8 @@ def test_chunks_and_tables_keep_to_the_memory() -> None:
     work = workload("exact", "none")
     [needed] = evaluated_neighborhoods(work, whole_fits=True)
     assert needed is not None
-    ample, half = chunked_bytes(work, COSTS, needed, 1.0), chunked_bytes(work, COSTS, needed, 0.5)
+    ample, half = chunked_inference_bytes(work, COSTS, needed, 1.0), chunked_inference_bytes(work, COSTS, needed, 0.5)
     assert half == pytest.approx(ample / 2)
-    scarce = chunked_bytes(work, replace(COSTS, memory=1 << 20), needed, 1.0)
+    scarce = chunked_inference_bytes(work, replace(COSTS, memory=1 << 20), needed, 1.0)
     ids = 8 * float(needed.rows.sum())
     assert ids < scarce <= ids + 0.5 * (1 << 20)

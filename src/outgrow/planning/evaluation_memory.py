@@ -44,7 +44,7 @@ def evaluated_neighborhoods(work: Workload, *, whole_fits: bool) -> list[ScoredN
     return found
 
 
-def chunked_bytes(work: Workload, costs: CostModel, computed: ScoredNeighborhood, share: float) -> float:
+def chunked_inference_bytes(work: Workload, costs: CostModel, computed: ScoredNeighborhood, share: float) -> float:
     """Return the bytes of an evaluation in chunks of nodes.
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from outgrow.inference.chunked import MEMORY_SHARE
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.evaluation_memory import WHOLE_LAYERS, chunked_bytes, evaluated_neighborhoods
+from outgrow.planning.evaluation_memory import WHOLE_LAYERS, chunked_inference_bytes, evaluated_neighborhoods
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.workload import (
     BatchStats,
@@ -151,7 +151,8 @@ def minibatch_peak_bytes(
         training += work.graph.resident_bytes if costs.layout.workers == 1 else 0
     share = nodes / max(1, work.graph.nodes)
     evaluation = max(
-        (whole if each is WHOLE_LAYERS else chunked_bytes(work, costs, each, share) for each in chosen), default=0.0
+        (whole if each is WHOLE_LAYERS else chunked_inference_bytes(work, costs, each, share) for each in chosen),
+        default=0.0,
     )
     # The two phases alternate; the allocator keeps some of the memory of the one that is not running.
     return process_bytes(costs) + round(max(training, evaluation) + _LEFT * min(training, evaluation))
