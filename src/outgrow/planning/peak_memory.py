@@ -150,10 +150,8 @@ def minibatch_peak_bytes(
     else:
         training += work.graph.resident_bytes if costs.layout.workers == 1 else 0
     share = nodes / max(1, work.graph.nodes)
-    evaluation = max(
-        (whole if each is WHOLE_LAYERS else chunked_inference_bytes(work, costs, each, share) for each in chosen),
-        default=0.0,
-    )
+    held = [whole if each is WHOLE_LAYERS else chunked_inference_bytes(work, costs, each, share) for each in chosen]
+    evaluation = max(held, default=0.0)
     # The two phases alternate; the allocator keeps some of the memory of the one that is not running.
     return process_bytes(costs) + round(max(training, evaluation) + _LEFT * min(training, evaluation))
 
