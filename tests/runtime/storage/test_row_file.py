@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import os
 import threading
@@ -24,9 +25,11 @@ PAGE = 4096
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """No descriptor and no thread stays behind."""
+    # What earlier tests of this process have left may be collected at any time, here or within the test.
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     yield
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("outgrow-disk")]
 
 
