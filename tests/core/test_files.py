@@ -30,7 +30,7 @@ def test_files_and_folders(tmp_path: Path) -> None:
     fsync_path(file)
     fsync_path(tmp_path)
     if handles:
-        assert len(os.listdir("/proc/self/fd")) == handles
+        assert len(os.listdir("/proc/self/fd")) <= handles
 
 
 @pytest.mark.parametrize("call", ["open", "fsync"])
