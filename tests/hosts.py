@@ -19,8 +19,10 @@ def on_hosts(comm: Comm, hosts: Sequence[str]) -> Iterator[None]:
     before = comm.hosts, comm.links
     comm.hosts = tuple(hosts)
     comm.links = [Link.PEER if host == hosts[comm.rank] else Link.NETWORK for host in hosts]
-    yield
-    comm.hosts, comm.links = before
+    try:
+        yield
+    finally:
+        comm.hosts, comm.links = before
 
 
 def spread_over(comm: Comm, hosts: int) -> list[str]:

@@ -45,6 +45,11 @@ class ClusterSpec(NamedTuple):
     device: str
     memory: str | None = None
 
+    @property
+    def layout(self) -> WorkerLayout:
+        """The numbers of workers and hosts, as the planner takes them."""
+        return WorkerLayout(workers=self.workers, hosts=self.hosts)
+
     @staticmethod
     def from_workers(workers: Workers, memory: str | None = None) -> ClusterSpec:
         """Make the specification of these workers, on this host or on those of torchrun's group."""
@@ -79,7 +84,7 @@ def select_strategy(
         chosen, reason = resolve_strategy(choice, options, batches=not config.batch_config.is_full_graph)
         validate_strategy(graph, model, chosen, config)
         chosen.validate_workers(cluster.workers, cluster.hosts)
-        fitted = _fit_to_limit(chosen, graph, model, config, cluster)
+        fitted = fit_prefetch(chosen, graph, model, config, layout=cluster.layout, device=cluster.device)
         validate_memory(fitted, graph, model, config, workers=cluster.workers, device=cluster.device)
         if fitted != chosen:
             reason += f", with prefetch={fitted.options()['prefetch']} to keep within {fitted.options()['memory']}"
@@ -113,7 +118,7 @@ def plan_strategy(graph: Graph, model: Model, config: TrainConfig, cluster: Clus
     if cluster.workers == 1 and cluster.memory is not None and graph.num_edges > COUNTED_EDGES:
         usual = _default_if_fits(graph, model, config, cluster)
         return usual, f"strategy {usual.name}: memory is limited, and one worker has no traffic to save"
-    layout = WorkerLayout(workers=cluster.workers, hosts=cluster.hosts)
+    layout = cluster.layout
     profile, measured = select_machine(None, layout, cluster.device)
     unknown = missing_bandwidth(layout, profile)
     # Strategies differ mainly in traffic, which cannot be costed over a link of unknown speed.
@@ -155,16 +160,10 @@ def _default_strategy(config: TrainConfig, cluster: ClusterSpec) -> Strategy:
 
 
 def _default_if_fits(graph: Graph, model: Model, config: TrainConfig, cluster: ClusterSpec) -> Strategy:
-    usual = _fit_to_limit(_default_strategy(config, cluster), graph, model, config, cluster)
+    usual = _default_strategy(config, cluster)
+    usual = fit_prefetch(usual, graph, model, config, layout=cluster.layout, device=cluster.device)
     validate_memory(usual, graph, model, config, workers=cluster.workers, device=cluster.device)
     return usual
-
-
-def _fit_to_limit(
-    strategy: Strategy, graph: Graph, model: Model, config: TrainConfig, cluster: ClusterSpec
-) -> Strategy:
-    layout = WorkerLayout(workers=cluster.workers, hosts=cluster.hosts)
-    return fit_prefetch(strategy, graph, model, config, layout=layout, device=cluster.device)
 
 
 def _reserve_memory(reserved_bytes: int, query: PlannerQuery) -> PlannerQuery:
@@ -186,5 +185,5 @@ def _raise_nothing_fits(plan: Plan, cluster: ClusterSpec) -> NoReturn:
         "no strategy can train this model on this graph here",
         needed="; ".join(needs or [f"{each.name}: {each.why_not}" for each in plan.candidates]),
         got=f"{plan.memory / _GIB:,.2f} GiB for each of {cluster.workers} workers",
-        repair=f"one of: {numbered_fixes(plan)}",
+        repair=f"one of: {numbered_fixes(plan.query)}",
     )

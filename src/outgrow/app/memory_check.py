@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from outgrow.app.console import format_memory
 from outgrow.app.plan.question import PlanSite, query_for_graph
+from outgrow.app.plan.table import numbered_fixes
 from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import available_bytes
 from outgrow.graph.graph import Graph
@@ -15,7 +16,6 @@ from outgrow.planning.estimators.registry import KNOWN, estimate_strategy
 from outgrow.planning.hardware.profile import find_profile
 from outgrow.planning.peak_memory import base_bytes, process_bytes, training_bytes
 from outgrow.planning.planner import cost_model_for, fits_in
-from outgrow.planning.suggestions import suggest_fixes
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.planning.workload import Workload
 from outgrow.runtime.distributed.comm import SingleProcessComm
@@ -111,16 +111,17 @@ def fit_prefetch(
     profile = find_profile(_ANY_MACHINE if on_cpu else _ANY_GPU)
     query = query_for_graph(graph, model, config, PlanSite(profile, [layout], f"{limit}B"))
     costs = cost_model_for(query, layout)
-    estimates = [estimate_strategy(each, query.work, costs) for each in _with_fewer_ahead(strategy)]
-    for estimate in estimates:
+    least = 0
+    for each in _with_fewer_ahead(strategy):
+        estimate = estimate_strategy(each, query.work, costs)
         if fits_in(estimate, costs):
-            return estimate.strategy
-    fixes = suggest_fixes(query)
+            return each
+        least = estimate.peak_bytes
     raise InputError(
         f"strategy {strategy.name} needs more memory than its limit",
-        needed=f"{format_memory(estimates[-1].peak_bytes)} for each worker, one batch at a time, as is estimated",
+        needed=f"{format_memory(least)} for each worker, one batch at a time, as is estimated",
         got=f"{format_memory(limit)}",
-        repair="one of: " + "; ".join(f"{number}. {fix}" for number, fix in enumerate(fixes, 1)),
+        repair=f"one of: {numbered_fixes(query)}",
     )
 
 

@@ -37,7 +37,7 @@ from outgrow.runtime.distributed.comm import Comm
 
 Loss = Callable[[Tensor, Tensor, int], Tensor]
 _SPARE = 0.5  # no two batches are of one size
-EXCHANGED_AHEAD = 3
+_EXCHANGED_AHEAD = 3
 """Batches beside those being sampled while requests are exchanged: one to be sent, one on its way, one received."""
 
 
@@ -207,7 +207,7 @@ class MiniBatchLoop:
     ) -> Generator[_FetchedMicroBatch]:
         """Yield the micro-batches of some steps, sampled in threads, with their rows on the way."""
         exchanges = self.feature_store.exchanges_rows
-        in_flight = EXCHANGED_AHEAD if exchanges else 0
+        in_flight = _EXCHANGED_AHEAD if exchanges else 0
         sampled = prefetch_results(
             sample_step, steps, threads=self.prefetch.threads, max_ahead=max(0, self.prefetch.batches - in_flight)
         )

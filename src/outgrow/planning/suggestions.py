@@ -9,7 +9,7 @@ from outgrow.engine.batches import BatchConfig
 from outgrow.inference.modes import NONE, SAMPLED
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimators.offload import max_chunks, offload_peak_bytes
-from outgrow.planning.peak_memory import minibatch_peak_bytes
+from outgrow.planning.estimators.sampled import cached_sampling_spec, data_parallel_peak_bytes
 from outgrow.planning.planner import ROOM, PlannerQuery, cost_model_for, missing_bandwidth
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.planning.workload import Workload
@@ -119,7 +119,5 @@ def _strategy_fits(strategy: Strategy, work: Workload, query: PlannerQuery, layo
 
 
 def _sampled_bytes(strategy: Sampled, work: Workload, costs: CostModel, layout: WorkerLayout) -> int:
-    spec = work.sampling_spec(strategy.partition)
-    stats = work.sampling.batch_stats(spec, layout.workers)
-    cut = work.partitioning.partition_stats(strategy.partition, layout.workers, spec)
-    return minibatch_peak_bytes(work, costs, cut, stats, strategy.prefetch)
+    stats = work.sampling.batch_stats(cached_sampling_spec(strategy, work, layout), layout.workers)
+    return data_parallel_peak_bytes(strategy, work, costs, stats)

@@ -164,6 +164,11 @@ def halo_numbers(model: ModelSizes) -> int:
     return sum(layer.source_width for layer in model.layers[model.source_is_features :])
 
 
+def fetch_messages(layout: WorkerLayout) -> int:
+    """Return the messages of a batch's feature fetch, request and reply; none within one host."""
+    return 2 if layout.hosts > 1 else 0
+
+
 def add_feature_requests(traffic: Bytes, rows: Matrix, row_bytes: float, layout: WorkerLayout) -> None:
     """Add the feature rows ``[P, P]`` of the second worker's nodes that the first needs, and the ids in its requests.
 

@@ -1,11 +1,18 @@
-"""Parsing of ``--set NAME=VALUE``."""
+"""Options that several commands have: ``--device``, and parsing of ``--set NAME=VALUE``."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 
+import typer
+
 from outgrow.core.errors import InputError
+
+DEVICE = typer.Option(
+    help="What workers compute on: cpu, cuda for a device each, or auto: the CUDA device if there is one and "
+    "one worker, else cpu."
+)
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, object]:

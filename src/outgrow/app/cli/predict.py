@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outgrow.app.cli.options import DEVICE
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.runtime.system.environment import gc_paused_import, torchrun_world_size
@@ -40,13 +41,7 @@ def predict(
     workers: Annotated[
         int, typer.Option(help="Processes on this host that compute, each some of the nodes; not under torchrun.")
     ] = 1,
-    device: Annotated[
-        str,
-        typer.Option(
-            help="What workers compute on: cpu, cuda for a device each, or auto: the CUDA device if there is one and "
-            "one worker, else cpu."
-        ),
-    ] = "auto",
+    device: Annotated[str, DEVICE] = "auto",
     memory: Annotated[
         str | None,
         typer.Option(

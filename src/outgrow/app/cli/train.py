@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outgrow.app.cli.options import parse_assignments
+from outgrow.app.cli.options import DEVICE, parse_assignments
 from outgrow.app.console import log_message, print_ledger
 from outgrow.core.errors import InputError
 from outgrow.core.process import exit_code
@@ -92,13 +92,7 @@ def train(
     workers: Annotated[
         int | None, typer.Option(help="Processes that train. Under torchrun its own are the workers.", show_default="1")
     ] = None,
-    device: Annotated[
-        str,
-        typer.Option(
-            help="What workers compute on: cpu, cuda for a device each, or auto: the CUDA device if there is one and "
-            "one worker, else cpu."
-        ),
-    ] = "auto",
+    device: Annotated[str, DEVICE] = "auto",
     max_restarts: Annotated[
         int, typer.Option(help="How often to start again, from the last checkpoint, after a worker has died.")
     ] = 0,

@@ -6,7 +6,7 @@ from typing import Any
 
 from outgrow.planning.estimate import Estimate
 from outgrow.planning.hardware.profile import MachineProfile
-from outgrow.planning.planner import NOISE, Candidate, Plan
+from outgrow.planning.planner import NOISE, Candidate, Plan, PlannerQuery
 from outgrow.planning.suggestions import suggest_fixes
 from outgrow.strategies.base import Strategy
 
@@ -56,9 +56,9 @@ def explain_choice(plan: Plan) -> str:
     return f"{text}; the next, {second.name}, takes {times:,.2f} times as long"
 
 
-def numbered_fixes(plan: Plan) -> str:
-    """Return numbered fixes for a plan without a strategy that fits."""
-    fixes = suggest_fixes(plan.query)
+def numbered_fixes(query: PlannerQuery) -> str:
+    """Return numbered fixes for a question of which no strategy fits."""
+    fixes = suggest_fixes(query)
     return "; ".join(f"{number}. {fix}" for number, fix in enumerate(fixes, 1)) or "train a smaller model"
 
 
@@ -121,7 +121,7 @@ def format_plan(plan: Plan) -> str:
         if plan.chosen_candidate is not None and plan.chosen_candidate.estimate is not None:
             console.print(_format_parts(plan.chosen_candidate.estimate), highlight=False)
         else:
-            console.print(numbered_fixes(plan), highlight=False)
+            console.print(numbered_fixes(plan.query), highlight=False)
     return capture.get()
 
 

@@ -73,7 +73,7 @@ class RemoteFeatureStore:
         self.slot = torch.empty(0, dtype=torch.int32)
         if cache is not None and self.owner is not None and self.holder is not None:
             kept = assign_cache(cache, features, self.owner, self.comm)
-            rows = self._exchange_rows(self._prepare_rows(kept.nodes, self.wire_dtype), self.comm).wait()
+            rows = self._exchange_rows(self._prepare_rows(kept.nodes, self.wire_dtype)).wait()
             self._add_cache(kept, rows)
 
     @property
@@ -100,7 +100,7 @@ class RemoteFeatureStore:
         Waits for their requests: a count of 8 bytes (``metrics``), and 8 bytes for each row (``ids``).
         """
         self._count_rows(request)
-        return self._exchange_rows(request, self.comm)
+        return self._exchange_rows(request)
 
     def send_requests(self, requests: Iterable[FeatureRequest]) -> Generator[PendingFeatures]:
         """Send requests as they come, and answer those of the other workers; for a thread of its own.
@@ -167,7 +167,8 @@ class RemoteFeatureStore:
         """Return how many of these nodes, whose rows are read here, others own."""
         return 0 if self.owner is None else int((self.owner[nodes] != self.comm.rank).sum())
 
-    def _exchange_rows(self, request: FeatureRequest, comm: Comm) -> PendingFeatures:
+    def _exchange_rows(self, request: FeatureRequest) -> PendingFeatures:
+        comm = self.comm
         remote = request.remote
         if remote is None:
             return PendingFeatures(request, None)

@@ -20,6 +20,7 @@ from outgrow.planning.traffic import (
     WorkerLayout,
     add_bytes,
     add_feature_requests,
+    fetch_messages,
     round_rows,
     sent_row_bytes,
     shard_traffic,
@@ -102,8 +103,7 @@ def orchestrate_parts(
     parts += feature_copy_parts(work, costs, rows, busy)
     # Copies to the device are a part already; what is left crosses between workers.
     between = {key: count for key, count in traffic.epoch.items() if key[0] in (Link.PEER, Link.NETWORK)}
-    fetches = 2 if costs.layout.hosts > 1 else 0
-    return parts + transfer_parts(costs, Counter(between), fetches * found.steps, found.steps)
+    return parts + transfer_parts(costs, Counter(between), fetch_messages(costs.layout) * found.steps, found.steps)
 
 
 def _hot_seconds(work: Workload, costs: CostModel, nodes: float, edges: float) -> float:

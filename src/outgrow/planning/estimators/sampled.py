@@ -10,6 +10,7 @@ from outgrow.planning.traffic import (
     Traffic,
     WorkerLayout,
     add_feature_requests,
+    fetch_messages,
     round_rows,
     sent_row_bytes,
     shard_traffic,
@@ -17,9 +18,6 @@ from outgrow.planning.traffic import (
 from outgrow.planning.workload import BatchStats, SamplingSpec, Workload
 from outgrow.strategies.migrate.strategy import Migrate
 from outgrow.strategies.sampled import Sampled
-
-_FETCHES = 2
-"""Messages of a batch's feature fetch: the request and the reply."""
 
 
 def sampled_traffic(strategy: Sampled, work: Workload, layout: WorkerLayout) -> Traffic:
@@ -76,8 +74,8 @@ def data_parallel_parts(
     found += batch_prep_parts(
         work, costs, stats.num_full_batches * edges, stats.num_full_batches * rows, busy, (threads, threads)
     )
-    fetches = _FETCHES if costs.layout.hosts > 1 else 0
-    return found + transfer_parts(costs, traffic.epoch, (fetches + moves) * stats.steps, stats.steps)
+    messages = fetch_messages(costs.layout) + moves
+    return found + transfer_parts(costs, traffic.epoch, messages * stats.steps, stats.steps)
 
 
 def estimate_sampled(strategy: Sampled, work: Workload, costs: CostModel) -> Estimate:

@@ -9,6 +9,7 @@ samples for all.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
@@ -114,6 +115,14 @@ class SplitSampler:
         self._bits = empty_bitset(self.sampling.bitset_size)
         self._table = np.zeros(self.sampling.num_nodes, dtype=np.int32)
         self._base = 1
+
+    def copy_for_thread(self) -> SplitSampler:
+        """Return a sampler of the same batches for another thread: what it reads of the graph is shared."""
+        other = copy.copy(self)
+        other._bits = empty_bitset(self.sampling.bitset_size)
+        other._table = np.zeros_like(self._table)
+        other._base = 1
+        return other
 
     def sample_hops(
         self, seeds: Tensor, epoch: int, step: int

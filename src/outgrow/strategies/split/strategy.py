@@ -161,22 +161,19 @@ class _SplitExecution:
         self.partial_sums = options.partial_sums
         layers = self.layers
         topology = self.shard.topology
+        sampler = SplitSampler(
+            [sampling_view(topology, layer) for layer in layers],
+            problem.batches.fanout_per_hop(len(layers)),
+            problem.seed,
+            owner=self.shard.owner if isinstance(self.shard, PartitionShard) else None,
+            rank=self.comm.rank,
+            size=self.comm.size,
+            **problem.batches.sampling_options,
+        )
+        first, *others = self.comm.background_comms(self._num_sampling_threads(options.sampling_threads))
         self.sampling_threads = [
-            _SamplingThread(
-                SplitSampler(
-                    [sampling_view(topology, layer) for layer in layers],
-                    problem.batches.fanout_per_hop(len(layers)),
-                    problem.seed,
-                    owner=self.shard.owner if isinstance(self.shard, PartitionShard) else None,
-                    rank=self.comm.rank,
-                    size=self.comm.size,
-                    weighted=problem.batches.weighted,
-                    sampler=problem.batches.sampler,
-                ),
-                comm,
-                threading.Lock(),
-            )
-            for comm in self.comm.background_comms(self._num_sampling_threads(options.sampling_threads))
+            _SamplingThread(sampler, first, threading.Lock()),
+            *(_SamplingThread(sampler.copy_for_thread(), comm, threading.Lock()) for comm in others),
         ]
         kept = self._cached_nodes(options) if options.cache else None
         given = input_dtype(problem.model, problem.features)
