@@ -97,7 +97,7 @@ def test_a_larger_limit_for_mini_batches() -> None:
 
 def _fits(asked: PlannerQuery) -> bool:
     costs = cost_model_for(asked, asked.layouts[0])
-    return fits_in(estimate_strategy(Sampled(prefetch=1), asked.work, costs), costs)
+    return fits_in(estimate_strategy(Sampled(prefetch=0, memory=asked.memory_option), asked.work, costs), costs)
 
 
 def _held(asked: PlannerQuery) -> int:

@@ -40,9 +40,9 @@ def blocks_of(problem: Problem, epoch: int = 1) -> list[list[Block]]:
     found: list[list[Block]] = []
     right = Model.forward
 
-    def forward(self: Model, blocks: list[Block], *given: Any) -> torch.Tensor:
+    def forward(self: Model, blocks: list[Block], *given: Any, **options: Any) -> torch.Tensor:
         found.append(blocks)
-        return right(self, blocks, *given)
+        return right(self, blocks, *given, **options)
 
     with patch.object(Model, "forward", forward):
         list(Sampled().prepare(problem).steps(epoch))

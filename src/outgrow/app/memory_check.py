@@ -126,11 +126,11 @@ def fit_prefetch(
 
 
 def _with_fewer_ahead(strategy: Strategy) -> list[Strategy]:
-    """Return the strategy with fewer and fewer batches ahead, down to one, if it has such an option."""
+    """Return the strategy with fewer and fewer batches ahead, down to the fewest, if it has such an option."""
     ahead = strategy.options().get("prefetch")
     if not isinstance(ahead, int):
         return [strategy]
-    return [replace(strategy, prefetch=count) for count in range(ahead, 0, -1)]  # type: ignore[type-var]
+    return [replace(strategy, prefetch=count) for count in range(ahead, strategy.fewest_prefetched - 1, -1)]  # type: ignore[type-var]
 
 
 def user_bytes(work: Workload, costs: CostModel) -> int:

@@ -106,23 +106,24 @@ def require_local_path(path: Path) -> None:
         )
 
 
-def validate_positive(owner: str, **options: int | None) -> None:
-    """Check that options are at least 1, or None.
+def validate_positive(owner: str, *, least: int = 1, **options: int | None) -> None:
+    """Check that options are at least ``least``, or None.
 
     Args:
         owner: Name of the component that the options belong to.
+        least: The smallest permitted value, 1 or 0.
         **options: Value of each option.
 
     Raises:
-        InputError: An option is less than 1.
+        InputError: An option is less.
     """
     for name, value in options.items():
-        if value is not None and value < 1:
+        if value is not None and value < least:
             raise InputError(
                 f"option {name} of {owner} is out of range",
-                needed="at least 1",
+                needed=f"at least {least}",
                 got=str(value),
-                repair=f"give {name} a positive number, or leave it out",
+                repair=f"give {name} a {'positive' if least else 'larger'} number, or leave it out",
             )
 
 

@@ -29,15 +29,13 @@ from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
-from outgrow.ops import memory_pool
 from outgrow.ops.backend import num_threads
 from outgrow.ops.rng import fold_in
 from outgrow.ops.sparse import index_rows
 from outgrow.runtime.distributed.comm import Comm
 
 Loss = Callable[[Tensor, Tensor, int], Tensor]
-_SPARE = 0.5  # no two batches are of one size
-_EXCHANGED_AHEAD = 3
+EXCHANGED_AHEAD = 3
 """Batches beside those being sampled while requests are exchanged: one to be sent, one on its way, one received."""
 
 
@@ -145,23 +143,28 @@ class MiniBatchLoop:
                 all workers.
             first: Number of the first batch to train on.
         """
-        # Sizes of batches vary: without slack the pool would return and fetch pages with every step.
-        memory_pool.reserve_slack(_SPARE)
 
         def sample_step(step: int) -> list[MicroBatch]:
             return self._sample_batch(epoch, step, plan_batch(batches[step]), len(batches[step]))
 
-        with closing(self._fetch_ahead(sample_step, range(first, len(batches)))) as fetched:
+        with closing(self._fetch_ahead(sample_step, range(first, len(batches)))) as arriving:
             total = torch.zeros((), dtype=torch.float64)
             timeline = self.comm.timeline
-            ready = timeline.record_waits("wait for batches", fetched)
-            for micro_batch, x in self._wait_for_rows(ready):
+            ready = timeline.record_waits("wait for batches", arriving)
+            fetched: Features | None = None
+            for micro_batch, pending in ready:
+                # Later time steps of a batch read the rows that its first one has fetched.
+                if pending is not None:
+                    fetched = pending.wait()
+                assert fetched is not None
                 if micro_batch.hop:
                     with timeline.span("models travel"):
                         send_model(self.model, self.comm, micro_batch.hop)
-                total += self._train_micro_batch(epoch, micro_batch, x)
+                total += self._train_micro_batch(epoch, micro_batch, fetched)
                 # Gradients of all models meet only here: until the batch ends, all hold the same parameters.
                 if micro_batch.is_last:
+                    # Freed before the next batch is waited for, whose rows may need the memory.
+                    fetched = None
                     self.comm.all_reduce_gradients(self.model)
                     yield self.comm.all_reduce(total).item(), micro_batch.num_seeds
                     total = torch.zeros((), dtype=torch.float64)
@@ -192,22 +195,12 @@ class MiniBatchLoop:
             *torch.split(positions, [len(each) for each in nodes])
         ]
 
-    def _wait_for_rows(self, micro_batches: Iterable[_FetchedMicroBatch]) -> Iterator[tuple[MicroBatch, Features]]:
-        """Yield micro-batches with their features."""
-        x: Features | None = None
-        for micro_batch, pending in micro_batches:
-            # Later time steps of a batch read the rows that its first one has fetched.
-            if pending is not None:
-                x = pending.wait()
-            assert x is not None
-            yield micro_batch, x if micro_batch.row_positions is None else index_rows(x, micro_batch.row_positions)
-
     def _fetch_ahead(
         self, sample_step: Callable[[int], list[MicroBatch]], steps: Sequence[int]
     ) -> Generator[_FetchedMicroBatch]:
         """Yield the micro-batches of some steps, sampled in threads, with their rows on the way."""
         exchanges = self.feature_store.exchanges_rows
-        in_flight = _EXCHANGED_AHEAD if exchanges else 0
+        in_flight = EXCHANGED_AHEAD if exchanges else 0
         sampled = prefetch_results(
             sample_step, steps, threads=self.prefetch.threads, max_ahead=max(0, self.prefetch.batches - in_flight)
         )
@@ -242,18 +235,22 @@ class MiniBatchLoop:
                 while waiting and waiting[0].request is None:
                     yield waiting.popleft(), None
 
-    def _train_micro_batch(self, epoch: int, micro_batch: MicroBatch, x: Features) -> Tensor:
-        """Return the worker's share of the loss, and add to the gradients."""
+    def _train_micro_batch(self, epoch: int, micro_batch: MicroBatch, fetched: Features) -> Tensor:
+        """Return the worker's share of the loss, from the rows fetched for the batch; add to the gradients."""
         comm = self.comm
         loss = torch.zeros((), dtype=torch.float64)
         # Without seeds a worker computes nothing, but still takes part in all exchanges.
         if len(micro_batch.seeds):
             with comm.timeline.span("forward"):
                 blocks = [block.to(comm.device) for block in micro_batch.blocks]
+                positions = micro_batch.row_positions
+                x = fetched if positions is None else index_rows(fetched, positions)
                 logits = self.model(
                     blocks,
                     move_features_to_device(x, comm),
                     fold_in(self.sampler.sampling.seed, epoch, micro_batch.step),
+                    # No other time step reads these rows: they are copies, or fetched for this one.
+                    overwrite_input=True,
                 )
                 share = self.loss(logits, micro_batch.seeds, micro_batch.num_seeds)
             with comm.timeline.span("backward"):

@@ -20,7 +20,11 @@ from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
+from outgrow.ops import memory_pool
 from outgrow.runtime.storage.row_file import IoPool
+
+_SLACK = 0.5
+"""Idle memory that is kept between batches, as a share of the peak: no two batches are of one size."""
 
 
 @renamed_members(share="shard", facts="run_facts", hints="resume_hints", goal="objective")
@@ -131,6 +135,11 @@ class Problem:
     def own_labels(self, seeds: Tensor) -> Tensor:
         """Return labels of some own nodes, ``[n, ...]``, in the given order."""
         return self.node_targets.labels[self.shard.local_index(seeds)]
+
+    def reserve_memory_of_batches(self) -> None:
+        """Let freed memory of a batch be kept for the next ones; no more than the peak where memory is limited."""
+        # Sizes of batches vary: without slack the pool would return and fetch pages with every step.
+        memory_pool.reserve_slack(_SLACK if self.memory_limit is None else 0.0)
 
     def batch_loss(self, logits: Tensor, labels: Tensor, num_seeds: int) -> Tensor:
         """Return the worker's share of the loss of a batch, differentiable.

@@ -18,7 +18,7 @@ from outgrow.nn.decoder import Decoder
 from outgrow.nn.encoder import Encoder
 from outgrow.nn.layer import Features, Layer
 from outgrow.ops.linear import with_dst_prefix
-from outgrow.ops.rng import dropout, dropout_sparse, fold_in
+from outgrow.ops.rng import dropout, dropout_sparse, fold_in, write_dropout
 from outgrow.ops.sparse import SparseRows
 
 
@@ -151,18 +151,23 @@ class Model(nn.Module):
         """Whether the source rows of the first layer are the features themselves."""
         return self.encoder is None and self.layers_list()[0].spec.source_is_input
 
-    def encode_input(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Features:
+    def encode_input(
+        self, x_VD: Features, nodes_V: Tensor, key: int | None, *, overwrite_input: bool = False
+    ) -> Features:
         """Return the first layer's input for ``nodes_V``: features, with dropout if ``key`` is given, encoded."""
-        x = x_VD if key is None else self._drop_input(x_VD, nodes_V, fold_in(key, 0))
+        x = x_VD if key is None else self._drop_input(x_VD, nodes_V, fold_in(key, 0), overwrite=overwrite_input)
         if self.encoder is None:
             return x
         # Not the key of the input's dropout itself: equal keys would draw equal masks.
         encoded: Tensor = self.encoder(x, nodes_V, None if key is None else fold_in(key, 0, 0))
         return encoded
 
-    def _drop_input(self, x_VD: Features, nodes_V: Tensor, key: int) -> Features:
+    def _drop_input(self, x_VD: Features, nodes_V: Tensor, key: int, *, overwrite: bool) -> Features:
         if isinstance(x_VD, SparseRows):
             return dropout_sparse(x_VD, nodes_V, key, self.input_dropout)
+        if overwrite and self.input_dropout:
+            write_dropout(x_VD, nodes_V, key, self.input_dropout, x_VD)
+            return x_VD
         return dropout(x_VD, nodes_V, key, self.input_dropout)
 
     def forward(
@@ -171,6 +176,8 @@ class Model(nn.Module):
         x_VD: Features,
         key: int | None = None,
         first_aggregate: Tensor | None = None,
+        *,
+        overwrite_input: bool = False,
     ) -> Tensor:
         """Return the logits of the last block's destinations, on one worker.
 
@@ -180,11 +187,13 @@ class Model(nn.Module):
             x_VD: ``[Vs, D]`` features of the first block's sources.
             key: Key of (seed, epoch, step); None for no dropout.
             first_aggregate: ``[Vd, C, F]`` aggregate of the first layer, if it is known; None to compute it.
+            overwrite_input: Whether ``x`` may be overwritten: dropout of dense features is then done in place.
 
         Returns:
             ``[Vd, C]``.
         """
-        x, x_dst = src_and_dst_rows(self.encode_input(x_VD, blocks[0].src_nodes, key), len(blocks[0].dst_nodes))
+        encoded = self.encode_input(x_VD, blocks[0].src_nodes, key, overwrite_input=overwrite_input)
+        x, x_dst = src_and_dst_rows(encoded, len(blocks[0].dst_nodes))
         first, keyed = self.layers_list()[0], blocks[0].with_rng_key(layer_key(key, 0))
         # A known aggregate, such as a cached one of raw features, saves the widest sum of the model.
         if first_aggregate is None:

@@ -7,6 +7,7 @@ against measured runs.
 
 from __future__ import annotations
 
+from outgrow.engine.minibatch_loop import EXCHANGED_AHEAD
 from outgrow.inference.chunked import MEMORY_SHARE
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.evaluation_memory import WHOLE_LAYERS, chunked_inference_bytes, evaluated_neighborhoods
@@ -45,6 +46,12 @@ _SHARE_BYTES = 8
 _PREFETCH, _IN_USE, _COPIES, _AHEAD_OF_GPU = 4, 2, 2.5, 2
 """Batches sampled ahead unless a strategy says otherwise, batches besides, copies of the rows of the current batch, and
 all together on a GPU."""
+_POOLED = 1.15
+"""Bytes of a batch in the memory pool, sizes rounded up, for each of its own, where memory is limited: nothing else is
+kept there, and a batch is freed before the next one."""
+_NODE_BYTES = 20
+"""Bytes of each node of the graph in a worker: its owner, its number in a batch, ids and labels of own nodes. Elsewhere
+the factors of batches, fitted to whole runs, include them."""
 
 
 def process_bytes(costs: CostModel) -> int:
@@ -116,9 +123,15 @@ def minibatch_bytes(work: Workload, neighborhood: NeighborhoodStats, *, num_pref
     return float(held + num_prefetched * (rows[0] * work.input_row_bytes + _EDGE_BYTES * edges.sum()))
 
 
-def num_prefetched_batches(costs: CostModel, steps: int = _PREFETCH + _IN_USE, prefetch: int = _PREFETCH) -> float:
+def num_prefetched_batches(
+    costs: CostModel, steps: int = _PREFETCH + _IN_USE, prefetch: int = _PREFETCH, *, limited: bool = False
+) -> float:
     """Return the number of batches whose features the DEVICE tier holds, copies included, in an epoch of ``steps``."""
-    return min(prefetch + _IN_USE, steps) + _COPIES if costs.shares_device else _AHEAD_OF_GPU
+    if not costs.shares_device:
+        return _AHEAD_OF_GPU
+    if limited:
+        return _POOLED * min(max(prefetch, EXCHANGED_AHEAD if costs.layout.hosts > 1 else 0) + 1, steps)
+    return min(prefetch + _IN_USE, steps) + _COPIES
 
 
 def minibatch_peak_bytes(
@@ -127,6 +140,8 @@ def minibatch_peak_bytes(
     partition: PartitionStats,
     stats: BatchStats | SplitBatchStats | OrchestrateStats,
     prefetch: int = _PREFETCH,
+    *,
+    limited: bool = False,
 ) -> int:
     """Return the peak bytes of mini-batches and of evaluations.
 
@@ -136,11 +151,12 @@ def minibatch_peak_bytes(
         partition: Statistics of the partition.
         stats: Statistics of the batches.
         prefetch: Batches that are sampled ahead of the one being computed.
+        limited: Whether the strategy has a limit of memory, and so keeps no freed memory beyond its peak.
     """
     part = int(partition.edges.argmax())
     nodes = float(partition.nodes[part])
     sources = float(partition.nodes[part] + partition.halo[part].sum())
-    prefetched = num_prefetched_batches(costs, stats.steps, prefetch)
+    prefetched = num_prefetched_batches(costs, stats.steps, prefetch, limited=limited)
     training = minibatch_bytes(work, stats.neighborhood, num_prefetched=prefetched)
     whole = inference_bytes(work, nodes, sources, partition.edges[part])
     chosen = evaluated_neighborhoods(work, whole_fits=whole <= MEMORY_SHARE * costs.memory)
@@ -152,6 +168,8 @@ def minibatch_peak_bytes(
     share = nodes / max(1, work.graph.nodes)
     held = [whole if each is WHOLE_LAYERS else chunked_inference_bytes(work, costs, each, share) for each in chosen]
     evaluation = max(held, default=0.0)
+    if limited:
+        training += _NODE_BYTES * work.graph.nodes
     # The two phases alternate; the allocator keeps some of the memory of the one that is not running.
     return process_bytes(costs) + round(max(training, evaluation) + _LEFT * min(training, evaluation))
 

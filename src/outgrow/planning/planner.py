@@ -66,6 +66,13 @@ class PlannerQuery:
     limit: int | None
     validate: Callable[[Strategy], None]
 
+    @property
+    def memory_option(self) -> str | None:
+        """The limit as strategies take it, such as ``"2048MiB"``; None for none."""
+        if self.limit is None:
+            return None
+        return f"{self.limit // _MIB}MiB" if self.limit % _MIB == 0 else f"{self.limit}B"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -124,18 +131,18 @@ def _candidates_by_strategy(query: PlannerQuery) -> Iterator[Iterator[Candidate]
 
 def _strategy_variants(query: PlannerQuery) -> list[list[Strategy]]:
     """Return the options of every strategy that are tried."""
-    limit = None if query.limit is None else _format_limit(query.limit)
+    limit = query.memory_option
     several = max(layout.workers for layout in query.layouts) > 1
     # A single host has no rows of others to cache.
     caches = (0.0, 0.05, 0.2) if max(layout.hosts for layout in query.layouts) > 1 else (0.0,)
     # Fewer batches ahead are no faster, but need less memory.
-    prefetches = (4,) if limit is None else (4, 2, 1)
+    prefetches = (4,) if limit is None else (4, 2, 1, 0)
     return [
         [Full()],
         [Offload(memory=limit)],
         [TensorParallel(memory=limit, chunks=chunks) for chunks in ((4, 1) if several else (4,))],
         [Sampled(cache=cache, prefetch=ahead, memory=limit) for ahead in prefetches for cache in caches],
-        [SplitParallel(prefetch=ahead, memory=limit) for ahead in prefetches],
+        [SplitParallel(prefetch=ahead, memory=limit) for ahead in prefetches if ahead],
         # Where models stay, `migrate` trains as `sampled` does, which is listed.
         [
             Migrate(move_model=True, cache=cache, prefetch=ahead, memory=limit)
@@ -144,10 +151,6 @@ def _strategy_variants(query: PlannerQuery) -> list[list[Strategy]]:
         ],
         [Orchestrate(hot_ratio=ratio, memory=limit) for ratio in (0.1, 0.2, 0.3)],
     ]
-
-
-def _format_limit(num_bytes: int) -> str:
-    return f"{num_bytes // _MIB}MiB" if num_bytes % _MIB == 0 else f"{num_bytes}B"
 
 
 def _make_candidate(strategy: Strategy, layout: WorkerLayout, query: PlannerQuery) -> Candidate:

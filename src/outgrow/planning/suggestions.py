@@ -48,9 +48,11 @@ def _suggest_minibatch_options(query: PlannerQuery) -> Iterator[str]:
     """Suggest smaller batches, fewer of them ahead, approximate evaluations, or as much memory as batches need."""
     yield from _suggest_batch_size(query)
     layout = query.layouts[-1]
-    if _strategy_fits(Sampled(prefetch=1), query.work, query, layout):
-        yield "--set prefetch=1, for strategy sampled"
-    if _strategy_fits(Sampled(), replace(query.work, evaluation=(SAMPLED, SAMPLED)), query, layout):
+    if _strategy_fits(Sampled(prefetch=0, memory=query.memory_option), query.work, query, layout):
+        yield "--set prefetch=0, for strategy sampled"
+    if _strategy_fits(
+        Sampled(memory=query.memory_option), replace(query.work, evaluation=(SAMPLED, SAMPLED)), query, layout
+    ):
         yield "--set eval=sampled, for strategy sampled: scores are approximate"
     least = _least_memory(query, layout)
     if query.limit is not None and least <= cost_model_for(replace(query, limit=None), layout).memory:
@@ -60,9 +62,9 @@ def _suggest_minibatch_options(query: PlannerQuery) -> Iterator[str]:
 
 
 def _least_memory(query: PlannerQuery, layout: WorkerLayout) -> int:
-    """Return about the least memory for mini-batches, one ahead where memory is limited; in bytes, whole MiB."""
+    """Return about the least memory for mini-batches, none ahead where memory is limited; in bytes, whole MiB."""
     costs = cost_model_for(query, layout)
-    strategy = Sampled() if query.limit is None else Sampled(prefetch=1)
+    strategy = Sampled() if query.limit is None else Sampled(prefetch=0, memory=query.memory_option)
     unevaluated = replace(query.work, evaluation=(NONE, NONE))
     memory = _sampled_bytes(strategy, unevaluated, costs, layout) / ROOM
     # The share that evaluations take grows with the memory, but more slowly.
@@ -75,7 +77,7 @@ def _suggest_batch_size(query: PlannerQuery) -> Iterator[str]:
     size = (query.work.batches.size or query.work.graph.train) // 2
     while size >= 1:
         work = replace(query.work, batches=replace(query.work.batches, size=size))
-        if _strategy_fits(Sampled(), work, query, query.layouts[-1]):
+        if _strategy_fits(Sampled(memory=query.memory_option), work, query, query.layouts[-1]):
             yield f"--batch-size {size}, for strategy sampled"
             return
         size //= 2
@@ -83,7 +85,7 @@ def _suggest_batch_size(query: PlannerQuery) -> Iterator[str]:
 
 def _suggest_workers(query: PlannerQuery) -> Iterator[str]:
     """Suggest more workers, as many on each host as the machine has."""
-    strategy: Strategy = Offload() if query.work.batches.is_full_graph else Sampled()
+    strategy: Strategy = Offload() if query.work.batches.is_full_graph else Sampled(memory=query.memory_option)
     profile = query.profile
     count = 2 * max(layout.workers for layout in query.layouts)
     while count <= min(_MOST_WORKERS, query.work.graph.nodes):
@@ -99,7 +101,7 @@ def _suggest_minibatches(query: PlannerQuery) -> Iterator[str]:
     layers = len(query.work.model.layers)
     size = min(_BATCH, query.work.graph.train)
     work = replace(query.work, batches=BatchConfig(size=size, fanout=(_FANOUT,) * layers))
-    if _strategy_fits(Sampled(), work, query, query.layouts[-1]):
+    if _strategy_fits(Sampled(memory=query.memory_option), work, query, query.layouts[-1]):
         yield f"--batch-size {size} --fanout {','.join([str(_FANOUT)] * layers)}: mini-batches, by strategy sampled"
 
 

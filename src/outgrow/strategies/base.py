@@ -163,6 +163,7 @@ class MiniBatchExecution:
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         """Yield the steps of an epoch; an early close ends its threads."""
+        self.problem.reserve_memory_of_batches()
         batches = (self.batches or self.problem.seeds_of_epoch)(epoch)
         with closing(self.loop.steps(epoch, batches, self.plan_batch, first)) as steps:
             for loss, num_seeds in steps:
@@ -197,12 +198,14 @@ class Strategy(ABC):
             options.
         uses_minibatches: Whether steps see samples of the graph, so that nothing computed from it can be
             cached.
+        fewest_prefetched: Smallest number of batches that it may sample ahead, if it has such an option.
         partition: How nodes are assigned to workers; by default ranges of nodes with equally many in-edges.
     """
 
     name: ClassVar[str]
     exact: ClassVar[bool]
     uses_minibatches: ClassVar[bool] = False
+    fewest_prefetched: ClassVar[int] = 1
     partition: str = "range-edges"
 
     def shard_graph(self, graph: Graph, comm: Comm, model: Model, batches: BatchConfig = FULL_GRAPH) -> GraphShard:

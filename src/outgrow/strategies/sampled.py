@@ -34,7 +34,7 @@ class Sampled(Strategy):
         partition: How nodes, their features and their seeds are assigned to workers: see ``outgrow
             partition``.
         sampling_threads: Threads of a worker that sample batches; None for half as many as compute.
-        prefetch: Batches sampled, or being sampled, ahead of the one being computed.
+        prefetch: Batches sampled, or being sampled, ahead of the one being computed; 0 takes least memory.
         memory: Limit on the memory of a worker, such as ``"2GiB"``, on its GPU if it has one: fewer batches are ahead,
             features are read from their file in coalesced runs, and evaluations keep to what is left. None for no
             limit.
@@ -50,6 +50,7 @@ class Sampled(Strategy):
     name = "sampled"
     exact = True
     uses_minibatches = True
+    fewest_prefetched = 0
 
     partition: str = "metis"
     sampling_threads: int | None = None
@@ -62,7 +63,8 @@ class Sampled(Strategy):
     def __post_init__(self) -> None:
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
         validate_cache(self.cache, self.cache_scope, self.cache_by)
-        validate_positive(self.name, sampling_threads=self.sampling_threads, prefetch=self.prefetch)
+        validate_positive(self.name, sampling_threads=self.sampling_threads)
+        validate_positive(self.name, least=0, prefetch=self.prefetch)
         validate_memory_limit(self.memory)
 
     def options(self) -> dict[str, object]:

@@ -287,7 +287,7 @@ def test_an_epoch_may_begin_at_a_later_step() -> None:
         ({"time_steps": 2.0}, "time_steps"),
         ({"time_steps": True}, "time_steps"),
         ({"sampling_threads": 0}, "sampling_threads"),
-        ({"prefetch": 0}, "prefetch"),
+        ({"prefetch": -1}, "prefetch"),
         ({"prefetch": None}, "prefetch"),
         ({"prefetch": "4"}, "prefetch"),
         ({"pregather": False}, "pregather"),

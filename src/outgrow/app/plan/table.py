@@ -59,7 +59,7 @@ def explain_choice(plan: Plan) -> str:
 def numbered_fixes(query: PlannerQuery) -> str:
     """Return numbered fixes for a question of which no strategy fits."""
     fixes = suggest_fixes(query)
-    return "; ".join(f"{number}. {fix}" for number, fix in enumerate(fixes, 1)) or "train a smaller model"
+    return "; ".join(f"{number}. {fix}" for number, fix in enumerate(fixes, 1))
 
 
 def format_duration(seconds: float) -> str:

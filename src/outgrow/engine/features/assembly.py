@@ -59,7 +59,7 @@ class MatrixBuilder(ABC):
 
     @abstractmethod
     def build_matrix(self) -> Features:
-        """Return the matrix, once all rows are written."""
+        """Return the matrix, once all rows are written; call it once: the builder no longer holds it."""
 
 
 class DenseMatrixBuilder(MatrixBuilder):
@@ -85,7 +85,10 @@ class DenseMatrixBuilder(MatrixBuilder):
 
     def build_matrix(self) -> Features:
         """Return the matrix."""
-        return self.out
+        # Requests outlive their rows, which must be freed as soon as a batch is computed.
+        matrix = self.out
+        del self.out
+        return matrix
 
 
 class SparseMatrixBuilder(MatrixBuilder):

@@ -11,12 +11,12 @@ from torch import Tensor
 from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, EdgeSampler, Fanout, SampledEdges
-from outgrow.graph.topology import GraphView
+from outgrow.graph.topology import GraphView, Topology
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.memory_pool import ArrayPool
 from outgrow.ops.rng import NEIGHBOURS, fold_in
 from outgrow.ops.sampling.bitset import Bits
-from outgrow.ops.sampling.renumber import gather_values
+from outgrow.ops.sampling.renumber import gather_row_lengths, gather_values
 from outgrow.ops.sampling.self_loops import ADDED
 from outgrow.ops.sampling.uniform import Array, Ids
 
@@ -67,7 +67,8 @@ class LayerSampling:
         # Computed here: threads that sample at the same time would each compute them.
         for each in self._samplers:
             each.prepare()
-        self._degrees = [as_numpy(view.degree) for view in self.views]
+        # Numbers of in-edges are read from the graph as they are needed: an array of all takes 8 bytes for each node.
+        self._degrees = [None if _counts_in_edges(view) else as_numpy(view.degree) for view in self.views]
         self.pool = ArrayPool()
 
     @property
@@ -107,7 +108,12 @@ class LayerSampling:
 
     def node_degrees(self, layer: int, nodes: Ids) -> Tensor:
         """Return ``[n]``: the degrees of nodes in the layer's view."""
-        return self._gather_pooled(self._degrees[layer], nodes)
+        degrees = self._degrees[layer]
+        if degrees is not None:
+            return self._gather_pooled(degrees, nodes)
+        out = self.pool.empty_array(len(nodes), np.float64)
+        gather_row_lengths(self._samplers[layer].indptr, nodes, out)
+        return as_tensor(out)
 
     def make_block(
         self, layer: int, sampled: SampledEdges, indices: NDArray[np.int32], nodes: Tensor, degree: Tensor
@@ -155,6 +161,11 @@ class LayerSampling:
         out = self.pool.empty_array(len(rows), values.dtype)
         gather_values(values, rows, out)
         return as_tensor(out)
+
+
+def _counts_in_edges(view: GraphView) -> bool:
+    """Whether degrees are the numbers of in-edges of the stored graph."""
+    return isinstance(view, Topology) and view.weight is None
 
 
 def invalid_seed_error(node: int, position: int, num_nodes: int) -> InputError:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from outgrow.ops.backend import serial_kernel
 from outgrow.ops.kernels.numerics import prefetch_line
+from outgrow.ops.sampling.bitset import ONE
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -95,6 +96,16 @@ def gather_values(values: Array, rows: Ids, out: Array) -> None:
     for i in range(len(rows)):
         prefetch_line(lines, rows[np.uint64(min(i + _VALUES_AHEAD, len(rows) - 1))], 0)
         out[i] = values[np.uint64(rows[i])]
+
+
+@serial_kernel
+def gather_row_lengths(indptr: Ids, rows: Ids, out: Array) -> None:
+    """Compute ``out[i] = indptr[rows[i] + 1] - indptr[rows[i]]``."""
+    lines = indptr.reshape((len(indptr), 1))
+    for i in range(len(rows)):
+        prefetch_line(lines, rows[np.uint64(min(i + _VALUES_AHEAD, len(rows) - 1))], 0)
+        row = np.uint64(rows[i])
+        out[i] = indptr[row + ONE] - indptr[row]
 
 
 Rows = NDArray[np.int32]

@@ -137,6 +137,7 @@ def estimate_orchestrate(strategy: Orchestrate, work: Workload, costs: CostModel
             found,
             # Batches of this super-batch and of the next, but for those that are in use anyway.
             prefetch=2 * (strategy.super_batch - 1),
+            limited=strategy.memory_limit is not None,
         )
         + _CPU_SIDE_BYTES
         + round(_PER_HOT * found.hot.nodes / workers * width),

@@ -96,4 +96,5 @@ def data_parallel_peak_bytes(strategy: Sampled | Migrate, work: Workload, costs:
     spec = work.sampling_spec(strategy.partition)
     cut = work.partitioning.partition_stats(strategy.partition, costs.layout.workers, spec)
     cached = round(int(stats.cached_rows.sum(1).max()) * work.graph.row_bytes)
-    return minibatch_peak_bytes(work, costs, cut, stats, strategy.prefetch) + cached
+    limited = strategy.memory_limit is not None
+    return minibatch_peak_bytes(work, costs, cut, stats, strategy.prefetch, limited=limited) + cached

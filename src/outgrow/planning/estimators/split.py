@@ -96,5 +96,7 @@ def estimate_split(strategy: SplitParallel, work: Workload, costs: CostModel) ->
         strategy=strategy,
         traffic=traffic,
         parts=tuple(_split_parts(work, costs, found, traffic, strategy.sampling_threads)),
-        peak_bytes=minibatch_peak_bytes(work, costs, cut, found, strategy.prefetch),
+        peak_bytes=minibatch_peak_bytes(
+            work, costs, cut, found, strategy.prefetch, limited=strategy.memory_limit is not None
+        ),
     )

@@ -53,7 +53,7 @@ class Migrate(Strategy):
         time_steps: With ``move_model``: number of time steps of a batch, at most one for each worker; None
             for that many, or fewer by ``merge``.
         sampling_threads: Threads of a worker that sample batches; None for half as many as compute.
-        prefetch: Batches sampled, or being sampled, ahead of the one being computed.
+        prefetch: Batches sampled, or being sampled, ahead of the one being computed; 0 takes least memory.
         memory: Limit on the memory of a worker, such as ``"2GiB"``, on its GPU if it has one: fewer batches are ahead,
             features are read from their file in coalesced runs, and evaluations keep to what is left. None for no
             limit.
@@ -69,6 +69,7 @@ class Migrate(Strategy):
     name = "migrate"
     exact = True
     uses_minibatches = True
+    fewest_prefetched = 0
 
     partition: str = "metis"
     move_model: bool = False
@@ -85,9 +86,8 @@ class Migrate(Strategy):
     def __post_init__(self) -> None:
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
         validate_cache(self.cache, self.cache_scope, self.cache_by)
-        validate_positive(
-            self.name, time_steps=self.time_steps, sampling_threads=self.sampling_threads, prefetch=self.prefetch
-        )
+        validate_positive(self.name, time_steps=self.time_steps, sampling_threads=self.sampling_threads)
+        validate_positive(self.name, least=0, prefetch=self.prefetch)
         validate_memory_limit(self.memory)
         given = [name for name, usual in _MIGRATION_OPTIONS.items() if getattr(self, name) != usual]
         if given and not self.move_model:

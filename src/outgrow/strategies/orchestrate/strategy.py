@@ -45,7 +45,6 @@ from outgrow.strategies.orchestrate.sampling import HotColdSampler, SampledBatch
 
 _PRESAMPLING_EPOCHS = (0, -1)  # epochs are numbered from 1
 _FIRST_RATIO = 0.05
-_SPARE = 0.5  # no two batches are of one size
 _REUSES = dict.fromkeys(("embedding", "aggregate"))
 
 
@@ -244,7 +243,7 @@ class OrchestrateExecution:
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         """Yield the steps of an epoch."""
-        memory_pool.reserve_slack(_SPARE)
+        self.problem.reserve_memory_of_batches()
         seconds = 0.0
         began = time.perf_counter()
         with closing(self._run_epoch(epoch, first)) as steps:

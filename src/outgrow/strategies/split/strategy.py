@@ -56,7 +56,6 @@ from outgrow.strategies.split.sampler import SampledSplitBlock, SplitSampler, sa
 PRESAMPLED_PARTITION = PresampledMetis.name
 _ANY_SEED = 0  # the partition of a graph is the same for runs of any seed
 _PRESAMPLING_EPOCH = 0  # epochs are numbered from 1
-_SPARE = 0.5  # no two batches are of one size
 
 
 @renamed_options(ahead="prefetch", partial="partial_sums")
@@ -182,7 +181,7 @@ class _SplitExecution:
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         seeds = self.problem.seeds_of_epoch(epoch)
-        memory_pool.reserve_slack(_SPARE)
+        self.problem.reserve_memory_of_batches()
 
         timeline = self.comm.timeline
 
