@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,6 +55,7 @@ from outgrow.runtime.system.environment import (
 )
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
+from outgrow.training.optimization import check_optimization
 
 Option = TypeVar("Option", bool, str)
 
@@ -113,7 +114,8 @@ def train(
             ``"auto"`` leaves it to ``workers``. ``allow_changed_data``, whether to resume though
             the contents of the graph have changed: what was measured on the former ones (scores, the best epoch)
             is forgotten. Also fields of `TrainConfig`, such as
-            ``epochs=200``, which override ``config``; ``num_neighbors`` is ``fanout``.
+            ``epochs=200``, which override ``config``; ``num_neighbors`` is ``fanout``. Options of the optimizer and
+            of the schedule, such as ``momentum=0.9``, stand beside them.
 
     Returns:
         The run.
@@ -134,6 +136,7 @@ def train(
     # What is left of the options belongs to the loop; `with_options` refuses unknown names.
     settings = (config or TrainConfig()).with_options(**options)
     validate_fanout(graph, model, settings)
+    check_optimization(settings, model, len(graph.split.train))
     # Worker 0 chooses and broadcasts its choice; the others only need a strategy to start with.
     if is_torchrun_leader():
         warn_of_unread_weights(graph, model)
@@ -151,7 +154,7 @@ def train(
             "graph": graph.name,
             # Built in Python: a run cannot rebuild it, so `outgrow train --resume` refuses this run.
             "model": None,
-            "train": asdict(settings),
+            "train": settings.as_record(),
             "strategy": {"name": chosen.name, "options": chosen.options()},
             "workers": worker_settings.number,
             **facts,

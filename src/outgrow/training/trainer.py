@@ -21,7 +21,9 @@ from outgrow.training.checkpoint import TrainingProgress
 from outgrow.training.config import TrainConfig
 from outgrow.training.divergence import all_finite, divergence_error, has_finite_gradient
 from outgrow.training.evaluation import Evaluation, Metrics
+from outgrow.training.loop_options import no_score_error
 from outgrow.training.model_evaluator import ModelEvaluator
+from outgrow.training.optimization import Optimization
 from outgrow.training.progress_events import ProgressReporter
 
 EVALUATE, SAVE = "evaluate", "checkpoint"
@@ -116,7 +118,7 @@ class Trainer:
         self.callbacks: list[TrainerCallback] = []
         self.comm = problem.shard.comm
         self.ledger = problem.shard.comm.ledger
-        self.optimizer = config.make_optimizer(problem.model)
+        self.optimization = Optimization.from_config(config, problem.model, _steps_per_epoch(problem))
         self.progress = TrainingProgress.at_start()
         batches = problem.batches
         sampling = f"fanout {batches.describe()}, weighted {batches.weighted}"
@@ -127,12 +129,17 @@ class Trainer:
             f"batch_size {batches.size}, {sampling}, seed {problem.seed}, {problem.num_train} to train on"
         )
 
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer."""
+        return self.optimization.optimizer
+
     def add_callbacks(self, *callbacks: TrainerCallback) -> None:
         """Add callbacks, called in this order after every epoch."""
         self.callbacks.extend(callbacks)
 
     def resume(self, path: Path, data: Mapping[str, str] | None = None) -> None:
-        """Resume from a checkpoint, with the learning rate and weight decay of this trainer's `TrainConfig`.
+        """Resume from a checkpoint, with the learning rates and weight decays of this trainer's `TrainConfig`.
 
         Args:
             path: Path of the checkpoint.
@@ -146,12 +153,11 @@ class Trainer:
         saved = self.comm.broadcast(
             checkpoint.load_checkpoint(path) if self.comm.is_rank_zero else None, Kind.PARAMETERS
         )
-        self.progress = checkpoint.restore_checkpoint(saved, path, self.problem.model, self.optimizer)
+        self.progress = checkpoint.restore_checkpoint(
+            saved, path, self.problem.model, self.optimizer, self.optimization
+        )
         self.progress.adopt_data(data or {})
         checkpoint.validate_step_signature(self.progress, path, self.step_signature, self.config.epochs)
-        # The saved state brought its own; the user may want to continue with others, such as a lower rate.
-        for group in self.optimizer.param_groups:
-            group["lr"], group["weight_decay"] = self.config.lr, self.config.weight_decay
 
     def run(self, strategy: Strategy) -> TrainResult:
         """Train until the last epoch, lost patience or an interrupt; restore the best model and score it.
@@ -173,6 +179,8 @@ class Trainer:
                 self.reporter,
                 uses_minibatches=strategy.uses_minibatches,
             )
+            if self.optimization.needs_score and not evaluator.validates:
+                raise no_score_error("nothing to validate on")
             while self.progress.finished_epochs < self.config.epochs:
                 # Before the epoch, so that a resumed run with no patience left trains none.
                 if self._is_out_of_patience():
@@ -219,8 +227,7 @@ class Trainer:
                     step.loss,
                 )
             with timeline.span("optimizer"):
-                self.optimizer.step()
-                self.optimizer.zero_grad(set_to_none=True)
+                self.optimization.step_batch(step.num_seeds)
             progress.add_step(step.loss, step.num_seeds)
             # Before the checkpoint, which saves this number; its own time does not count as training.
             progress.seconds_so_far += time.perf_counter() - began
@@ -230,6 +237,8 @@ class Trainer:
                 self._all_reduce_when_valid(0)
                 self._save_checkpoint(execution)
             began = time.perf_counter()
+        with timeline.span("optimizer"):
+            self.optimization.flush()
         progress.seconds_so_far += time.perf_counter() - began
         seconds = progress.seconds_so_far - seconds_before
         phases = {name: took for name, took in (timeline.phases - phases_before).items() if name != SAVE}
@@ -239,6 +248,7 @@ class Trainer:
         began = time.perf_counter()
         with timeline.span(EVALUATE):
             progress.val_score.append(self._evaluate_model(evaluator) if evaluated else None)
+        self.optimization.end_epoch(progress.val_score[-1])
         evaluation_seconds = time.perf_counter() - began if evaluated else 0.0
         return EpochReport(
             epoch=progress.finished_epochs,
@@ -253,8 +263,11 @@ class Trainer:
 
     def _evaluate_model(self, evaluator: ModelEvaluator) -> float:
         """Return the validation score; keep the model if it is the best so far (ties: lower loss)."""
+        with self.optimization.averaged_weights():
+            return self._compare_with_best(evaluator.validate())
+
+    def _compare_with_best(self, metrics: Metrics) -> float:
         progress = self.progress
-        metrics = evaluator.validate()
         if (metrics.score, -metrics.loss) > (progress.best_score, -progress.best_loss):
             progress.best_epoch = progress.finished_epochs
             progress.best_score = metrics.score
@@ -290,7 +303,9 @@ class Trainer:
             raise divergence_error(self.problem, execution, self._step_label(epoch, progress.step), loss)
         if self.folder is not None and self.comm.is_rank_zero:
             with self.problem.timeline.span(SAVE):
-                checkpoint.save_checkpoint(self.folder, self.problem.model, self.optimizer, progress)
+                checkpoint.save_checkpoint(
+                    self.folder, self.problem.model, self.optimizer, progress, self.optimization.loop_state()
+                )
         return progress.finished_epochs
 
     def _any_interrupted(self) -> bool:
@@ -307,6 +322,8 @@ class Trainer:
     def _make_result(self, evaluator: ModelEvaluator, stopped: str) -> TrainResult:
         if self.progress.best_model is not None:
             self.problem.model.load_state_dict(self.progress.best_model)
+        else:
+            self.optimization.adopt_averages()
         val, test, logits = evaluator.score_result()
         return TrainResult(progress=self.progress, val=val, test=test, logits=logits, stop_reason=stopped)
 

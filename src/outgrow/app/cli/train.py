@@ -111,7 +111,9 @@ def train(
             "--set",
             metavar="NAME=VALUE",
             help="Any other option of the model (heads, attention_dropout, input_dropout, norm, residual, ...), of "
-            "the loop (optimizer, weight_decay, patience, eval, val and test: auto, exact, sampled, layerwise or none; "
+            "the loop (optimizer, any of torch by name, with its options, such as momentum; schedule: cosine, step, "
+            "linear, plateau, ..., with its options, warmup and schedule_per; clip_grad_norm, accumulate, ema, "
+            "weight_decay, patience, eval, val and test: auto, exact, sampled, layerwise or none; "
             "eval_fanout, eval_batch_size, eval_every, checkpoint_every, checkpoint_steps, weighted, "
             "precision, full or bfloat16; of links: decoder, dot or distmult, negatives, val_links, test_links, "
             "split_seed) or of the strategy (full: partition, overlap; offload: host_memory, chunks, scratch_dir, "

@@ -221,8 +221,7 @@ class RunDirectory:
         """
         path = self.latest_checkpoint(log_message)
         saved = checkpoint.load_checkpoint(path)
-        # Without validation scores there is no best epoch: the latest parameters then serve.
-        checkpoint.load_parameters(model, saved["progress"]["best_model"] or saved["model"], path)
+        checkpoint.load_parameters(model, checkpoint.final_parameters(saved), path)
 
     def truncate_after(self, epoch: int) -> None:
         """Drop the metrics of epochs after ``epoch``, which are about to be trained again."""

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -273,7 +273,7 @@ class Session:
             "best_epoch": progress.best_epoch,
             "stopped": outcome.stop_reason,
             "parameters": sum(p.numel() for p in self.model.parameters()),
-            "train": asdict(self.config),
+            "train": self.config.as_record(),
         }
 
 
