@@ -6,7 +6,6 @@ import functools
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +15,9 @@ from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from outgrow.core.errors import InputError
-from outgrow.strategies.full import Full
-from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
 from outgrow.training.optimization import Optimization
 from outgrow.training.optimizers import OPTIMIZERS
-from outgrow.training.trainer import Trainer
-from planted import Planted, planted, unscored
 
 EPOCHS, SIZES = 5, (4, 4, 3)
 """Epochs, and the seeds of the batches of each."""
@@ -322,102 +317,3 @@ def test_a_lower_rate_changes_a_schedule_in_proportion() -> None:
     assert second.lr == pytest.approx(first.lr / 2)
     rates = [train(model, each, first=2) for each in (first, second)]
     assert rates[1] == pytest.approx([rate / 2 for rate in rates[0]])
-
-
-@pytest.fixture(scope="module")
-def world() -> Planted:
-    return planted()
-
-
-ALL: dict[str, Any] = {
-    "optimizer": "sgd", "momentum": 0.9, "lr": 0.3, "schedule": "cosine", "warmup": 1, "clip_grad_norm": 0.1,
-    "ema": 0.9,
-}  # fmt: skip
-
-
-def trainer_of(world: Planted, folder: Path | None, **options: Any) -> Trainer:
-    config = TrainConfig(epochs=6, checkpoint_every=3).with_options(**options)
-    return world.trainer(world.problem(), config, folder=folder)
-
-
-@pytest.mark.parametrize(
-    "options", [ALL, {"schedule": "plateau", "factor": 0.5, "optimizer": "rmsprop"}, {"optimizer": "nadam"}]
-)
-def test_a_run_goes_on_with_the_same_bits(world: Planted, tmp_path: Path, options: dict[str, Any]) -> None:
-    straight = trainer_of(world, tmp_path, **options)
-    expected = straight.run(Full())
-    (tmp_path / "epoch-00000006.pt").unlink()
-    resumed = trainer_of(world, None, **options)
-    resumed.resume(tmp_path / "epoch-00000003.pt")
-    outcome = resumed.run(Full())
-    assert outcome.progress.loss == expected.progress.loss
-    assert outcome.progress.val_score == expected.progress.val_score
-    assert_equal(resumed.problem.model, straight.problem.model)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{}, {**ALL, "optimizer": "adam"}, {**ALL, "schedule": "linear"}, {**ALL, "ema": None}, {**ALL, "epochs": 9}],
-)
-def test_another_optimizer_or_schedule_does_not_go_on(world: Planted, tmp_path: Path, options: dict[str, Any]) -> None:
-    trainer_of(world, tmp_path, **{**ALL, "epochs": 3}).run(Full())
-    options = {
-        name: value for name, value in options.items() if options.get("optimizer") == "sgd" or name != "momentum"
-    }
-    with pytest.raises(InputError, match="another optimizer or schedule"):
-        trainer_of(world, None, **options).resume(tmp_path / "epoch-00000003.pt")
-
-
-@pytest.mark.parametrize(
-    ("part", "value"),
-    [
-        ("schedule", None), ("schedule", {}), ("signature", 5), ("num_batches", -1), ("num_seeds", 1.5), ("asked", []),
-        ("asked", [["a", 0.0]]), ("averages", {"nothing": torch.ones(1)}), ("sums", [1]),
-        ("schedule", {"scheduler": 1}),
-    ],
-)  # fmt: skip
-def test_a_state_of_the_loop_of_another_kind(world: Planted, tmp_path: Path, part: str, value: object) -> None:
-    trainer_of(world, tmp_path, **ALL).run(Full())
-    path = tmp_path / "epoch-00000006.pt"
-    saved = checkpoint.load_checkpoint(path)
-    saved["loop"][part] = value
-    fresh = trainer_of(world, None, **ALL)
-    with pytest.raises(InputError):
-        checkpoint.restore_checkpoint(saved, path, fresh.problem.model, fresh.optimizer, fresh.optimization)
-
-
-def test_averaged_weights_are_scored_and_are_the_result(world: Planted) -> None:
-    plain, averaged = trainer_of(world, None), trainer_of(world, None, ema=0.9)
-    results = [each.run(Full()) for each in (plain, averaged)]
-    assert results[0].progress.loss == results[1].progress.loss
-    assert averaged.progress.best_model is not None
-    assert plain.progress.best_model is not None
-    assert not all(
-        torch.equal(value, plain.progress.best_model[name]) for name, value in averaged.progress.best_model.items()
-    )
-    problem = world.problem()
-    last = Trainer(problem, unscored(problem), TrainConfig(epochs=6, ema=0.9))
-    last.run(Full())
-    assert all(torch.equal(last.optimization.averages[name], value) for name, value in problem.model.named_parameters())
-
-
-def test_plateau_without_validation_nodes(world: Planted) -> None:
-    problem = world.problem()
-    trainer = Trainer(problem, unscored(problem), TrainConfig(epochs=6, schedule="plateau"))
-    with pytest.raises(InputError, match="plateau reads"):
-        trainer.run(Full())
-    assert trainer.progress.finished_epochs == 0
-
-
-def test_records_have_objects_by_name() -> None:
-    given = TrainConfig(optimizer=plain_loop, schedule=train)
-    record = given.as_record()
-    name = f"{plain_loop.__module__}.plain_loop"
-    assert record["optimizer"] == {"given_as": name}
-    read = TrainConfig().with_options(**record)
-    assert read.as_record() == record
-    assert read.optimizer_name == given.optimizer_name == name
-    with pytest.raises(InputError, match="given as an object in Python"):
-        read.make_optimizer(plain_model())
-    named = TrainConfig().with_options(optimizer=functools.partial(torch.optim.SGD, momentum=0.5), lr=0.1)
-    assert TrainConfig().with_options(**named.as_record()) == named

@@ -92,7 +92,7 @@ def describe_choice(value: object) -> str:
         return value
     if isinstance(value, RecordedObject):
         return value.name
-    kind = value if hasattr(value, "__qualname__") else type(value)
+    kind = value if isinstance(value, type) or inspect.isroutine(value) else type(value)
     return f"{kind.__module__}.{kind.__qualname__}"
 
 

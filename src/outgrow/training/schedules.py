@@ -135,9 +135,9 @@ class Schedule:
     def scale_rates(self, factors: list[float]) -> None:
         """Multiply the rates of each group of parameters, past and to come."""
         parts = [self.scheduler, *([] if self._warmup is None else [self._warmup])]
-        for each in [*parts, *(inner for part in parts for inner in getattr(part, "_schedulers", []))]:
+        for each in [*parts, *(inner for part in parts for inner in vars(part).get("_schedulers", []))]:
             for name in ("base_lrs", "_last_lr"):
-                if hasattr(each, name):
+                if name in vars(each):
                     rates = zip(getattr(each, name), factors, strict=True)
                     setattr(each, name, [rate * factor for rate, factor in rates])
         for group, factor in zip(self.scheduler.optimizer.param_groups, factors, strict=True):
