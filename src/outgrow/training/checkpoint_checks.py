@@ -18,6 +18,8 @@ _LARGEST = 1e12
 _PUTS, _GETS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "LONG_BINGET")
 _OF_TORCH = frozenset(kind for kind in torch.optim.Optimizer.__subclasses__() if kind.__module__.startswith("torch."))
 _OF_ADAM = frozenset({"step", "exp_avg", "exp_avg_sq"})
+_NUMBERS_OF_STATES = frozenset({"eta", "mu", "mu_product"})
+_FACTORS = frozenset({"row_var", "col_var"})
 _NUMBERS = ("best_epoch", "step", "seeds_so_far")
 _REALS = ("best_score", "best_loss", "loss_so_far", "seconds_so_far")
 _LISTS = ("loss", "val_score", "epoch_seconds")
@@ -56,12 +58,11 @@ def check_optimizer_state(saved: object, optimizer: torch.optim.Optimizer) -> No
             raise TypeError("a state of no parameter")
         if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) and not state.keys() >= _OF_ADAM:
             raise TypeError(f"no {' and '.join(sorted(_OF_ADAM - state.keys()))} of parameter {index}")
-        fits = _is_state if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) else _is_any_state
         if not of_torch:
             check_plain(state)
             continue
         for name, value in state.items():
-            if not _is_count(value) if name == "step" else not fits(value, shapes[index]):
+            if not _is_count(value) if name == "step" else not _is_state_by_name(name, value, shapes[index]):
                 raise TypeError(f"{str(name)[:40]} of parameter {index} does not fit it")
     fresh = optimizer.state_dict()["param_groups"]
     groups = saved.get("param_groups")
@@ -87,12 +88,18 @@ def _is_state(value: object, shape: torch.Size) -> bool:
     )
 
 
-def _is_any_state(value: object, shape: torch.Size) -> bool:
-    """Whether a value is a state of any optimizer: a number, or a tensor that broadcasts to its parameter."""
-    if isinstance(value, Tensor) and _is_plain(value) and value.is_floating_point():
-        pairs = zip(value.shape, shape, strict=True) if value.dim() == len(shape) else []
-        return value.dim() == 0 or (value.dim() == len(shape) and all(size in (1, full) for size, full in pairs))
-    return value is None or _is_real(value)
+def _is_state_by_name(name: str, value: object, shape: torch.Size) -> bool:
+    """Whether a value is a state of any optimizer of torch: as large as its parameter, a number, or a factor of it."""
+    if isinstance(value, Tensor) and name in _NUMBERS_OF_STATES:
+        return _is_plain(value) and value.is_floating_point() and value.dim() == 0
+    if isinstance(value, Tensor) and name in _FACTORS:
+        alike = value.dim() == len(shape) and all(map(_is_factor, value.shape, shape))
+        return _is_plain(value) and value.is_floating_point() and alike
+    return _is_state(value, shape)
+
+
+def _is_factor(size: int, full: int) -> bool:
+    return size in (1, full)
 
 
 def check_loop_state(given: object, schedule: Mapping[str, Any] | None) -> None:
