@@ -54,6 +54,7 @@ from outgrow.runtime.system.environment import (
     torchrun_world_size,
 )
 from outgrow.strategies.base import Strategy
+from outgrow.training.callbacks import require_callbacks
 from outgrow.training.config import TrainConfig
 from outgrow.training.optimization import check_optimization
 
@@ -113,8 +114,8 @@ def train(
         **options: ``device``, which workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA device each;
             ``"auto"`` leaves it to ``workers``. ``allow_changed_data``, whether to resume though
             the contents of the graph have changed: what was measured on the former ones (scores, the best epoch)
-            is forgotten. Also fields of `TrainConfig`, such as
-            ``epochs=200``, which override ``config``; ``num_neighbors`` is ``fanout``. Options of the optimizer and
+            is forgotten. ``callbacks``, a list of `og.Callback` to call while training goes on. Also fields of
+            `TrainConfig`, such as ``epochs=200``, which override ``config``; ``num_neighbors`` is ``fanout``. Options of the optimizer and
             of the schedule, such as ``momentum=0.9``, stand beside them.
 
     Returns:
@@ -122,12 +123,13 @@ def train(
 
     Raises:
         InputError: The graph, the model or an option cannot be used; nothing was written.
-        TrainingError: The loss is not finite, or a GPU is out of memory.
+        TrainingError: The loss is not finite, a callback has raised, or a GPU is out of memory.
         WorkerError: A worker has died.
         KeyboardInterrupt: Ctrl-C has ended training, after the epoch; the files of the run are written.
         SystemExit: SIGTERM, SIGHUP or SIGUSR1 has, with the exit code that a shell gives for it.
     """
     allow_changed_data = _pop_option(options, "allow_changed_data", False)
+    callbacks = require_callbacks(options.pop("callbacks", ()))
     worker_settings = resolve_workers(workers, _pop_option(options, "device", "auto"))
     validate_argument_types(graph, model)
     graph = align_with_model(graph, model)
@@ -173,6 +175,7 @@ def train(
             strategy=chosen,
             callbacks=(listener,),
             progress_callbacks=(listener,),
+            user_callbacks=callbacks,
             device=worker_settings.device,
             data=facts.get("data", {}),
             grace_seconds=worker_settings.grace_seconds,

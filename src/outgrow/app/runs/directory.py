@@ -18,12 +18,12 @@ from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write, os_errors_as_input_errors
 from outgrow.core.validation import require_local_path
 from outgrow.training import checkpoint
-from outgrow.training.trainer import EpochReport
+from outgrow.training.callbacks import Callback, EpochReport
 
 _CONFIG = ("graph", "model", "train", "strategy")
 
 
-class RunDirectory:
+class RunDirectory(Callback):
     """Files of a run, such as ``config.json``, ``metrics.jsonl`` and ``summary.json``. Final.
 
     Args:
@@ -231,7 +231,7 @@ class RunDirectory:
             kept = [line for line in lines if _parse_epoch(line) <= epoch]
             write_text_atomically(self.metrics_path, "".join(f"{line}\n" for line in kept))
 
-    def on_epoch_end(self, report: EpochReport) -> None:
+    def on_epoch(self, report: EpochReport) -> None:
         """Append a line to ``metrics.jsonl``."""
         line = {
             "epoch": report.epoch,
@@ -258,7 +258,7 @@ def release_on_exit(run: RunDirectory | None) -> Iterator[RunDirectory | None]:
             run.release_lock()
 
 
-class HintsWriter:
+class HintsWriter(Callback):
     """Callback that writes ``hints.json`` after epochs that changed the hints. Final.
 
     Args:
@@ -272,7 +272,7 @@ class HintsWriter:
         # A copy: strategies change the mapping in place, which would hide the change.
         self.last_written = dict(hints)
 
-    def on_epoch_end(self, report: EpochReport) -> None:
+    def on_epoch(self, report: EpochReport) -> None:
         """Write the hints if they changed."""
         if self.hints != self.last_written:
             self.run.write_json("hints.json", self.hints)
