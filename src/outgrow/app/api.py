@@ -18,8 +18,8 @@ from outgrow.app.compatibility import (
     validate_strategy,
     warn_of_unread_weights,
 )
-from outgrow.app.console import log_message
 from outgrow.app.graph_sources import reader_for_object, reader_for_path
+from outgrow.app.messages import log_warning
 from outgrow.app.model_probe import warn_of_probe
 from outgrow.app.node_outputs import compute_embeddings, compute_logits
 from outgrow.app.output_request import Nodes, make_output_request
@@ -115,8 +115,8 @@ def train(
             ``"auto"`` leaves it to ``workers``. ``allow_changed_data``, whether to resume though
             the contents of the graph have changed: what was measured on the former ones (scores, the best epoch)
             is forgotten. ``callbacks``, a list of `og.Callback` to call while training goes on. Also fields of
-            `TrainConfig`, such as ``epochs=200``, which override ``config``; ``num_neighbors`` is ``fanout``. Options of the optimizer and
-            of the schedule, such as ``momentum=0.9``, stand beside them.
+            `TrainConfig`, such as ``epochs=200``, which override ``config``; ``num_neighbors`` is ``fanout``.
+            Options of the optimizer and of the schedule, such as ``momentum=0.9``, stand beside them.
 
     Returns:
         The run.
@@ -166,7 +166,7 @@ def train(
         return open_run_directory(Path(out), config, allow_changed_data=allow_changed_data or again)
 
     if progress and is_torch_preloaded():
-        log_message("import outgrow before torch: torch's waiting threads now take time from the kernels")
+        log_warning("import outgrow before torch: torch's waiting threads now take time from the kernels")
     with make_progress_display(graph, model, settings, show=progress and is_torchrun_leader()) as listener:
         session = Session(
             graph=graph,
@@ -193,7 +193,7 @@ def train(
             # Opened last and released first: the lock covers no more than the training.
             with release_on_exit(make_directory(False)) as files:
                 session = replace(session, directory=files)
-                warn = log_message if progress else warnings.warn
+                warn = log_warning if progress else warnings.warn
                 goes_on = resumes and files is not None and files.has_checkpoint
                 run = run_session(session, worker_settings, resume=goes_on, log=warn)
     # After the checkpoint and the summary: a loop over seeds must not go on with the next one.

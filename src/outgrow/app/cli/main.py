@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from outgrow.app.cli import calibrate, convert, datasets, doctor, info, partition, plan, predict, report, train
-from outgrow.app.console import log_message
+from outgrow.app.messages import log_warning
 from outgrow.core.errors import InputError, OutgrowError, WorkerError
 from outgrow.core.memory_limits import available_bytes
 from outgrow.core.user_warnings import OWN_WARNINGS
@@ -97,7 +97,7 @@ def _show_own_warnings_as_lines() -> None:
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
         if issubclass(category, OWN_WARNINGS):
-            log_message(f"warning: {message}")
+            log_warning(f"warning: {message}")
         else:
             show_in_python(message, category, *place, **options)
 

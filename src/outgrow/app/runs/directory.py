@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from outgrow.app.console import log_message
+from outgrow.app.messages import log_message, log_warning
 from outgrow.app.runs.lock import NAME, RunLock
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write, os_errors_as_input_errors
@@ -79,7 +79,7 @@ class RunDirectory(Callback):
         with convert_write_errors(self.path / NAME):
             self._lock = RunLock(self.path)
         if not self._lock.is_exclusive:
-            log_message(f"{self.path} is on a file system without locks: make sure that no other run uses it")
+            log_warning(f"{self.path} is on a file system without locks: make sure that no other run uses it")
 
     @contextmanager
     def locked_unless_refused(self) -> Iterator[None]:
@@ -219,7 +219,7 @@ class RunDirectory(Callback):
         Raises:
             InputError: There is no checkpoint, or it is of another model.
         """
-        path = self.latest_checkpoint(log_message)
+        path = self.latest_checkpoint(log_warning)
         saved = checkpoint.load_checkpoint(path)
         checkpoint.load_parameters(model, checkpoint.final_parameters(saved), path)
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from outgrow.app.messages import is_quiet, log_detail, log_message
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.training.callbacks import Callback, EpochReport
@@ -46,7 +47,9 @@ def make_progress_display(graph: Graph, model: Model, config: TrainConfig, *, sh
     metric = "val MRR" if model.decoder is not None else "val F1" if graph.multi_label else "val acc"
     if not show:
         return SilentDisplay()
-    return BarDisplay(config.epochs, metric) if sys.stderr.isatty() else LineDisplay(config.epochs, metric)
+    # Lines are messages, which `--quiet` hides and a log file has.
+    draws = sys.stderr.isatty() and not is_quiet()
+    return BarDisplay(config.epochs, metric) if draws else LineDisplay(config.epochs, metric)
 
 
 class SilentDisplay(ProgressDisplay):
@@ -72,16 +75,12 @@ class LineDisplay(ProgressDisplay):
     def on_epoch(self, report: EpochReport) -> None:
         """Print a line after the first and the last epoch, and at regular intervals between."""
         if report.epoch == 1 or report.epoch % self.every == 0 or report.epoch == self.epochs:
-            print(
-                f"epoch {report.epoch}/{self.epochs}  {_format_metrics(report, self.metric)}",
-                file=sys.stderr,
-                flush=True,
-            )
+            log_message(f"epoch {report.epoch}/{self.epochs}  {_format_metrics(report, self.metric)}")
 
     def on_progress(self, event: ProgressEvent) -> None:
         """Print notes: a log has no use for what is not finished."""
         if event.note:
-            print(event.note, file=sys.stderr, flush=True)
+            log_message(event.note)
 
 
 class BarDisplay(ProgressDisplay):
@@ -97,6 +96,7 @@ class BarDisplay(ProgressDisplay):
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+        self.epochs = epochs
         self.metric = metric
         self.progress = Progress(
             TextColumn("{task.description:<17}"),
@@ -113,6 +113,7 @@ class BarDisplay(ProgressDisplay):
 
     def on_epoch(self, report: EpochReport) -> None:
         """Update the bar of all epochs."""
+        log_detail(f"epoch {report.epoch}/{self.epochs}  {_format_metrics(report, self.metric)}")
         self.progress.update(self.epochs_task, completed=report.epoch, facts=_format_metrics(report, self.metric))
         # A second update, since the time left follows from the first.
         self.progress.update(self.epochs_task, left=_format_remaining(self.progress.tasks[self.epochs_task]))
@@ -120,6 +121,7 @@ class BarDisplay(ProgressDisplay):
     def on_progress(self, event: ProgressEvent) -> None:
         """Update the bar of the current phase, or restart it for a new phase; print a note above the bars."""
         if event.note:
+            log_detail(event.note)
             self.progress.console.print(event.note, highlight=False)
             return
         if event.phase != self.phase:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from outgrow.app.compatibility import validate_problem
-from outgrow.app.console import log_message
 from outgrow.app.link_task import make_link_evaluation, make_link_problem, make_link_split, remove_held_out_links
 from outgrow.app.loggers.tensorboard import TensorBoard
+from outgrow.app.messages import log_warning
 from outgrow.app.model_probe import probe_model
 from outgrow.app.runs.directory import HintsWriter, RunDirectory
 from outgrow.app.runs.memory_monitor import MemoryMonitor, make_worker_record
@@ -105,7 +105,7 @@ class Session:
     comm: Comm = field(default_factory=SingleProcessComm)
     device: str = "auto"
     should_stop: Callable[[], bool] | None = None
-    warn: Callable[[str], None] = log_message
+    warn: Callable[[str], None] = log_warning
     data: Mapping[str, str] = field(default_factory=dict)
     grace_seconds: float = GRACE_SECONDS
 
