@@ -4,8 +4,8 @@
     python benchmarks/callbacks.py --graphs products@0.02 --epochs 100
 
 Epochs of one training alternate, in pairs whose order alternates too, so that both see the same machine. An epoch is
-timed from its predecessor's end to its own, with all that happens between, and no evaluation. Epochs differ by more than
-a callback costs: so the time of its calls alone is given as a share of the epoch too.
+timed from its predecessor's end to its own, with all that happens between, and no evaluation. Epochs differ by more
+than a callback costs: so the time of its calls alone is given as a share of the epoch too.
 """
 
 from __future__ import annotations

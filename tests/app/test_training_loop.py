@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +138,42 @@ def test_what_python_refuses(graph: og.Graph, tmp_path: Path) -> None:
             og.train(graph, model, out=tmp_path / "run", progress=False, **options)
         assert message in str(caught.value)
         assert not (tmp_path / "run").exists()
+
+
+def test_a_plan_takes_the_options_of_the_loop(outgrow: Command, npz: Path) -> None:
+    done = outgrow("plan", npz, "--model", "gcn", *sets(*LOOP[:4], "clip_grad_norm=1", "ema=0.9"))
+    assert done.code == 0, done.err
+    assert outgrow("plan", npz, "--model", "gcn", *sets("momentum=0.9")).code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.real_processes
+def test_torchrun_takes_functions_and_callbacks(npz: Path, tmp_path: Path) -> None:
+    """Each process has its own; what worker 0's callback holds is in its process."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""
+import torch, outgrow as og
+
+class History(og.Callback):
+    losses = []
+    def on_epoch(self, report):
+        self.losses.append(report.loss)
+
+graph = og.load({str(npz)!r})
+torch.manual_seed(0)
+model = og.nn.GCN(graph.num_features, 8, graph.num_classes)
+options = dict(optimizer=lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9), clip_grad_norm=1.0)
+run = og.train(graph, model, epochs=3, progress=False, callbacks=[History()], **options)
+if run.summary["workers"] == 2 and History.losses:
+    assert History.losses == run.loss
+    print("losses", *run.loss)
+"""
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    [line] = [line for line in done.stdout.splitlines() if line.startswith("losses")]
+    graph = og.load(npz)
+    alone = og.train(graph, model_of(graph), epochs=3, optimizer=make_sgd, clip_grad_norm=1.0, progress=False)
+    assert [float(word) for word in line.split()[1:]] == pytest.approx(alone.loss, abs=1e-5)

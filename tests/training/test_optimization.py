@@ -244,7 +244,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "of other parameters": ({"optimizer": lambda params: torch.optim.SGD(plain_model().parameters(), lr=1.0)}, "other"),
     "LBFGS": ({"optimizer": torch.optim.LBFGS}, "makes no optimizer"),
     "a bad value": ({"optimizer": "sgd", "momentum": -1.0}, "cannot be made"),
-    "no weight decay": ({"optimizer": "rprop", "weight_decay": 0.1}, "weight decay"),
+    "no weight decay": ({"optimizer": "rprop", "weight_decay": 0.1}, "no option weight_decay"),
     "twice": ({"optimizer": functools.partial(torch.optim.SGD, lr=0.1), "lr": 0.2}, "given twice"),
     "a pattern of nothing": ({"param_groups": {"layers.9.*": {"lr": 0.1}}}, "matches no parameter"),
     "two patterns": ({"param_groups": {"0.*": {}, "*.bias": {}}}, "two patterns"),
@@ -306,6 +306,17 @@ def test_a_state_goes_on() -> None:
         train(other, second, first=3)
     assert_equal(straight, other)
     assert all(torch.equal(whole.averages[name], value) for name, value in second.averages.items())
+
+
+def test_batches_of_an_epoch_that_begins_again_are_forgotten() -> None:
+    ours, theirs = plain_model(), plain_model()
+    begun = of(ours, optimizer="sgd", lr=0.1, accumulate=2)
+    torch.autograd.backward(ours(batches()[0]).square().mean())
+    begun.step_batch(SIZES[0])
+    begun.discard_batches()
+    train(ours, begun)
+    train(theirs, of(theirs, optimizer="sgd", lr=0.1, accumulate=2))
+    assert_equal(ours, theirs)
 
 
 def test_a_lower_rate_changes_a_schedule_in_proportion() -> None:

@@ -17,10 +17,10 @@ from outgrow.engine.batches import BatchConfig, parse_fanouts
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, SAMPLERS, Fanout
 from outgrow.inference.modes import AUTO, EVALUATION_MODES, EvaluationOptions
 from outgrow.training.given_objects import describe_choice, record_choice
-from outgrow.training.loop_options import LR, WEIGHT_DECAY, read_optimizer, read_schedule, split_loop_options
+from outgrow.training.loop_options import read_optimizer, read_schedule, split_loop_options
+from outgrow.training.optimizers import LR, WEIGHT_DECAY, build_optimizer
 from outgrow.training.optimizers import Adam as Adam
 from outgrow.training.optimizers import AdamW as AdamW
-from outgrow.training.optimizers import build_optimizer
 from outgrow.training.schedules import EPOCH, STEP, Schedule, build_schedule
 
 BFLOAT16 = "bfloat16"

@@ -15,8 +15,10 @@ from outgrow.core.validation import out_of_range_error, validate_choice
 from outgrow.inference.modes import NONE
 from outgrow.training.given_objects import RecordedObject, describe_choice, read_choice
 from outgrow.training.optimizers import (
+    LR,
     OPTIMIZERS,
     REGEX,
+    WEIGHT_DECAY,
     optimizer_class,
     optimizer_option_names,
     validate_optimizer_options,
@@ -32,8 +34,6 @@ from outgrow.training.schedules import (
     validate_schedule_options,
 )
 
-LR, WEIGHT_DECAY = 0.01, 0.0
-"""Defaults, which a function that makes the optimizer does not take."""
 # Their defaults here are for the length of the training.
 _OTHER_DEFAULTS = ("constant", "linear", "polynomial")
 

@@ -142,6 +142,11 @@ class Optimization:
         self._step()
         return True
 
+    def discard_batches(self) -> None:
+        """Forget the gradients of batches whose step is not complete: their epoch begins again."""
+        self._sums = {}
+        self._num_batches = self._num_seeds = 0
+
     def end_epoch(self, monitored: float | None = None) -> None:
         """Advance a schedule of epochs, after the evaluation: its value is ``monitored``, None if there was none."""
         if self.schedule is not None:
@@ -176,8 +181,7 @@ class Optimization:
     def _take_mean(self) -> None:
         for name, total in self._sums.items():
             self._parameters[name].grad = total.div_(self._num_seeds)
-        self._sums = {}
-        self._num_batches = self._num_seeds = 0
+        self.discard_batches()
 
     @torch.no_grad()
     def _update_averages(self, decay: float) -> None:

@@ -25,6 +25,8 @@ from outgrow.training.given_objects import call_maker, refuse_recorded, signatur
 
 Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
 
+LR, WEIGHT_DECAY = 0.01, 0.0
+"""Defaults, which a function that makes the optimizer does not take."""
 REGEX = "regex:"
 """Prefix of a pattern that is a regular expression."""
 _WRAPPED = ("add_param_group", "load_state_dict", "state_dict", "step", "zero_grad")
@@ -130,13 +132,14 @@ def build_optimizer(
     if kind is not None:
         known = signature_options(_signature_of(kind), ())
         given = {"lr": lr, "weight_decay": weight_decay}
-        if known is not None and "weight_decay" not in known and weight_decay:
-            raise InputError(
-                f"optimizer {owner} has no weight decay",
-                needed="weight_decay 0",
-                got=f"weight_decay {weight_decay}",
-                repair="set weight_decay=0, or choose another optimizer",
-            )
+        for name, default in (("lr", LR), ("weight_decay", WEIGHT_DECAY)):
+            if known is not None and name not in known and given[name] != default:
+                raise InputError(
+                    f"optimizer {owner} has no option {name}",
+                    needed=f"{name} {default}, which it does not get",
+                    got=f"{name} {given[name]}",
+                    repair=f"set {name}={default}, or choose another optimizer",
+                )
         passed = {name: value for name, value in given.items() if known is None or name in known}
         made = call_maker(f"optimizer {owner}", kind, parameters, **passed, **options)
         _validate_groups(owner, kind, groups)

@@ -127,6 +127,8 @@ class Trainer:
             saved, path, self.problem.model, self.optimizer, self.optimization
         )
         self.progress.adopt_data(data or {})
+        if self.progress.step == 0:
+            self.optimization.discard_batches()
         checkpoint.validate_step_signature(self.progress, path, self.step_signature, self.config.epochs)
 
     def run(self, strategy: Strategy) -> TrainResult:

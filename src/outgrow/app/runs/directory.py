@@ -237,6 +237,7 @@ class RunDirectory(Callback):
             "epoch": report.epoch,
             "loss": report.loss,
             "val_score": report.val_score,
+            "lr": report.lr,
             "seconds": report.seconds,
             "edges_per_second": report.edges_per_second,
             "evaluation_seconds": report.evaluation_seconds,
