@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -97,6 +98,30 @@ def test_averaged_weights_are_scored_and_are_the_result(world: Planted) -> None:
     last = Trainer(problem, unscored(problem), TrainConfig(epochs=6, ema=0.9))
     last.run(Full())
     assert all(torch.equal(last.optimization.averages[name], value) for name, value in problem.model.named_parameters())
+
+
+def test_numbers_of_numpy_come_back(world: Planted, tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "optimizer": lambda params: torch.optim.SGD(params, lr=0.3),
+        "schedule": lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: np.float64(0.9) ** t),
+    }
+    expected = trainer_of(world, tmp_path, **options).run(Full())
+    resumed = trainer_of(world, None, **options)
+    resumed.resume(tmp_path / "epoch-00000003.pt")
+    assert resumed.run(Full()).progress.loss == expected.progress.loss
+
+
+class Remembering(torch.optim.SGD):
+    """Keeps an object of its own in its state."""
+
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        self.state[self.param_groups[0]["params"][0]]["memory"] = Path()
+
+
+def test_a_state_that_no_checkpoint_can_hold(world: Planted) -> None:
+    with pytest.raises(InputError, match="optimizer has a state that checkpoints cannot hold"):
+        trainer_of(world, None, optimizer=Remembering).run(Full())
 
 
 def test_plateau_without_validation_nodes(world: Planted) -> None:

@@ -18,6 +18,7 @@ import torch
 
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write, os_errors_as_input_errors
+from outgrow.core.validation import to_python_number
 from outgrow.training.checkpoint_checks import check_optimizer_state, load_untrusted
 from outgrow.training.optimizers import load_optimizer_state
 
@@ -135,8 +136,10 @@ def save_checkpoint(
     state = {name: getattr(progress, name) for name in (field.name for field in fields(progress))}
     # In memory first: when torch itself writes to a full disk, its error does not say so.
     archive = io.BytesIO()
-    parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": state}
-    torch.save(parts if loop is None else {**parts, "loop": dict(loop)}, archive)
+    optimizer_state = optimizer.state_dict()
+    optimizer_state["param_groups"] = _to_python_numbers(optimizer_state["param_groups"])
+    parts = {"model": model.state_dict(), "optimizer": optimizer_state, "progress": state}
+    torch.save(parts if loop is None else {**parts, "loop": _to_python_numbers(dict(loop))}, archive)
     with os_errors_as_input_errors(
         f"cannot write the checkpoint {path}",
         needed="a folder with enough free space",
@@ -154,6 +157,15 @@ def save_checkpoint(
     for other in (*unfinished, *found[: max(0, last - _KEEP)], *found[last:]):
         other.unlink(missing_ok=True)
     return path
+
+
+def _to_python_numbers(value: Any) -> Any:
+    """Return a state without numbers of NumPy, such as a schedule of the user may compute: they are not read again."""
+    if type(value) in (list, tuple):
+        return type(value)(map(_to_python_numbers, value))
+    if type(value) is dict:
+        return {name: _to_python_numbers(each) for name, each in value.items()}
+    return to_python_number(value)
 
 
 def with_checksum(archive: bytes | memoryview) -> bytearray:

@@ -162,7 +162,7 @@ def _is_alike(value: object, own: object) -> bool:
         return value.keys() == own.keys() and all(_is_alike(value[key], own[key]) for key in own)
     if isinstance(own, list | tuple):
         return isinstance(value, list | tuple) and len(value) == len(own) and all(map(_is_alike, value, own))
-    if type(own) in (int, float, type(None)):
+    if own is None or (isinstance(own, int | float) and not isinstance(own, bool)):
         return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
     return type(value) is type(own)
 
@@ -174,7 +174,9 @@ def _is_same_kind(name: str, value: object, own: object) -> bool:
     # The betas: Adam divides by 1 - beta, so they must be below 1.
     if isinstance(own, tuple):
         return isinstance(value, tuple) and len(value) == len(own) and all(_is_within(each, 0, 1) for each in value)
-    return _is_within(value, -_LARGEST, _LARGEST) if type(own) in (int, float) else type(value) is type(own)
+    # A number of NumPy, as a schedule of the user may give, is saved as one of Python.
+    is_number = isinstance(own, int | float) and not isinstance(own, bool)
+    return _is_within(value, -_LARGEST, _LARGEST) if is_number else type(value) is type(own)
 
 
 def _is_within(value: object, least: float, most: float) -> bool:

@@ -59,6 +59,7 @@ class Optimization:
         self._sums: dict[str, Tensor] = {}
         self._num_batches = self._num_seeds = 0
         self._averages: dict[str, Tensor] = {}
+        self._has_stepped = False
 
     @staticmethod
     def from_config(
@@ -87,15 +88,7 @@ class Optimization:
             optimizer, -(-steps_per_epoch // config.accumulate), larger_is_better=larger_is_better
         )
         if schedule is not None:
-            try:
-                check_plain(schedule.state_dict())
-            except TypeError as error:
-                raise InputError(
-                    "the schedule has a state that checkpoints cannot hold",
-                    needed="numbers, strings, lists and dictionaries in its state_dict()",
-                    got=str(error),
-                    repair="use a schedule of torch, such as LambdaLR",
-                ) from error
+            _require_plain("schedule", schedule.state_dict())
         return Optimization(
             model,
             optimizer,
@@ -157,6 +150,10 @@ class Optimization:
             # After the sum over all workers, whose gradients are equal: so is the norm.
             nn.utils.clip_grad_norm_(self._parameters.values(), self.clip_grad_norm)
         self.optimizer.step()
+        if not self._has_stepped:
+            # An optimizer of the user may keep anything, once it has made a step.
+            _require_plain("optimizer", self.optimizer.state_dict())
+            self._has_stepped = True
         # Those too that are in no group: backward adds to what is there.
         self._clear_gradients()
         if self.schedule is not None:
@@ -295,6 +292,23 @@ class Optimization:
             name: value.to(self._parameters[name].device, self._parameters[name].dtype, copy=True)
             for name, value in tensors.items()
         }
+
+
+def _require_plain(what: str, state: Mapping[str, Any]) -> None:
+    """Check that checkpoints can hold a state, which is read without running any code in it.
+
+    Raises:
+        InputError: They cannot.
+    """
+    try:
+        check_plain(state)
+    except TypeError as error:
+        raise InputError(
+            f"the {what} has a state that checkpoints cannot hold",
+            needed="numbers, strings, tensors, and lists and dictionaries of these in its state_dict()",
+            got=str(error),
+            repair=f"use a {what} of torch, or one with a plain state",
+        ) from error
 
 
 def check_optimization(config: TrainConfig, model: nn.Module, num_train: int) -> None:
