@@ -62,6 +62,15 @@ def test_a_file_that_cannot_be_written(outgrow: Command, npz: Path) -> None:
     assert not Path("run").exists()
 
 
+def test_basic_config_shows_messages_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [logging.StreamHandler()])
+    log_message("once")
+    assert capsys.readouterr().err == "once\n"
+    monkeypatch.setattr(logging.root, "handlers", [])
+    log_message("once")
+    assert capsys.readouterr().err == "once\n"
+
+
 def test_a_program_takes_the_messages(npz: Path, capsys: pytest.CaptureFixture[str]) -> None:
     taken: list[str] = []
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -119,12 +121,16 @@ SCHEDULES: dict[str, tuple[dict[str, Any], Callable[[torch.optim.Optimizer], lr_
 }
 
 
-@pytest.mark.parametrize("per", ["epoch", "step"])
-@pytest.mark.parametrize("name", SCHEDULES)
+OF_LENGTH = ("cosine", "linear", "polynomial", "onecycle")
+"""Their length is that of training, in steps too: see the next test."""
+
+
+@pytest.mark.parametrize(
+    ("name", "per"),
+    [*((name, "epoch") for name in SCHEDULES), *((name, "step") for name in SCHEDULES if name not in OF_LENGTH)],
+)
 def test_each_schedule_by_name(name: str, per: str) -> None:
     options, make = SCHEDULES[name]
-    if per == "step" and name in ("cosine", "linear", "polynomial", "onecycle"):
-        pytest.skip("its length is that of training: see the next test")
     ours, theirs = plain_model(), plain_model()
     train(ours, of(ours, optimizer="sgd", momentum=0.9, lr=0.1, schedule=name, schedule_per=per, **options))
     optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9)
@@ -159,15 +165,26 @@ def test_all_of_it_at_once(optimizer: str, accumulate: int) -> None:
     assert_equal(ours, theirs, close=accumulate > 1)
 
 
-def test_several_batches_are_as_one() -> None:
-    """The mean over all seeds, though the last batch has fewer."""
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=6), accumulate=st.integers(1, 6))
+@settings(max_examples=25, deadline=None)
+def test_any_batches_are_as_one(sizes: list[int], accumulate: int) -> None:
+    accumulate = min(accumulate, len(sizes))
+    rows = torch.randn(sum(sizes), 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    parts = torch.split(rows, sizes)
     ours, theirs = plain_model(), plain_model()
-    train(ours, of(ours, optimizer="sgd", lr=0.1, accumulate=3))
-    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.1)
-    for _ in range(EPOCHS):
-        optimizer.zero_grad()
-        torch.autograd.backward(theirs(torch.cat(batches())).square().mean())
-        optimizer.step()
+    config = TrainConfig().with_options(optimizer="sgd", lr=0.1, accumulate=accumulate, clip_grad_norm=0.3)
+    optimization = Optimization.from_config(config, ours, len(sizes))
+    stepped = []
+    for part in parts:
+        torch.autograd.backward(ours(part).square().mean())
+        stepped.append(optimization.step_batch(len(part)))
+    assert stepped == [(at + 1) % accumulate == 0 for at in range(len(sizes))]
+    assert optimization.flush() is (len(sizes) % accumulate > 0)
+    plain = of(theirs, optimizer="sgd", lr=0.1, clip_grad_norm=0.3)
+    for at in range(0, len(sizes), accumulate):
+        whole = torch.cat(parts[at : at + accumulate])
+        torch.autograd.backward(theirs(whole).square().mean())
+        plain.step_batch(len(whole))
     assert_equal(ours, theirs, close=True)
 
 
