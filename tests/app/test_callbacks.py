@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from outgrow.training.callbacks import (
     Report,
     StartReport,
     StepReport,
+    detach,
 )
 
 BATCHES: dict[str, Any] = {"batch_size": 50, "fanout": (3, 3)}
@@ -33,7 +36,7 @@ class History(og.Callback):
 
     def keep(self, hook: str, report: Report) -> None:
         assert report.model is not None
-        self.told.append((hook, report_without_model(report)))
+        self.told.append((hook, detach(report)))
 
     def of(self, hook: str) -> list[Any]:
         return [report for name, report in self.told if name == hook]
@@ -57,12 +60,6 @@ class History(og.Callback):
         self.keep("on_end", report)
 
 
-def report_without_model(report: Report) -> Report:
-    from outgrow.training.callbacks import detach
-
-    return detach(report)
-
-
 class Ranks(og.Callback):
     """Writes a file on each worker."""
 
@@ -72,8 +69,6 @@ class Ranks(og.Callback):
         self.folder = folder
 
     def on_epoch(self, report: EpochReport) -> None:
-        import os
-
         (self.folder / f"{os.getpid()}-{report.epoch}").touch()
 
 
@@ -259,3 +254,16 @@ def test_a_model_that_is_told_of_has_the_weights_that_were_scored(train: Callabl
     assert not torch.equal(weights.scored[1], weights.latest[1])
     assert weights.final is not None
     assert torch.equal(weights.final, weights.scored[run.summary["best_epoch"] - 1])
+
+
+@pytest.mark.usefixtures("pooled")
+def test_what_cannot_be_pickled_stays_in_the_worker(train: Callable[..., og.Run]) -> None:
+    class Locked(og.Callback):
+        def on_start(self, report: StartReport) -> None:
+            self.lock = threading.Lock()
+
+    callback = Locked()
+    with pytest.warns(UserWarning, match="stays in the worker: it cannot be pickled"):
+        run = train(callback, workers=2)
+    assert len(run.loss) == 3
+    assert not vars(callback)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from outgrow.core.errors import InputError
 from outgrow.strategies.full import Full
@@ -37,6 +38,36 @@ ALL: dict[str, Any] = {
 def trainer_of(world: Planted, folder: Path | None, **options: Any) -> Trainer:
     config = TrainConfig(epochs=6, checkpoint_every=3).with_options(**options)
     return world.trainer(world.problem(), config, folder=folder)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gat"])
+def test_a_run_is_a_plain_loop(world: Planted, kind: str) -> None:
+    """The same bits, where the loop of a user takes the same gradients."""
+    ours, theirs = world.problem(kind=kind), world.problem(kind=kind)
+    trainer = world.trainer(ours, TrainConfig(epochs=6, eval="none").with_options(**ALL))
+    losses = trainer.run(Full()).progress.loss
+    model = theirs.model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+    ramp = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.5, total_iters=1)
+    # The constructor of a schedule begins at the rate that the optimizer has.
+    optimizer.param_groups[0]["lr"] = 0.3
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5)
+    optimizer.param_groups[0]["lr"] = 0.15
+    schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [ramp, cosine], [1])
+    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    execution, found = Full().prepare(theirs), []
+    for epoch in range(1, 7):
+        model.train()
+        for step in execution.steps(epoch):
+            found.append(step.loss)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+            averaged.update_parameters(model)
+        schedule.step()
+    execution.close()
+    assert found == losses
+    assert_equal(averaged.module, ours.model)
 
 
 @pytest.mark.parametrize(
