@@ -28,7 +28,7 @@ def sets(*assignments: str) -> list[str]:
 
 
 def test_from_the_command_line(outgrow: Command, npz: Path) -> None:
-    done = outgrow("train", npz, *SMALL, *BATCHES, "--out", "run", "--json", *sets(*LOOP))
+    done = outgrow("train", npz, *SMALL, *BATCHES, "--out", "run", "--json", "--set", *LOOP)
     assert done.code == 0, done.err
     assert "sgd lr 0.01 weight decay 0.01, momentum 0.9, schedule cosine warmup 1 per epoch" in done.err
     record = json.loads(Path("run/config.json").read_text())["train"]

@@ -123,7 +123,7 @@ def train(
             "split: partition, cache, cache_by, sampling_threads, prefetch, partial_sums; migrate: partition, "
             "move_model, pregather, merge, time_steps, cache, cache_by, cache_scope, sampling_threads, prefetch; "
             "orchestrate: partition, hot_ratio, super_batch, reuse, hot_gradient, latest_parameters, cache, "
-            "sampling_threads); may be given several times.",
+            "sampling_threads); may have several, and be given several times.",
         ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
