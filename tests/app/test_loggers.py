@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,16 @@ def records(data: bytes) -> Iterator[bytes]:
             parts = b""
 
 
+def wandb_records(file: Path, make: Callable[[], Any]) -> list[tuple[str, Any]]:
+    """Records of a file of W&B, each with its kind."""
+    found = []
+    for data in records(file.read_bytes()):
+        record = make()
+        record.ParseFromString(data)
+        found.append((record.WhichOneof("record_type"), record))
+    return found or [("", None)]
+
+
 @IN_PACKAGES
 def test_wandb_offline(train: Callable[..., og.Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="needs the extra wandb")
@@ -111,24 +122,23 @@ def test_wandb_offline(train: Callable[..., og.Run], tmp_path: Path, monkeypatch
     logger = og.loggers.WandB("graphs", name="first", folder=tmp_path, mode="offline", steps=True)
     run = train(logger, optimizer="sgd", momentum=0.9, **BATCHES)
     [file] = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    history: list[dict[str, str]] = []
-    summary: dict[str, str] = {}
-    for data in records(file.read_bytes()):
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        kind = record.WhichOneof("record_type")
+    found = wandb_records(file, wandb_internal_pb2.Record)
+    # W&B writes in a process of its own, which may not be done when the run is.
+    end = time.monotonic() + 60
+    while found[-1][0] not in ("exit", "footer", "final") and time.monotonic() < end:
+        time.sleep(0.1)
+        found = wandb_records(file, wandb_internal_pb2.Record)
+    history, summary = list[dict[str, str]](), dict[str, str]()
+    for kind, record in found:
         if kind == "history":
             history.append({item.key or item.nested_key[0]: item.value_json for item in record.history.item})
         if kind == "summary":
             summary |= {item.key or item.nested_key[0]: item.value_json for item in record.summary.update}
         if kind == "run":
-            assert (record.run.project, record.run.display_name, record.run.run_id) == (
-                "graphs",
-                "first",
-                logger.run_id,
-            )
+            named = record.run.project, record.run.display_name, record.run.run_id
+            assert named == ("graphs", "first", logger.run_id)
     losses = [float(each["loss/train"]) for each in history if "loss/train" in each]
-    assert losses == pytest.approx(run.loss)
+    assert losses == pytest.approx(run.loss), [kind for kind, _ in found]
     assert len([each for each in history if "step/loss" in each]) == 9
     assert float(summary["final/test_accuracy"]) == pytest.approx(run.test_accuracy)
 
