@@ -27,7 +27,7 @@ class _Clock:
         self.seconds: list[float] = []
         self.losses: list[float] = []
 
-    def on_epoch_end(self, report: EpochReport) -> None:
+    def on_epoch(self, report: EpochReport) -> None:
         """An epoch has ended."""
         self.ended.append(time.monotonic())
         self.seconds.append(report.seconds)

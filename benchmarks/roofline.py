@@ -42,7 +42,7 @@ class _Profiled:
         self.plain: list[float] = []
         self.profiled: list[float] = []
 
-    def on_epoch_end(self, report: EpochReport) -> None:
+    def on_epoch(self, report: EpochReport) -> None:
         """An epoch has ended."""
         done = report.epoch - self.warmup
         if 0 < done <= self.epochs:

@@ -94,7 +94,7 @@ class _Meter:
         self.comm, self.waits, self.job, self.tell = comm, waits, job, tell
         self.times, self.sent = self._times(), self._sent()
 
-    def on_epoch_end(self, report: EpochReport) -> None:
+    def on_epoch(self, report: EpochReport) -> None:
         """An epoch has ended."""
         times, sent = self._times(), self._sent()
         passed = {name: times[name] - self.times[name] for name in times}

@@ -47,6 +47,7 @@ def list_mutants() -> list[Mutant]:
     from suites.disagreements import MUTANTS as DISAGREEMENTS
     from suites.evaluation import MUTANTS as EVALUATIONS
     from suites.links import MUTANTS as LINKS
+    from suites.loop_ways import MUTANTS as LOOPS
     from suites.mutants import MUTANTS as GRADIENTS
     from suites.samplers import MUTANTS as SAMPLERS
     from suites.test_leaks import MUTANTS as LEAKS
@@ -56,6 +57,7 @@ def list_mutants() -> list[Mutant]:
             name: (mutant.broken.__doc__, mutant.broken) for name, mutant in GRADIENTS.items()
         },
         "suites/test_links.py::test_a_mutant_is_found": {name: (each.__doc__, each) for name, each in LINKS.items()},
+        "suites/test_loop.py::test_a_mutant_is_found": {name: (each.__doc__, each) for name, each in LOOPS.items()},
         "suites/test_evaluation.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in EVALUATIONS.items()
         },

@@ -21,6 +21,7 @@ TESTS = Path(__file__).parent
 NUMBERS = {
     "tests/suites/test_exactness.py": 62,
     "tests/suites/test_links.py": 6,
+    "tests/suites/test_loop.py": 4,
     "tests/suites/test_evaluation.py": 4,
     "tests/app/test_predict_workers.py": 2,
     "tests/graph/sampling/test_self_loops.py": 2,

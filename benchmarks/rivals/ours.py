@@ -27,7 +27,7 @@ class _Listener:
     def __init__(self, meter: Meter, epochs: int) -> None:
         self.meter, self.epochs = meter, epochs
 
-    def on_epoch_end(self, report: EpochReport) -> None:
+    def on_epoch(self, report: EpochReport) -> None:
         """An epoch has ended."""
         self.meter.epoch(report.seconds, report.loss)
         if report.epoch == self.epochs:

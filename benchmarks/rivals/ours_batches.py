@@ -75,7 +75,7 @@ class _Listener:
     def __init__(self, job: Job, epochs: Epochs, parameters: list[dict[str, Any]]) -> None:
         self.job, self.epochs, self.parameters = job, epochs, parameters
 
-    def on_epoch_end(self, report: EpochReport) -> None:
+    def on_epoch(self, report: EpochReport) -> None:
         """An epoch has ended."""
         self.epochs.ended(report.seconds, report.loss, self.parameters)
         if report.val_score is not None:

@@ -22,6 +22,7 @@ from outgrow.runtime.system.environment import configure_threads, gc_paused_impo
 
 if TYPE_CHECKING:
     from outgrow import nn, strategies
+    from outgrow.app import loggers as loggers
     from outgrow.app.api import convert as convert
     from outgrow.app.api import embed as embed
     from outgrow.app.api import load as load
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from outgrow.strategies.sampled import Sampled as Sampled
     from outgrow.strategies.split.strategy import SplitParallel as SplitParallel
     from outgrow.strategies.tensor.strategy import TensorParallel as TensorParallel
+    from outgrow.training.callbacks import Callback as Callback
     from outgrow.training.config import TrainConfig as TrainConfig
 
 
@@ -82,9 +84,11 @@ _HOME = {
     "Sampled": "outgrow.strategies.sampled",
     "SplitParallel": "outgrow.strategies.split.strategy",
     "TensorParallel": "outgrow.strategies.tensor.strategy",
+    "Callback": "outgrow.training.callbacks",
     "TrainConfig": "outgrow.training.config",
 }
 __all__ = [
+    "Callback",
     "DataWarning",
     "Full",
     "Graph",
@@ -111,6 +115,7 @@ __all__ = [
     "embed",
     "from_arrays",
     "load",
+    "loggers",
     "nn",
     "plan",
     "predict",
@@ -128,6 +133,8 @@ def __getattr__(name: str) -> object:
     # Packages are themselves the value; all other names are looked up in their module.
     if name in ("nn", "strategies"):
         return _import_module(f"outgrow.{name}")
+    if name == "loggers":
+        return _import_module("outgrow.app.loggers")
     return getattr(_import_module(_HOME[name]), name)
 
 

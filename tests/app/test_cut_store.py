@@ -29,7 +29,7 @@ class Cutting:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def on_epoch_end(self, report: EpochReport) -> None:
+    def on_epoch(self, report: EpochReport) -> None:
         os.truncate(self.path, HEADER_BYTES)
 
 

@@ -137,7 +137,7 @@ def test_a_full_disk_leaves_no_half_of_a_file(tmp_path: Path, monkeypatch: pytes
     shutil.rmtree(tmp_path / "run")
     report = EpochReport(epoch=1, loss=1.0, val_score=None, seconds=1.0, edges_per_second=1.0, best_epoch=0)
     with pytest.raises(og.InputError, match=r"metrics\.jsonl"):
-        directory.on_epoch_end(report)
+        directory.on_epoch(report)
 
 
 def test_a_store_is_not_converted_again(outgrow: Command, npz: Path) -> None:

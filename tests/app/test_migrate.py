@@ -121,18 +121,18 @@ def test_a_folder_in_the_place_of_hints_is_none(tmp_path: Path) -> None:
 def test_hints_are_written_after_epochs_that_changed_them(tmp_path: Path) -> None:
     run, hints = run_in(tmp_path), dict[str, object]()
     path, keeper = run.path / "hints.json", HintsWriter(run, hints)
-    keeper.on_epoch_end(REPORT)
+    keeper.on_epoch(REPORT)
     assert not path.exists()
     for known in ({"dropped": 1}, {"dropped": 2}):
         hints["migrate"] = known
-        keeper.on_epoch_end(REPORT)
+        keeper.on_epoch(REPORT)
         assert run.resume_hints == {"migrate": known}
         path.unlink()
-        keeper.on_epoch_end(REPORT)
+        keeper.on_epoch(REPORT)
         assert not path.exists()
 
 
 def test_hints_of_the_run_so_far_are_not_written_again(tmp_path: Path) -> None:
     run = run_in(tmp_path)
-    HintsWriter(run, {"migrate": {"dropped": 1}}).on_epoch_end(REPORT)
+    HintsWriter(run, {"migrate": {"dropped": 1}}).on_epoch(REPORT)
     assert run.resume_hints == {}

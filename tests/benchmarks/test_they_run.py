@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "minibatch.py": ("--only", "outgrow", "--graph", "products@0.002", *ONE_EPOCH),
     "sampling.py": ("--only", "outgrow", "--scale", 8, "--rounds", 1, "--count", 2, "--trial", 1, "--fanouts", "2-2"),
     "samplers.py": ("--graphs", "products@0.002", "--epochs", 1, "--seeds", 1, "--batch-size", 64),
+    "callbacks.py": ("--graphs", "products@0.002", "--epochs", 2),
     "roofline.py": ("--scale", 8, "--epochs", 2),
     "startup.py": ("--models", "gcn", "--rounds", 1),
     "narrow_sums.py": ("--graph", "products@0.002", "--columns", 8, "--rounds", 1),

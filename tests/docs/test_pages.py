@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import logging
 import os
 import re
 import subprocess
@@ -17,7 +18,7 @@ import typer
 from tests.docs.pages import DOCS, LANGUAGES, ROOT, Block, blocks, calls, pages
 from tests.docs.reader import Reader
 
-from outgrow.app.cli.main import app, join_resume_auto
+from outgrow.app.cli.main import app, normalize_arguments
 from outgrow.app.strategy_registry import STRATEGIES
 from support import disk_folder
 
@@ -81,6 +82,8 @@ def folder() -> Iterator[Path]:
         before = Path.cwd()
         yield Path(name)
         os.chdir(before)
+        # A page may say how messages are shown.
+        logging.getLogger("outgrow").setLevel(logging.NOTSET)
 
 
 def follow(page: str, folder: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +142,7 @@ def test_the_shell_understands_it_and_every_option_exists(block: Block) -> None:
 
 def require_known(words: list[str]) -> None:
     """Let the command line parse a command, which is not run."""
-    name, *rest = join_resume_auto(words)
+    name, *rest = normalize_arguments(words)
     if name.startswith("-"):
         return
     command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]

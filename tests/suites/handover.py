@@ -97,6 +97,21 @@ TASKS = {
     "mixed within": Task("sage", WITHIN, MIXED),
 }
 
+_LOOP = {
+    "optimizer": "sgd", "momentum": 0.9, "lr": 0.3, "schedule": "cosine", "warmup": 1, "T_max": 6,
+    "clip_grad_norm": 0.05, "ema": 0.8,
+}  # fmt: skip
+LOOP_TASKS = {
+    "whole in a loop": Task("gcn", WHOLE.with_options(**_LOOP), EVERYTHING),
+    # Two batches are a step, and runs are lost after one of a step of three.
+    "within a loop": Task("sage", WITHIN.with_options(**_LOOP, accumulate=3, checkpoint_steps=1), SAMPLING),
+}
+"""The same with all that may happen to gradients."""
+
+
+def _task(begun: Begun) -> Task:
+    return {**TASKS, **LOOP_TASKS}[begun.task]
+
 
 def hand_over(chosen: Iterable[Handover], store: Path, folder: Path) -> dict[Handover, Result]:
     """What comes of each; its files are in a folder of its name.
@@ -146,7 +161,7 @@ def _folder(begun: Begun, folder: Path) -> Path:
 
 
 def _first_half(begun: Begun, store: Path, directory: Path) -> Plan:
-    task = TASKS[begun.task]
+    task = _task(begun)
     model, way = model_of(task.kind, seed=1), task.ways[begun.way]
     if task.within:
         return Plan(store, model, task.config, Failing(way, SAVED + 1, STEPS), directory)
@@ -154,6 +169,6 @@ def _first_half(begun: Begun, store: Path, directory: Path) -> Plan:
 
 
 def _second_half(handover: Handover, store: Path, directory: Path) -> Plan:
-    task = TASKS[handover.begun.task]
+    task = _task(handover.begun)
     model = model_of(task.kind, seed=2)  # nothing of it is used
     return Plan(store, model, task.config, task.ways[handover.way], directory, resume=True)

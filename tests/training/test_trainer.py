@@ -35,7 +35,7 @@ class Listening:
     def __init__(self) -> None:
         self.reports: Log = []
 
-    def on_epoch_end(self, report: EpochReport) -> None:
+    def on_epoch(self, report: EpochReport) -> None:
         self.reports.append(report)
 
 
@@ -244,7 +244,7 @@ def test_an_interrupted_run_has_its_last_epoch_in_a_checkpoint(world: Planted, t
 
 def test_the_execution_is_closed_when_a_listener_fails(world: Planted) -> None:
     class Failing:
-        def on_epoch_end(self, report: EpochReport) -> None:
+        def on_epoch(self, report: EpochReport) -> None:
             raise InputError("no", needed="", got="", repair="")
 
     strategy, trainer = Scripted([0.0]), world.trainer(world.problem(), TrainConfig(epochs=1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,8 +18,8 @@ from outgrow.app.compatibility import (
     validate_strategy,
     warn_of_unread_weights,
 )
-from outgrow.app.console import log_message
 from outgrow.app.graph_sources import reader_for_object, reader_for_path
+from outgrow.app.messages import log_warning
 from outgrow.app.model_probe import warn_of_probe
 from outgrow.app.node_outputs import compute_embeddings, compute_logits
 from outgrow.app.output_request import Nodes, make_output_request
@@ -54,7 +54,9 @@ from outgrow.runtime.system.environment import (
     torchrun_world_size,
 )
 from outgrow.strategies.base import Strategy
+from outgrow.training.callbacks import require_callbacks
 from outgrow.training.config import TrainConfig
+from outgrow.training.optimization import check_optimization
 
 Option = TypeVar("Option", bool, str)
 
@@ -112,20 +114,22 @@ def train(
         **options: ``device``, which workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA device each;
             ``"auto"`` leaves it to ``workers``. ``allow_changed_data``, whether to resume though
             the contents of the graph have changed: what was measured on the former ones (scores, the best epoch)
-            is forgotten. Also fields of `TrainConfig`, such as
-            ``epochs=200``, which override ``config``; ``num_neighbors`` is ``fanout``.
+            is forgotten. ``callbacks``, a list of `og.Callback` to call while training goes on. Also fields of
+            `TrainConfig`, such as ``epochs=200``, which override ``config``; ``num_neighbors`` is ``fanout``.
+            Options of the optimizer and of the schedule, such as ``momentum=0.9``, stand beside them.
 
     Returns:
         The run.
 
     Raises:
         InputError: The graph, the model or an option cannot be used; nothing was written.
-        TrainingError: The loss is not finite, or a GPU is out of memory.
+        TrainingError: The loss is not finite, a callback has raised, or a GPU is out of memory.
         WorkerError: A worker has died.
         KeyboardInterrupt: Ctrl-C has ended training, after the epoch; the files of the run are written.
         SystemExit: SIGTERM, SIGHUP or SIGUSR1 has, with the exit code that a shell gives for it.
     """
     allow_changed_data = _pop_option(options, "allow_changed_data", False)
+    callbacks = require_callbacks(options.pop("callbacks", ()))
     worker_settings = resolve_workers(workers, _pop_option(options, "device", "auto"))
     validate_argument_types(graph, model)
     graph = align_with_model(graph, model)
@@ -134,6 +138,7 @@ def train(
     # What is left of the options belongs to the loop; `with_options` refuses unknown names.
     settings = (config or TrainConfig()).with_options(**options)
     validate_fanout(graph, model, settings)
+    check_optimization(settings, model, len(graph.split.train))
     # Worker 0 chooses and broadcasts its choice; the others only need a strategy to start with.
     if is_torchrun_leader():
         warn_of_unread_weights(graph, model)
@@ -151,7 +156,7 @@ def train(
             "graph": graph.name,
             # Built in Python: a run cannot rebuild it, so `outgrow train --resume` refuses this run.
             "model": None,
-            "train": asdict(settings),
+            "train": settings.as_record(),
             "strategy": {"name": chosen.name, "options": chosen.options()},
             "workers": worker_settings.number,
             **facts,
@@ -161,7 +166,7 @@ def train(
         return open_run_directory(Path(out), config, allow_changed_data=allow_changed_data or again)
 
     if progress and is_torch_preloaded():
-        log_message("import outgrow before torch: torch's waiting threads now take time from the kernels")
+        log_warning("import outgrow before torch: torch's waiting threads now take time from the kernels")
     with make_progress_display(graph, model, settings, show=progress and is_torchrun_leader()) as listener:
         session = Session(
             graph=graph,
@@ -170,6 +175,7 @@ def train(
             strategy=chosen,
             callbacks=(listener,),
             progress_callbacks=(listener,),
+            user_callbacks=callbacks,
             device=worker_settings.device,
             data=facts.get("data", {}),
             grace_seconds=worker_settings.grace_seconds,
@@ -187,7 +193,7 @@ def train(
             # Opened last and released first: the lock covers no more than the training.
             with release_on_exit(make_directory(False)) as files:
                 session = replace(session, directory=files)
-                warn = log_message if progress else warnings.warn
+                warn = log_warning if progress else warnings.warn
                 goes_on = resumes and files is not None and files.has_checkpoint
                 run = run_session(session, worker_settings, resume=goes_on, log=warn)
     # After the checkpoint and the summary: a loop over seeds must not go on with the next one.

@@ -1,15 +1,10 @@
-"""Formatting of quantities, and messages on standard error."""
+"""Formatting of quantities."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 
-
-def log_message(text: str) -> None:
-    """Write a line to standard error and flush it; standard output is for results."""
-    print(text, file=sys.stderr, flush=True)
-
+from outgrow.app.messages import is_quiet
 
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -43,7 +38,7 @@ def format_percent(share: float | None) -> str:
 
 
 def print_ledger(ledger: Mapping[str, Mapping[str, int]]) -> None:
-    """Print a table of the traffic of each link on standard error; nothing if there was none.
+    """Print a table of the traffic of each link on standard error; nothing if there was none, or with ``--quiet``.
 
     Args:
         ledger: Bytes as ``{link: {kind: bytes}}``, over all workers.
@@ -54,7 +49,7 @@ def print_ledger(ledger: Mapping[str, Mapping[str, int]]) -> None:
     from rich.table import Table
 
     used = {link: kinds for link, kinds in ledger.items() if kinds}
-    if not used:
+    if not used or is_quiet():
         return
     console, table = Console(stderr=True), Table()
     table.add_column("kind")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
 from outgrow.app.model_registry import model_options
 from outgrow.core.validation import validate_choice
 from outgrow.training.config import TrainConfig
+from outgrow.training.loop_options import open_option_names
 
 _TRAINING = tuple(field.name for field in fields(TrainConfig))
 
@@ -89,22 +90,32 @@ def find_recipe(graph: str, model: str, *, links: bool = False) -> Recipe:
     return _BY_DATA_SET.get((graph, model), _ANY_GRAPH)
 
 
-def make_train_config(recipe: Recipe, options: Mapping[str, object]) -> TrainConfig:
+def make_train_config(recipe: Recipe, options: Mapping[str, object], others: Collection[str] = ()) -> TrainConfig:
     """Return the options of the training loop: given ones, then those of the recipe, then defaults.
+
+    Args:
+        recipe: The recipe.
+        options: Options by name, of which some may be no options of the loop.
+        others: Names that are options of something else, though an optimizer or a schedule may have them.
 
     Raises:
         InputError: A value cannot be used.
     """
     given = {**recipe.train, **options}
-    return TrainConfig().with_options(**{name: value for name, value in given.items() if name in _TRAINING})
+    optimizer = given.get("optimizer", TrainConfig().optimizer)
+    known = {*_TRAINING, *(open_option_names(optimizer, given.get("schedule")) - {*others})}
+    return TrainConfig().with_options(**{name: value for name, value in given.items() if name in known})
 
 
 def split_options(
-    model: str, options: Mapping[str, object], strategy_option_names: Iterable[str] = ()
+    model: str,
+    options: Mapping[str, object],
+    strategy_option_names: Iterable[str] = (),
+    loop_option_names: Iterable[str] = (),
 ) -> tuple[dict[str, object], dict[str, object]]:
     """Return the options of the model, and those of the strategy that takes ``strategy_option_names``.
 
-    Options of the training loop are left out.
+    Options of the training loop, of which ``loop_option_names`` are those of its optimizer and schedule, are left out.
 
     Raises:
         InputError: There is no such option.
@@ -113,6 +124,7 @@ def split_options(
     # Later entries win: a name that several take is an option of the model first, then of the loop.
     known = {
         **dict.fromkeys(strategy_option_names, 1),
+        **dict.fromkeys(loop_option_names, 2),
         **dict.fromkeys(_TRAINING, 2),
         **dict.fromkeys(model_options(model), 0),
     }

@@ -12,13 +12,18 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write, os_errors_as_input_errors
+from outgrow.core.validation import to_python_number
 from outgrow.training.checkpoint_checks import check_optimizer_state, load_untrusted
+from outgrow.training.optimizers import load_optimizer_state
+
+if TYPE_CHECKING:
+    from outgrow.training.optimization import Optimization
 
 # The newest file may be torn by a failing disk: the one before it is the fallback.
 _KEEP = 2
@@ -104,9 +109,20 @@ class TrainingProgress:
 
 
 def save_checkpoint(
-    folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingProgress
+    folder: Path,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    progress: TrainingProgress,
+    loop: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a checkpoint atomically; remove all others but the one before it.
+
+    Args:
+        folder: Folder of the checkpoints.
+        model: The model.
+        optimizer: Its optimizer.
+        progress: Progress of training.
+        loop: State of all else that decides the next steps: see `Optimization.loop_state`.
 
     Returns:
         The file: ``folder/epoch-<number>.pt``, or ``folder/epoch-<number>-step-<number>.pt`` within the next
@@ -120,7 +136,10 @@ def save_checkpoint(
     state = {name: getattr(progress, name) for name in (field.name for field in fields(progress))}
     # In memory first: when torch itself writes to a full disk, its error does not say so.
     archive = io.BytesIO()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "progress": state}, archive)
+    optimizer_state = optimizer.state_dict()
+    optimizer_state["param_groups"] = _to_python_numbers(optimizer_state["param_groups"])
+    parts = {"model": model.state_dict(), "optimizer": optimizer_state, "progress": state}
+    torch.save(parts if loop is None else {**parts, "loop": _to_python_numbers(dict(loop))}, archive)
     with os_errors_as_input_errors(
         f"cannot write the checkpoint {path}",
         needed="a folder with enough free space",
@@ -138,6 +157,15 @@ def save_checkpoint(
     for other in (*unfinished, *found[: max(0, last - _KEEP)], *found[last:]):
         other.unlink(missing_ok=True)
     return path
+
+
+def _to_python_numbers(value: Any) -> Any:
+    """Return a state without numbers of NumPy, such as a schedule of the user may compute: they are not read again."""
+    if type(value) in (list, tuple):
+        return type(value)(map(_to_python_numbers, value))
+    if type(value) is dict:
+        return {name: _to_python_numbers(each) for name, each in value.items()}
+    return to_python_number(value)
 
 
 def with_checksum(archive: bytes | memoryview) -> bytearray:
@@ -172,7 +200,11 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def restore_checkpoint(
-    saved: dict[str, Any], path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+    saved: dict[str, Any],
+    path: Path,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    optimization: Optimization | None = None,
 ) -> TrainingProgress:
     """Load a checkpoint into a model and its optimizer; return the progress.
 
@@ -181,14 +213,20 @@ def restore_checkpoint(
         path: Path of the checkpoint, for errors.
         model: Model to load into.
         optimizer: Optimizer of the model.
+        optimization: What else is restored; None for the optimizer alone.
 
     Raises:
-        InputError: The checkpoint belongs to another model or version.
+        InputError: The checkpoint belongs to another model, optimizer, schedule or version.
     """
+    if optimization is not None and isinstance(saved.get("loop"), dict):
+        # First: the state of another optimizer would be refused for what it lacks.
+        optimization.validate_signature(saved["loop"])
     load_parameters(model, saved["model"], path)
     try:
         check_optimizer_state(saved["optimizer"], optimizer)
-        optimizer.load_state_dict(saved["optimizer"])
+        load_optimizer_state(optimizer, saved["optimizer"])
+        if optimization is not None:
+            optimization.load_loop_state(saved.get("loop"))
         return TrainingProgress(**saved["progress"])
     except (ValueError, TypeError, KeyError) as error:
         raise _unreadable_error(path, f"other parts than this version writes: {error}") from error
@@ -213,6 +251,13 @@ def validate_step_signature(progress: TrainingProgress, path: Path, step_signatu
             got=f"{step_signature}, {epochs} epochs",
             repair="go on as the run was started; what to train on may change between epochs only",
         )
+
+
+def final_parameters(saved: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the parameters that a run ends with: of its best epoch or, without scores, the latest or averaged ones."""
+    best: dict[str, torch.Tensor] | None = saved["progress"]["best_model"]
+    averages: Mapping[str, torch.Tensor] = (saved.get("loop") or {}).get("averages") or {}
+    return best or {**saved["model"], **averages}
 
 
 def load_parameters(model: torch.nn.Module, state: dict[str, torch.Tensor], path: Path) -> None:

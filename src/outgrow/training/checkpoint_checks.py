@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickletools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,10 @@ _DEEPEST, _LONGEST, _BEYOND = 100, 200, 1 << 63
 _LARGEST = 1e12
 # Those that torch does not know yet too, so that nothing gets past this check once it does.
 _PUTS, _GETS = ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), ("GET", "BINGET", "LONG_BINGET")
+_OF_TORCH = frozenset(kind for kind in torch.optim.Optimizer.__subclasses__() if kind.__module__.startswith("torch."))
 _OF_ADAM = frozenset({"step", "exp_avg", "exp_avg_sq"})
+_NUMBERS_OF_STATES = frozenset({"eta", "mu", "mu_product"})
+_FACTORS = frozenset({"row_var", "col_var"})
 _NUMBERS = ("best_epoch", "step", "seeds_so_far")
 _REALS = ("best_score", "best_loss", "loss_so_far", "seconds_so_far")
 _LISTS = ("loss", "val_score", "epoch_seconds")
@@ -48,20 +51,25 @@ def check_optimizer_state(saved: object, optimizer: torch.optim.Optimizer) -> No
     if not isinstance(saved, dict) or not isinstance(saved.get("state"), dict):
         raise TypeError("no state of an optimizer")
     shapes = [parameter.shape for group in optimizer.param_groups for parameter in group["params"]]
+    # What an optimizer of the user keeps is not known here.
+    of_torch = type(optimizer) in _OF_TORCH or type(optimizer).__base__ in _OF_TORCH
     for index, state in saved["state"].items():
         if type(index) is not int or not 0 <= index < len(shapes) or not isinstance(state, dict):
             raise TypeError("a state of no parameter")
         if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) and not state.keys() >= _OF_ADAM:
             raise TypeError(f"no {' and '.join(sorted(_OF_ADAM - state.keys()))} of parameter {index}")
+        if not of_torch:
+            check_plain(state)
+            continue
         for name, value in state.items():
-            if not _is_count(value) if name == "step" else not _is_state(value, shapes[index]):
+            if not _is_count(value) if name == "step" else not _is_state_by_name(name, value, shapes[index]):
                 raise TypeError(f"{str(name)[:40]} of parameter {index} does not fit it")
     fresh = optimizer.state_dict()["param_groups"]
     groups = saved.get("param_groups")
     if not isinstance(groups, list) or len(groups) != len(fresh):
         raise TypeError("other groups of parameters")
     for group, own in zip(groups, fresh, strict=True):
-        alike = isinstance(group, dict) and all(_is_same_kind(group[name], value) for name, value in own.items())
+        alike = isinstance(group, dict) and all(_is_same_kind(name, group[name], value) for name, value in own.items())
         if not alike or group["params"] != own["params"]:
             raise TypeError("another group of parameters")
 
@@ -80,12 +88,95 @@ def _is_state(value: object, shape: torch.Size) -> bool:
     )
 
 
-def _is_same_kind(value: object, own: object) -> bool:
+def _is_state_by_name(name: str, value: object, shape: torch.Size) -> bool:
+    """Whether a value is a state of any optimizer of torch: as large as its parameter, a number, or a factor of it."""
+    if isinstance(value, Tensor) and name in _NUMBERS_OF_STATES:
+        return _is_plain(value) and value.is_floating_point() and value.dim() == 0
+    if isinstance(value, Tensor) and name in _FACTORS:
+        alike = value.dim() == len(shape) and all(map(_is_factor, value.shape, shape))
+        return _is_plain(value) and value.is_floating_point() and alike
+    return _is_state(value, shape)
+
+
+def _is_factor(size: int, full: int) -> bool:
+    return size in (1, full)
+
+
+def check_loop_state(given: object, schedule: Mapping[str, Any] | None) -> None:
+    """Refuse a state of the loop of other parts, or of another schedule than the one with this state.
+
+    Raises:
+        TypeError: It is another one.
+    """
+    if not isinstance(given, Mapping) or not isinstance(given["signature"], str):
+        raise TypeError("no state of the loop")
+    if not all(type(given[name]) is int and 0 <= given[name] < 2**63 for name in ("num_batches", "num_seeds")):
+        raise TypeError("a count of batches that is none")
+    asked = given["asked"]
+    if not isinstance(asked, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 and _is_within(pair[0], 0, _LARGEST) for pair in asked
+    ):
+        raise TypeError("no learning rates")
+    if not _is_alike(given["schedule"], None if schedule is None else dict(schedule)):
+        raise TypeError("the state of another schedule")
+
+
+def check_tensors_fit(given: object, parameters: Mapping[str, Tensor]) -> None:
+    """Refuse what are no tensors by the names of parameters, or of other shapes.
+
+    Raises:
+        TypeError: They are not.
+    """
+    _check_tensors(given)
+    assert isinstance(given, Mapping)
+    if not all(name in parameters and value.shape == parameters[name].shape for name, value in given.items()):
+        raise TypeError("tensors of other parameters")
+
+
+def check_plain(given: object) -> None:
+    """Refuse a state that holds more than numbers, strings, tensors, and lists and dictionaries of these.
+
+    Raises:
+        TypeError: It does.
+    """
+    if isinstance(given, Mapping):
+        for key, value in given.items():
+            if not isinstance(key, str | int | float):
+                raise TypeError(f"a key of class {type(key).__name__}")
+            check_plain(value)
+    elif isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        for each in given:
+            check_plain(each)
+    elif not isinstance(given, str | int | float | Tensor | type(None)):
+        raise TypeError(f"an object of class {type(given).__name__}")
+
+
+def _is_alike(value: object, own: object) -> bool:
+    """Whether a state has the structure of another one; numbers may differ, and be None before they are known."""
+    if isinstance(own, Mapping):
+        if not isinstance(value, Mapping):
+            return False
+        # The milestones of a schedule are keys that count.
+        if not all(isinstance(key, str) for key in own):
+            return value == own
+        return value.keys() == own.keys() and all(_is_alike(value[key], own[key]) for key in own)
+    if isinstance(own, list | tuple):
+        return isinstance(value, list | tuple) and len(value) == len(own) and all(map(_is_alike, value, own))
+    if own is None or (isinstance(own, int | float) and not isinstance(own, bool)):
+        return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    return type(value) is type(own)
+
+
+def _is_same_kind(name: str, value: object, own: object) -> bool:
     """Whether an option has the type of a fresh optimizer's, and a value that float32 can hold."""
+    if isinstance(own, tuple) and name != "betas":
+        return isinstance(value, tuple) and _is_alike(value, own)
     # The betas: Adam divides by 1 - beta, so they must be below 1.
     if isinstance(own, tuple):
         return isinstance(value, tuple) and len(value) == len(own) and all(_is_within(each, 0, 1) for each in value)
-    return _is_within(value, -_LARGEST, _LARGEST) if type(own) in (int, float) else type(value) is type(own)
+    # A number of NumPy, as a schedule of the user may give, is saved as one of Python.
+    is_number = isinstance(own, int | float) and not isinstance(own, bool)
+    return _is_within(value, -_LARGEST, _LARGEST) if is_number else type(value) is type(own)
 
 
 def _is_within(value: object, least: float, most: float) -> bool:

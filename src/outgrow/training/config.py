@@ -1,16 +1,10 @@
-"""`TrainConfig` and the optimizers.
-
-Torch wraps the methods of optimizers to exclude them from its compiler, and the first call of one imports
-`torch._dynamo`: a second or more at the start of every run, although nothing here is ever compiled. The
-classes below are torch's own with these wrappers removed. If torch changes how it wraps methods, the wrappers
-stay in place: results are the same, and only the second is lost.
-"""
+"""`TrainConfig`: the options of training."""
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,29 +16,12 @@ from outgrow.core.validation import out_of_range_error, validate_choice
 from outgrow.engine.batches import BatchConfig, parse_fanouts
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, SAMPLERS, Fanout
 from outgrow.inference.modes import AUTO, EVALUATION_MODES, EvaluationOptions
-
-Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
-
-_WRAPPED = ("add_param_group", "load_state_dict", "state_dict", "step", "zero_grad")
-
-
-def _unwrap_methods(kind: type[Kind]) -> type[Kind]:
-    """Remove the wrappers from an optimizer's methods; of their effects only `torch.no_grad` is needed."""
-    for name in _WRAPPED:
-        setattr(kind, name, inspect.unwrap(getattr(kind, name)))
-    setattr(kind, "step", torch.no_grad()(kind.step))  # noqa: B010 - mypy refuses the assignment to a method
-    return kind
-
-
-@_unwrap_methods
-class Adam(torch.optim.Adam):
-    """`torch.optim.Adam` with bit-identical results and the same state. Steps are not differentiable."""
-
-
-@_unwrap_methods
-class AdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW` with bit-identical results and the same state. Steps are not differentiable."""
-
+from outgrow.training.given_objects import describe_choice, record_choice
+from outgrow.training.loop_options import read_optimizer, read_schedule, split_loop_options
+from outgrow.training.optimizers import LR, WEIGHT_DECAY, build_optimizer
+from outgrow.training.optimizers import Adam as Adam
+from outgrow.training.optimizers import AdamW as AdamW
+from outgrow.training.schedules import EPOCH, STEP, Schedule, build_schedule
 
 BFLOAT16 = "bfloat16"
 _SYNONYMS = {"num_neighbors": "fanout"}
@@ -61,7 +38,28 @@ class TrainConfig:
         epochs: Maximum number of epochs.
         lr: Learning rate.
         weight_decay: L2 penalty (``adam``) or decoupled decay per step (``adamw``).
-        optimizer: ``adam`` or ``adamw``.
+        optimizer: Name of a class of `torch.optim` in lower case (``adam``, ``adamw``, ``sgd``, ``rmsprop``, ...), an
+            optimizer class, or a function ``optimizer(params)`` that returns an optimizer. The function decides all
+            options itself, ``lr`` and ``weight_decay`` too.
+        optimizer_options: Other options of the optimizer by name, such as ``{"momentum": 0.9}``. `with_options`,
+            ``og.train`` and ``--set`` take them as options of their own.
+        param_groups: Options of groups of parameters by pattern of their names, such as
+            ``{"layers.0.*": {"lr": 0.01}}``: a glob, or ``regex:`` and a regular expression. All others are in a group
+            with the options above.
+        schedule: Learning rate schedule: the name of one of torch (``cosine``, ``step``, ``multistep``,
+            ``exponential``, ``linear``, ``polynomial``, ``onecycle``, ``cosine-restarts``, ``cyclic``, ``plateau``,
+            ``constant``), its class, or a function ``schedule(optimizer)`` that returns one. None for constant rates.
+        schedule_options: Options of the schedule by name, such as ``{"gamma": 0.1}``, taken like
+            ``optimizer_options``. The length of ``cosine``, ``linear``, ``polynomial`` and ``onecycle`` is that of
+            training if it is not given.
+        schedule_per: What the schedule counts: ``epoch``, or ``step`` for optimizer steps.
+        warmup: Number of these before the schedule begins, in which the rate rises linearly.
+        clip_grad_norm: Largest norm of the gradient of all parameters together; a larger gradient is scaled down to
+            it. None for no limit.
+        accumulate: Number of batches of an optimizer step, whose gradient is the mean over their seeds. The last step
+            of an epoch may have fewer.
+        ema: Decay of an exponential moving average of the weights, such as 0.999; the averaged weights are evaluated,
+            and are those of the best and of the final model. None for none.
         patience: Number of epochs without a better validation score after which to stop; None for all epochs.
         seed: Seed of all random draws in training.
         batch_size: Seed nodes per step, over all workers; None for all training nodes.
@@ -93,9 +91,18 @@ class TrainConfig:
     """
 
     epochs: int = 200
-    lr: float = 0.01
-    weight_decay: float = 0.0
-    optimizer: str = "adam"
+    lr: float = LR
+    weight_decay: float = WEIGHT_DECAY
+    optimizer: object = "adam"
+    optimizer_options: Mapping[str, object] = field(default_factory=dict, hash=False)
+    param_groups: Mapping[str, Mapping[str, object]] = field(default_factory=dict, hash=False)
+    schedule: object = None
+    schedule_options: Mapping[str, object] = field(default_factory=dict, hash=False)
+    schedule_per: str = EPOCH
+    warmup: int = 0
+    clip_grad_norm: float | None = None
+    accumulate: int = 1
+    ema: float | None = None
     patience: int | None = None
     seed: int = 0
     batch_size: int | None = None
@@ -123,7 +130,8 @@ class TrainConfig:
         for name in ("eval", "val", "test"):
             if getattr(self, name) is not None:
                 validate_choice(name, getattr(self, name), dict.fromkeys(EVALUATION_MODES))
-        validate_choice("optimizer", self.optimizer, _OPTIMIZERS)
+        for name, value in {**read_optimizer(self), **read_schedule(self)}.items():
+            object.__setattr__(self, name, value)
         validate_choice("sampler", self.sampler, dict.fromkeys(SAMPLERS))
         validate_choice("precision", self.precision, dict.fromkeys(("full", BFLOAT16)))
         for name in _COUNTS:
@@ -134,6 +142,10 @@ class TrainConfig:
             raise out_of_range_error("lr", "a positive number", self.lr)
         if not 0 <= self.weight_decay < float("inf"):
             raise out_of_range_error("weight_decay", "zero or a positive number", self.weight_decay)
+        if self.clip_grad_norm is not None and not 0 < self.clip_grad_norm < float("inf"):
+            raise out_of_range_error("clip_grad_norm", "a positive number", self.clip_grad_norm)
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise out_of_range_error("ema", "above 0, below 1", self.ema)
         for name in ("val_links", "test_links"):
             if not 0 <= getattr(self, name) < 1:
                 raise out_of_range_error(name, "zero or more, below 1", getattr(self, name))
@@ -150,15 +162,30 @@ class TrainConfig:
     def with_options(self, /, **options: object) -> TrainConfig:
         """Return a copy with some options changed.
 
+        Options of the optimizer and of the schedule are among them.
+
         Raises:
             InputError: An option does not exist (the message offers the nearest names), it is given by both of its
                 names, or a value has a wrong type or is out of range.
         """
         changed = rename_keys("training", options, _SYNONYMS)
-        known = {field.name: field for field in fields(self)}
-        for name in changed:
-            validate_choice("training option", name, known)
-        return replace(self, **changed)
+        return replace(self, **split_loop_options(changed, self, [each.name for each in fields(self)]))
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the options as ``config.json`` has them: objects are there by name."""
+        record: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        record |= {name: record_choice(record[name]) for name in ("optimizer", "schedule")}
+        return record
+
+    @property
+    def optimizer_name(self) -> str:
+        """Name of the optimizer, for people."""
+        return describe_choice(self.optimizer)
+
+    @property
+    def schedule_name(self) -> str:
+        """Name of the schedule, for people; empty for none."""
+        return "" if self.schedule is None else describe_choice(self.schedule)
 
     @property
     def uses_bfloat16(self) -> bool:
@@ -192,8 +219,41 @@ class TrainConfig:
         for name in ("lr", "weight_decay"):
             if getattr(self, name) > largest:
                 raise out_of_range_error(name, f"at most {largest:.3g}, for these parameters", getattr(self, name))
-        kind = _OPTIMIZERS[self.optimizer]
-        return kind(model.parameters(), lr=self.lr, weight_decay=self.weight_decay)
+        return build_optimizer(
+            self.optimizer,
+            self.optimizer_name,
+            model,
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            options=self.optimizer_options,
+            groups=self.param_groups,
+        )
+
+    def make_schedule(
+        self, optimizer: torch.optim.Optimizer, steps_per_epoch: int, *, larger_is_better: bool = True
+    ) -> Schedule | None:
+        """Create the schedule of an optimizer; None for constant rates.
+
+        Args:
+            optimizer: The optimizer, from `make_optimizer`.
+            steps_per_epoch: Number of optimizer steps of an epoch.
+            larger_is_better: Direction of the validation value that ``plateau`` reads.
+
+        Raises:
+            InputError: It refuses its options.
+        """
+        if self.schedule is None:
+            return None
+        return build_schedule(
+            self.schedule,
+            self.schedule_name,
+            optimizer,
+            options=self.schedule_options,
+            per=self.schedule_per,
+            warmup=self.warmup,
+            length=self.epochs * (steps_per_epoch if self.schedule_per == STEP else 1),
+            larger_is_better=larger_is_better,
+        )
 
 
 _COUNTS = (
@@ -205,5 +265,5 @@ _COUNTS = (
     "patience",
     "batch_size",
     "negatives",
+    "accumulate",
 )
-_OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": Adam, "adamw": AdamW}

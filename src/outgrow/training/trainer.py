@@ -6,9 +6,8 @@ import math
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,47 +16,20 @@ from outgrow.core.ledger import Kind
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.training import checkpoint
+from outgrow.training.callback_calls import FAILED, CallbackCalls, steps_of_problem
+from outgrow.training.callbacks import EpochReport
 from outgrow.training.checkpoint import TrainingProgress
 from outgrow.training.config import TrainConfig
 from outgrow.training.divergence import all_finite, divergence_error, has_finite_gradient
 from outgrow.training.evaluation import Evaluation, Metrics
+from outgrow.training.loop_options import no_score_error
 from outgrow.training.model_evaluator import ModelEvaluator
+from outgrow.training.optimization import Optimization
 from outgrow.training.progress_events import ProgressReporter
 
+__all__ = ["EpochReport", "TrainResult", "Trainer"]
 EVALUATE, SAVE = "evaluate", "checkpoint"
 """Names of the phases between epochs."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpochReport:
-    """Metrics of one epoch.
-
-    Attributes:
-        epoch: Number of the epoch, from 1.
-        loss: Training loss.
-        val_score: Validation score; None if not evaluated.
-        seconds: Wall time of the training part.
-        edges_per_second: Edges aggregated, in all layers by all workers, per second of training.
-        best_epoch: Epoch of the best validation score so far; 0 if none.
-        phases: Seconds of training on rank 0, by what it did or waited for.
-        evaluation_seconds: Wall time of the evaluation after the epoch; 0 without one.
-    """
-
-    epoch: int
-    loss: float
-    val_score: float | None
-    seconds: float
-    edges_per_second: float
-    best_epoch: int
-    phases: Mapping[str, float] = field(default_factory=dict)
-    evaluation_seconds: float = 0.0
-
-
-class TrainerCallback(Protocol):
-    """Receiver of training metrics, such as a progress bar or a metrics file."""
-
-    def on_epoch_end(self, report: EpochReport) -> None:
-        """Handle the end of an epoch."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,7 +43,7 @@ class TrainResult:
         logits: ``[V, C]`` output of the restored model; None on ranks other than 0, if only scored nodes were
             evaluated, and if the rows of all nodes do not fit into memory (`og.predict` or ``outgrow predict``
             compute them).
-        stop_reason: Why training stopped: ``"epochs"``, ``"patience"`` or ``"interrupted"``.
+        stop_reason: Why training stopped: ``"epochs"``, ``"patience"``, ``"interrupted"`` or ``"callback"``.
     """
 
     progress: TrainingProgress
@@ -113,10 +85,10 @@ class Trainer:
         self.is_interrupted = is_interrupted
         self.reporter = reporter or ProgressReporter()
         self.validate_inputs = validate_inputs
-        self.callbacks: list[TrainerCallback] = []
+        self.callbacks = CallbackCalls(problem, config)
         self.comm = problem.shard.comm
         self.ledger = problem.shard.comm.ledger
-        self.optimizer = config.make_optimizer(problem.model)
+        self.optimization = Optimization.from_config(config, problem.model, steps_of_problem(problem))
         self.progress = TrainingProgress.at_start()
         batches = problem.batches
         sampling = f"fanout {batches.describe()}, weighted {batches.weighted}"
@@ -127,12 +99,17 @@ class Trainer:
             f"batch_size {batches.size}, {sampling}, seed {problem.seed}, {problem.num_train} to train on"
         )
 
-    def add_callbacks(self, *callbacks: TrainerCallback) -> None:
-        """Add callbacks, called in this order after every epoch."""
-        self.callbacks.extend(callbacks)
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer."""
+        return self.optimization.optimizer
+
+    def add_callbacks(self, *callbacks: object, guarded: bool = False) -> None:
+        """Add callbacks: see `CallbackCalls.add`."""
+        self.callbacks.add(*callbacks, guarded=guarded)
 
     def resume(self, path: Path, data: Mapping[str, str] | None = None) -> None:
-        """Resume from a checkpoint, with the learning rate and weight decay of this trainer's `TrainConfig`.
+        """Resume from a checkpoint, with the learning rates and weight decays of this trainer's `TrainConfig`.
 
         Args:
             path: Path of the checkpoint.
@@ -146,12 +123,13 @@ class Trainer:
         saved = self.comm.broadcast(
             checkpoint.load_checkpoint(path) if self.comm.is_rank_zero else None, Kind.PARAMETERS
         )
-        self.progress = checkpoint.restore_checkpoint(saved, path, self.problem.model, self.optimizer)
+        self.progress = checkpoint.restore_checkpoint(
+            saved, path, self.problem.model, self.optimizer, self.optimization
+        )
         self.progress.adopt_data(data or {})
+        if self.progress.step == 0:
+            self.optimization.discard_batches()
         checkpoint.validate_step_signature(self.progress, path, self.step_signature, self.config.epochs)
-        # The saved state brought its own; the user may want to continue with others, such as a lower rate.
-        for group in self.optimizer.param_groups:
-            group["lr"], group["weight_decay"] = self.config.lr, self.config.weight_decay
 
     def run(self, strategy: Strategy) -> TrainResult:
         """Train until the last epoch, lost patience or an interrupt; restore the best model and score it.
@@ -173,6 +151,9 @@ class Trainer:
                 self.reporter,
                 uses_minibatches=strategy.uses_minibatches,
             )
+            if self.optimization.needs_score and not evaluator.validates:
+                raise no_score_error("nothing to validate on")
+            self.callbacks.tell_start(strategy.name, self.progress.finished_epochs)
             while self.progress.finished_epochs < self.config.epochs:
                 # Before the epoch, so that a resumed run with no patience left trains none.
                 if self._is_out_of_patience():
@@ -181,15 +162,19 @@ class Trainer:
                 # Closed at once after an error: the generator may hold threads and buffers of the epoch.
                 with closing(execution.steps(self.progress.finished_epochs + 1, self.progress.step)) as steps:
                     report = self._train_epoch(execution, evaluator, steps)
-                for callback in self.callbacks:
-                    callback.on_epoch_end(report)
-                if self._any_interrupted():
-                    stopped = "interrupted"
+                self.callbacks.tell_epoch(report)
+                if reason := self.callbacks.stop_reason(self.is_interrupted()):
+                    stopped = reason
                     break
                 if self.progress.finished_epochs % self.config.checkpoint_every == 0:
                     saved = self._save_checkpoint(execution)
+                if self.callbacks.must_end_now():
+                    stopped = FAILED
+                    break
             if saved != self.progress.finished_epochs:
                 self._save_checkpoint(execution)
+            if stopped == FAILED:
+                raise self.callbacks.make_error(self.progress.finished_epochs, self.folder)
             return self._make_result(evaluator, stopped)
         finally:
             execution.close()
@@ -203,9 +188,11 @@ class Trainer:
         edges_before = self.ledger.counters["edges_aggregated"]
         seconds_before = progress.seconds_so_far
         epoch = f"epoch {progress.finished_epochs + 1}"
-        num_steps = _steps_per_epoch(self.problem)
+        num_steps = steps_of_problem(self.problem)
         self.reporter.start_phase(epoch, num_steps)
         progress.course = self.step_signature
+        reports_steps = self.callbacks.handle_steps
+        lr = self.optimization.lr
         began = time.perf_counter()
         for step in steps:
             # Before the optimizer step: afterwards every parameter would be NaN, and its cause unknown.
@@ -219,17 +206,26 @@ class Trainer:
                     step.loss,
                 )
             with timeline.span("optimizer"):
-                self.optimizer.step()
-                self.optimizer.zero_grad(set_to_none=True)
+                lr = self.optimization.lr
+                updated = self.optimization.step_batch(step.num_seeds)
             progress.add_step(step.loss, step.num_seeds)
             # Before the checkpoint, which saves this number; its own time does not count as training.
-            progress.seconds_so_far += time.perf_counter() - began
+            took = time.perf_counter() - began
+            progress.seconds_so_far += took
+            if reports_steps:
+                self.callbacks.tell_step(progress, step, lr=lr, updated=updated, seconds=took)
+                if self.callbacks.must_end_now(progress.step):
+                    self.validate_inputs()
+                    self._save_checkpoint(execution)
+                    raise self.callbacks.make_error(progress.finished_epochs, self.folder)
             self.reporter.advance_to(epoch, progress.step, num_steps)
             if config.checkpoint_steps is not None and progress.step % config.checkpoint_steps == 0:
                 # A barrier: nothing is saved until every worker has validated what it has read.
                 self._all_reduce_when_valid(0)
                 self._save_checkpoint(execution)
             began = time.perf_counter()
+        with timeline.span("optimizer"):
+            self.optimization.flush()
         progress.seconds_so_far += time.perf_counter() - began
         seconds = progress.seconds_so_far - seconds_before
         phases = {name: took for name, took in (timeline.phases - phases_before).items() if name != SAVE}
@@ -239,6 +235,7 @@ class Trainer:
         began = time.perf_counter()
         with timeline.span(EVALUATE):
             progress.val_score.append(self._evaluate_model(evaluator) if evaluated else None)
+        self.optimization.end_epoch(progress.val_score[-1])
         evaluation_seconds = time.perf_counter() - began if evaluated else 0.0
         return EpochReport(
             epoch=progress.finished_epochs,
@@ -249,12 +246,22 @@ class Trainer:
             best_epoch=progress.best_epoch,
             phases=phases,
             evaluation_seconds=evaluation_seconds,
+            lr=lr,
+            control=self.callbacks.control,
         )
 
     def _evaluate_model(self, evaluator: ModelEvaluator) -> float:
         """Return the validation score; keep the model if it is the best so far (ties: lower loss)."""
+        began = time.perf_counter()
+        with self.optimization.averaged_weights():
+            metrics = evaluator.validate()
+            is_best = self._compare_with_best(metrics)
+            epoch, seconds = self.progress.finished_epochs, time.perf_counter() - began
+            self.callbacks.tell_evaluation(epoch, metrics, seconds, is_best=is_best)
+        return metrics.score
+
+    def _compare_with_best(self, metrics: Metrics) -> bool:
         progress = self.progress
-        metrics = evaluator.validate()
         if (metrics.score, -metrics.loss) > (progress.best_score, -progress.best_loss):
             progress.best_epoch = progress.finished_epochs
             progress.best_score = metrics.score
@@ -262,7 +269,7 @@ class Trainer:
             # A copy: the optimizer updates parameters in place.
             state = self.problem.model.state_dict()
             progress.best_model = {name: value.to("cpu", copy=True) for name, value in state.items()}
-        return metrics.score
+        return progress.best_epoch == progress.finished_epochs
 
     def _is_out_of_patience(self) -> bool:
         patience = self.config.patience
@@ -277,7 +284,7 @@ class Trainer:
         )
 
     def _step_label(self, epoch: int, step: int) -> str:
-        num_steps = _steps_per_epoch(self.problem)
+        num_steps = steps_of_problem(self.problem)
         return f"epoch {epoch}, step {step} of {num_steps}" if step and num_steps > 1 else f"epoch {epoch}"
 
     def _save_checkpoint(self, execution: Execution) -> int:
@@ -290,11 +297,11 @@ class Trainer:
             raise divergence_error(self.problem, execution, self._step_label(epoch, progress.step), loss)
         if self.folder is not None and self.comm.is_rank_zero:
             with self.problem.timeline.span(SAVE):
-                checkpoint.save_checkpoint(self.folder, self.problem.model, self.optimizer, progress)
+                path = checkpoint.save_checkpoint(
+                    self.folder, self.problem.model, self.optimizer, progress, self.optimization.loop_state()
+                )
+            self.callbacks.tell_checkpoint(progress, path)
         return progress.finished_epochs
-
-    def _any_interrupted(self) -> bool:
-        return self._all_reduce_count(int(self.is_interrupted())) > 0
 
     def _all_reduce_when_valid(self, count: int) -> int:
         """Sum over all workers after each has validated its input; if one fails, none continues."""
@@ -307,7 +314,10 @@ class Trainer:
     def _make_result(self, evaluator: ModelEvaluator, stopped: str) -> TrainResult:
         if self.progress.best_model is not None:
             self.problem.model.load_state_dict(self.progress.best_model)
+        else:
+            self.optimization.adopt_averages()
         val, test, logits = evaluator.score_result()
+        self.callbacks.tell_end(self.progress, stopped, val, test)
         return TrainResult(progress=self.progress, val=val, test=test, logits=logits, stop_reason=stopped)
 
 

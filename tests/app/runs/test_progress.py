@@ -34,7 +34,7 @@ def test_bars_of_all_epochs_and_of_what_is_under_way() -> None:
         bar.on_progress(ProgressEvent("epoch 2", 0, 40))
         bar.on_progress(ProgressEvent("epoch 2", 10, 40))
         bar.progress.refresh()
-        bar.on_epoch_end(REPORT)
+        bar.on_epoch(REPORT)
         bar.progress.refresh()
     text = shown(console)
     for words in ("dealing out nodes", "epoch 2", "10/40", "2/4", "loss 0.5000", "val acc 0.7500", "2.5 M edges/s"):
@@ -52,7 +52,7 @@ def test_one_step_an_epoch_needs_no_bar_of_its_own() -> None:
 def test_logs_have_lines_of_epochs_alone(capsys: pytest.CaptureFixture[str]) -> None:
     lines = LineDisplay(2, "val acc")
     lines.on_progress(ProgressEvent("preparing"))
-    lines.on_epoch_end(REPORT)
+    lines.on_epoch(REPORT)
     assert capsys.readouterr().err == "epoch 2/2  loss 0.5000  val acc 0.7500 (best epoch 2)  2.5 M edges/s\n"
 
 

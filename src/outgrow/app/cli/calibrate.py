@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outgrow.app.console import log_message
+from outgrow.app.messages import log_message
 
 if TYPE_CHECKING:
     from outgrow.planning.hardware.profile import MachineProfile

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from outgrow.app.messages import log_message
 from outgrow.core.memory_limits import parse_bytes
 
 
@@ -52,4 +52,4 @@ def convert(
             overwrite=overwrite,
             progress=progress,
         )
-    print(f"{graph.num_nodes:,} nodes and {graph.num_edges:,} edges written to {dest}", file=sys.stderr)
+    log_message(f"{graph.num_nodes:,} nodes and {graph.num_edges:,} edges written to {dest}")

@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from outgrow.app.cli import calibrate, convert, datasets, doctor, info, partition, plan, predict, report, train
-from outgrow.app.console import log_message
+from outgrow.app.messages import log_warning
 from outgrow.core.errors import InputError, OutgrowError, WorkerError
 from outgrow.core.memory_limits import available_bytes
 from outgrow.core.user_warnings import OWN_WARNINGS
 
+_ASSIGNMENT = re.compile(r"[A-Za-z_][\w-]*=")
 app = typer.Typer(
     name="outgrow",
     help="Train graph neural networks on graphs that have outgrown one device, one memory or one machine.",
@@ -58,7 +59,7 @@ def run_cli() -> None:
     # Python hides these warnings by default, but users who type an old name should learn the new one.
     warnings.filterwarnings("once", message=r".* is now called ", category=DeprecationWarning)
     _show_own_warnings_as_lines()
-    sys.argv[1:] = join_resume_auto(sys.argv[1:])
+    sys.argv[1:] = normalize_arguments(sys.argv[1:])
     try:
         app()
     except OutgrowError as error:
@@ -78,15 +79,20 @@ def run_cli() -> None:
         sys.exit(1)
 
 
-def join_resume_auto(arguments: list[str]) -> list[str]:
-    """Return arguments with ``--resume auto`` as one: no option of the parser's may have a value or none."""
-    joined = list[str]()
+def normalize_arguments(arguments: list[str]) -> list[str]:
+    """Return arguments as the parser takes them, of which no option has one value or none, or several.
+
+    ``--resume auto`` becomes one argument, and ``--set a=1 b=2`` the same as ``--set a=1 --set b=2``.
+    """
+    found = list[str]()
     for argument in arguments:
-        if argument == "auto" and joined[-1:] == ["--resume"]:
-            joined[-1] = "--resume-auto"
+        if argument == "auto" and found[-1:] == ["--resume"]:
+            found[-1] = "--resume-auto"
+        elif found[-2:-1] == ["--set"] and _ASSIGNMENT.match(argument):
+            found += ["--set", argument]
         else:
-            joined.append("--resume-auto" if argument == "--resume=auto" else argument)
-    return joined
+            found.append("--resume-auto" if argument == "--resume=auto" else argument)
+    return found
 
 
 def _show_own_warnings_as_lines() -> None:
@@ -97,7 +103,7 @@ def _show_own_warnings_as_lines() -> None:
 
     def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
         if issubclass(category, OWN_WARNINGS):
-            log_message(f"warning: {message}")
+            log_warning(f"warning: {message}")
         else:
             show_in_python(message, category, *place, **options)
 

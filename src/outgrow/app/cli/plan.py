@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from outgrow.app.cli.options import parse_assignments
-from outgrow.app.console import log_message
+from outgrow.app.messages import log_message
 from outgrow.core.errors import InputError
 
 

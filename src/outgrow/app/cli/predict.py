@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outgrow.app.cli.options import DEVICE
+from outgrow.app.messages import log_message
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.runtime.system.environment import gc_paused_import, torchrun_world_size
@@ -85,7 +85,7 @@ def predict(
         ids = None if nodes is None else read_nodes(nodes)
         request = make_output_request(loaded, model, ids, device=device, workers=workers, memory=memory)
         write_prediction_file(request, form, out)
-    print(f"{what} of {request.nodes.num_rows:,} nodes written to {out}", file=sys.stderr)
+    log_message(f"{what} of {request.nodes.num_rows:,} nodes written to {out}")
 
 
 def _load_best_model(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from outgrow.app.console import log_message
+from outgrow.app.messages import log_message
 from outgrow.runtime.system.environment import gc_paused_import
 
 

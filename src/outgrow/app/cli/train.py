@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outgrow.app.cli.options import DEVICE, parse_assignments
-from outgrow.app.console import log_message, print_ledger
+from outgrow.app.console import print_ledger
+from outgrow.app.messages import log_message, log_warning, open_messages
 from outgrow.core.errors import InputError
 from outgrow.core.process import exit_code
 from outgrow.core.validation import validate_choice
-from outgrow.runtime.system.environment import gc_paused_import, torchrun_world_size
+from outgrow.runtime.system.environment import gc_paused_import, is_torchrun_leader, torchrun_world_size
 
 if TYPE_CHECKING:
     from outgrow.app.runs.new_run import RunPlan
@@ -111,7 +112,9 @@ def train(
             "--set",
             metavar="NAME=VALUE",
             help="Any other option of the model (heads, attention_dropout, input_dropout, norm, residual, ...), of "
-            "the loop (optimizer, weight_decay, patience, eval, val and test: auto, exact, sampled, layerwise or none; "
+            "the loop (optimizer, any of torch by name, with its options, such as momentum; schedule: cosine, step, "
+            "linear, plateau, ..., with its options, warmup and schedule_per; clip_grad_norm, accumulate, ema, "
+            "weight_decay, patience, eval, val and test: auto, exact, sampled, layerwise or none; "
             "eval_fanout, eval_batch_size, eval_every, checkpoint_every, checkpoint_steps, weighted, "
             "precision, full or bfloat16; of links: decoder, dot or distmult, negatives, val_links, test_links, "
             "split_seed) or of the strategy (full: partition, overlap; offload: host_memory, chunks, scratch_dir, "
@@ -120,7 +123,7 @@ def train(
             "split: partition, cache, cache_by, sampling_threads, prefetch, partial_sums; migrate: partition, "
             "move_model, pregather, merge, time_steps, cache, cache_by, cache_scope, sampling_threads, prefetch; "
             "orchestrate: partition, hot_ratio, super_batch, reuse, hot_gradient, latest_parameters, cache, "
-            "sampling_threads); may be given several times.",
+            "sampling_threads); may have several, and be given several times.",
         ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
@@ -143,6 +146,12 @@ def train(
             help="With --resume: go on though the graph has changed; scores and the best epoch so far are forgotten.",
         ),
     ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Show warnings and errors alone: no progress, no other messages.")
+    ] = False,
+    log_file: Annotated[
+        Path | None, typer.Option(help="File to append all messages to, with their times.", show_default="none")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON, last on standard output.")
     ] = False,
@@ -217,11 +226,13 @@ def train(
         )
         return resumed, resumed.directory.has_checkpoint
 
-    if torchrun_world_size():
-        # Without --out each start has a new directory, named by its time, and begins from scratch.
-        run = _run_under_torchrun(plan_attempt, out, worker_settings)
-    else:
-        run = _run_local(*plan_attempt(False))
+    # One process writes, as to all files.
+    with open_messages(quiet=quiet, log_file=log_file if is_torchrun_leader() else None):
+        if torchrun_world_size():
+            # Without --out each start has a new directory, named by its time, and begins from scratch.
+            run = _run_under_torchrun(plan_attempt, out, worker_settings)
+        else:
+            run = _run_local(*plan_attempt(False))
     if as_json and run.directory is not None:
         print(json.dumps(run.summary))
     if run.interrupted_by is not None:
@@ -248,7 +259,7 @@ def _run_local(plan: RunPlan, resume: bool) -> Run:
             data=plan.directory.config.get("data", {}),
             grace_seconds=plan.workers.grace_seconds,
         )
-        run = run_session(session, plan.workers, resume=resume, log=log_message)
+        run = run_session(session, plan.workers, resume=resume, log=log_warning)
     _print_result(run, time.perf_counter() - started)
     return run
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 
 from outgrow.app.compatibility import validate_fanout, validate_problem, validate_strategy
-from outgrow.app.model_registry import MODELS, build_model
+from outgrow.app.model_registry import MODELS, build_model, model_options
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
 from outgrow.app.runs.config import absolute_source, build_seeded_model
@@ -34,6 +34,7 @@ from outgrow.planning.workload import Workload
 from outgrow.runtime.system.device import DEVICES
 from outgrow.runtime.system.environment import available_cores
 from outgrow.training.config import TrainConfig
+from outgrow.training.loop_options import open_option_names
 
 COUNTED_EDGES = 1_000_000
 """Largest number of edges of a graph that is counted completely for several workers or in chunks."""
@@ -213,8 +214,9 @@ def answer_request(request: PlanRequest) -> tuple[Plan, bool]:
     name = request.model or choose_model(where)
     validate_choice("model", name, MODELS)
     recipe = find_recipe(where, name)
-    config = make_train_config(recipe, request.options)
-    settings = {**recipe.model, **split_options(name, request.options)[0]}
+    config = make_train_config(recipe, request.options, model_options(name))
+    loop_options = open_option_names(config.optimizer, config.schedule)
+    settings = {**recipe.model, **split_options(name, request.options, (), loop_options)[0]}
     if "decoder" in settings:
         raise_links_unplanned(settings["decoder"])
     profile, measured = select_machine(

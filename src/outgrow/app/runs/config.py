@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from outgrow.training.config import TrainConfig
 def training_record(config: TrainConfig, strategy: Strategy, workers: Workers) -> dict[str, Any]:
     """Return the part of ``config.json`` that says how a run is trained."""
     return {
-        "train": asdict(config),
+        "train": config.as_record(),
         "strategy": {"name": strategy.name, "options": strategy.options()},
         "workers": workers.number,
     }

@@ -12,18 +12,18 @@ from typing import Any
 
 from torch import nn
 
-from outgrow.app.console import log_message
+from outgrow.app.messages import log_message, log_warning
 from outgrow.app.runs.lock import NAME, RunLock
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write, os_errors_as_input_errors
 from outgrow.core.validation import require_local_path
 from outgrow.training import checkpoint
-from outgrow.training.trainer import EpochReport
+from outgrow.training.callbacks import Callback, EpochReport
 
 _CONFIG = ("graph", "model", "train", "strategy")
 
 
-class RunDirectory:
+class RunDirectory(Callback):
     """Files of a run, such as ``config.json``, ``metrics.jsonl`` and ``summary.json``. Final.
 
     Args:
@@ -79,7 +79,7 @@ class RunDirectory:
         with convert_write_errors(self.path / NAME):
             self._lock = RunLock(self.path)
         if not self._lock.is_exclusive:
-            log_message(f"{self.path} is on a file system without locks: make sure that no other run uses it")
+            log_warning(f"{self.path} is on a file system without locks: make sure that no other run uses it")
 
     @contextmanager
     def locked_unless_refused(self) -> Iterator[None]:
@@ -219,10 +219,9 @@ class RunDirectory:
         Raises:
             InputError: There is no checkpoint, or it is of another model.
         """
-        path = self.latest_checkpoint(log_message)
+        path = self.latest_checkpoint(log_warning)
         saved = checkpoint.load_checkpoint(path)
-        # Without validation scores there is no best epoch: the latest parameters then serve.
-        checkpoint.load_parameters(model, saved["progress"]["best_model"] or saved["model"], path)
+        checkpoint.load_parameters(model, checkpoint.final_parameters(saved), path)
 
     def truncate_after(self, epoch: int) -> None:
         """Drop the metrics of epochs after ``epoch``, which are about to be trained again."""
@@ -232,12 +231,13 @@ class RunDirectory:
             kept = [line for line in lines if _parse_epoch(line) <= epoch]
             write_text_atomically(self.metrics_path, "".join(f"{line}\n" for line in kept))
 
-    def on_epoch_end(self, report: EpochReport) -> None:
+    def on_epoch(self, report: EpochReport) -> None:
         """Append a line to ``metrics.jsonl``."""
         line = {
             "epoch": report.epoch,
             "loss": report.loss,
             "val_score": report.val_score,
+            "lr": report.lr,
             "seconds": report.seconds,
             "edges_per_second": report.edges_per_second,
             "evaluation_seconds": report.evaluation_seconds,
@@ -259,7 +259,7 @@ def release_on_exit(run: RunDirectory | None) -> Iterator[RunDirectory | None]:
             run.release_lock()
 
 
-class HintsWriter:
+class HintsWriter(Callback):
     """Callback that writes ``hints.json`` after epochs that changed the hints. Final.
 
     Args:
@@ -273,7 +273,7 @@ class HintsWriter:
         # A copy: strategies change the mapping in place, which would hide the change.
         self.last_written = dict(hints)
 
-    def on_epoch_end(self, report: EpochReport) -> None:
+    def on_epoch(self, report: EpochReport) -> None:
         """Write the hints if they changed."""
         if self.hints != self.last_written:
             self.run.write_json("hints.json", self.hints)

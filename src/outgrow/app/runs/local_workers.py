@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,21 +18,23 @@ from outgrow.app.runs.workers import GRAPH, Workers
 from outgrow.core.errors import InputError
 from outgrow.graph.store.reader import matches_store, open_store, write_store
 from outgrow.nn.model import Model
+from outgrow.runtime.distributed.job_files import serialize_by_value
 from outgrow.strategies.base import Strategy
+from outgrow.training.callbacks import Callback, EpochReport, detach
 from outgrow.training.config import TrainConfig
 from outgrow.training.progress_events import ProgressEvent
-from outgrow.training.trainer import EpochReport
 
 if TYPE_CHECKING:
     from outgrow.runtime.distributed.worker import WorkerContext
 
 
 class WorkerResult(NamedTuple):
-    """Result of worker 0 after training; ``logits`` as in `Run`."""
+    """Result of worker 0 after training; ``logits`` as in `Run`, ``callbacks`` the pickled ones of the user."""
 
     summary: dict[str, Any]
     logits: Tensor | None
     state_dict: dict[str, Tensor]
+    callbacks: bytes | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,6 +52,7 @@ class TrainingJob:
         needs_checkpoints: Whether to write checkpoints to the scratch folder if there is no run directory.
         data: Fingerprint of the graph's contents.
         grace_seconds: How long training may go on after a signal that asks to end it.
+        callbacks: Callbacks of the user.
     """
 
     store: Path | None
@@ -61,6 +65,7 @@ class TrainingJob:
     device: str = "auto"
     data: Mapping[str, str] = field(default_factory=dict)
     grace_seconds: float = GRACE_SECONDS
+    callbacks: tuple[Callback, ...] = ()
 
     def __call__(self, context: WorkerContext) -> WorkerResult | None:
         """Train as one worker; return the result on worker 0, None on the others."""
@@ -74,6 +79,7 @@ class TrainingJob:
             directory=directory if self.directory or self.needs_checkpoints else None,
             callbacks=(forwarder,),
             progress_callbacks=(forwarder,),
+            user_callbacks=self.callbacks,
             comm=context.comm,
             device=self.device,
             should_stop=context.should_stop,
@@ -85,17 +91,31 @@ class TrainingJob:
         # the broadcast or none does.
         again = context.attempt > 0 and context.comm.broadcast(directory.has_checkpoint)
         run = session.run(resume=self.resume or again)
-        return WorkerResult(run.summary, run.logits, self.model.state_dict()) if context.comm.is_rank_zero else None
+        if not context.comm.is_rank_zero:
+            return None
+        kept = _pack_callbacks(self.callbacks, context.send_message)
+        return WorkerResult(run.summary, run.logits, self.model.state_dict(), kept)
 
 
-class _EventForwarder:
+def _pack_callbacks(callbacks: tuple[Callback, ...], warn: Callable[[str], None]) -> bytes | None:
+    """Pickle callbacks with what they have collected; None if that is not possible."""
+    if not callbacks:
+        return None
+    try:
+        return serialize_by_value(callbacks)
+    except Exception as error:  # what objects of users raise when they are pickled
+        warn(f"warning: what the callbacks hold stays in the worker: it cannot be pickled ({type(error).__name__})")
+        return None
+
+
+class _EventForwarder(Callback):
     """Callback that sends epoch reports and progress events to the process that started the workers."""
 
     def __init__(self, send_message: Callable[[object], None]) -> None:
         self.send_message = send_message
 
-    def on_epoch_end(self, report: EpochReport) -> None:
-        self.send_message(report)
+    def on_epoch(self, report: EpochReport) -> None:
+        self.send_message(detach(report))
 
     def on_progress(self, event: ProgressEvent) -> None:
         self.send_message(event)
@@ -149,6 +169,7 @@ def _run_in_workers(session: Session, workers: Workers, resume: bool, log: Calla
         device=session.device,
         data=session.data,
         grace_seconds=session.grace_seconds,
+        callbacks=session.user_callbacks,
     )
     # Signals reach only this process. It asks the workers to stop after an epoch, so that they write a
     # checkpoint and a summary.
@@ -163,9 +184,13 @@ def _run_in_workers(session: Session, workers: Workers, resume: bool, log: Calla
             on_message=lambda message: _dispatch_message(message, session, log),
             should_stop=interruption.is_set,
         )
-    (summary, logits, state), *_ = (report for report in reports if report)
+    (summary, logits, state, collected), *_ = (report for report in reports if report)
     # Workers trained copies of the model; the caller expects its own one trained.
     session.model.load_state_dict(state)
+    # So did they copies of the callbacks.
+    if collected is not None:
+        for callback, trained in zip(session.user_callbacks, pickle.loads(collected), strict=True):
+            vars(callback).update(vars(trained))
     path = None if directory is None else directory.path
     number = interruption.number if summary["stopped"] == "interrupted" else None
     return Run(model=session.model, logits=logits, summary=summary, directory=path, interrupted_by=number)
@@ -174,7 +199,7 @@ def _run_in_workers(session: Session, workers: Workers, resume: bool, log: Calla
 def _dispatch_message(message: object, session: Session, log: Callable[[str], None]) -> None:
     if isinstance(message, EpochReport):
         for listener in session.callbacks:
-            listener.on_epoch_end(message)
+            listener.on_epoch(message)
     elif isinstance(message, ProgressEvent):
         for watcher in session.progress_callbacks:
             watcher.on_progress(message)

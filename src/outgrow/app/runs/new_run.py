@@ -17,7 +17,7 @@ from outgrow.app.compatibility import (
     warn_of_unread_weights,
 )
 from outgrow.app.link_task import validate_link_graph
-from outgrow.app.model_registry import AUTO, MODELS, choose_decoder
+from outgrow.app.model_registry import AUTO, MODELS, choose_decoder, model_options
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
 from outgrow.app.runs.config import absolute_source, build_seeded_model, training_record
 from outgrow.app.runs.data import graph_record
@@ -33,6 +33,8 @@ from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
+from outgrow.training.loop_options import describe_options, open_option_names
+from outgrow.training.optimization import check_optimization
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,8 +75,7 @@ class RunPlan:
             f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features:,} "
             f"{'sparse ' if graph.sparse else ''}features, {graph.num_classes} classes",
             f"{self.model_name}: {options}; {parameters:,} parameters; "
-            f"{self.config.optimizer} lr {self.config.lr:g} weight decay {self.config.weight_decay:g} "
-            f"seed {self.config.seed}{self._describe_batches()}",
+            f"{describe_options(self.config)} seed {self.config.seed}{self._describe_batches()}",
             f"{self.reason}; {_describe_strategy(self.strategy.options(), self.workers.number)}",
             *saved,
         )
@@ -118,12 +119,14 @@ def plan_new_run(
     name = model or choose_model(graph)
     validate_choice("model", name, MODELS)
     recipe = find_recipe(graph, name, links="decoder" in options)
-    config = make_train_config(recipe, options)
+    config = make_train_config(recipe, options, model_options(name))
     batches = not config.batch_config.is_full_graph
     # All that can be refused by name is checked before the graph is loaded, which may take minutes.
     kind = find_strategy_class(strategy, batches=batches, memory="memory" in options)
     options = use_new_option_names(kind, options)
-    model_part, strategy_part = split_options(name, options, list_strategy_options(kind))
+    model_part, strategy_part = split_options(
+        name, options, list_strategy_options(kind), open_option_names(config.optimizer, config.schedule)
+    )
     model_settings = {**recipe.model, **model_part}
     graph = absolute_source(graph)
     loaded = datasets.load_graph(graph, data_dir=data_dir)
@@ -141,6 +144,7 @@ def plan_new_run(
     warn_of_unread_weights(loaded, built)
     validate_workers(loaded, workers)
     validate_fanout(loaded, built, config)
+    check_optimization(config, built, len(loaded.split.train))
     chosen, reason = select_from_cli(strategy, strategy_part, loaded, built, config, workers)
     validate_strategy(loaded, built, chosen, config)
     path = out or _unused_folder(f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}")

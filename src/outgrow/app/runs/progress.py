@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from outgrow.app.messages import is_quiet, log_detail, log_message
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
+from outgrow.training.callbacks import Callback, EpochReport
 from outgrow.training.config import TrainConfig
 from outgrow.training.progress_events import ProgressEvent
-from outgrow.training.trainer import EpochReport
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,20 +25,20 @@ if TYPE_CHECKING:
 _LINES = 20
 
 
-class ProgressDisplay(Protocol):
-    """Context that receives epoch reports and progress events."""
+class ProgressDisplay(Callback, ABC):
+    """Context that receives reports of epochs and progress events."""
 
-    def on_epoch_end(self, report: EpochReport) -> None:
-        """Show the report of an epoch."""
-
+    @abstractmethod
     def on_progress(self, event: ProgressEvent) -> None:
         """Show the progress of a phase."""
 
-    def __enter__(self) -> ProgressDisplay: ...
+    def __enter__(self) -> ProgressDisplay:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        """Close the display."""
 
 
 def make_progress_display(graph: Graph, model: Model, config: TrainConfig, *, show: bool) -> ProgressDisplay:
@@ -45,28 +47,19 @@ def make_progress_display(graph: Graph, model: Model, config: TrainConfig, *, sh
     metric = "val MRR" if model.decoder is not None else "val F1" if graph.multi_label else "val acc"
     if not show:
         return SilentDisplay()
-    return BarDisplay(config.epochs, metric) if sys.stderr.isatty() else LineDisplay(config.epochs, metric)
+    # Lines are messages, which `--quiet` hides and a log file has.
+    draws = sys.stderr.isatty() and not is_quiet()
+    return BarDisplay(config.epochs, metric) if draws else LineDisplay(config.epochs, metric)
 
 
-class SilentDisplay:
+class SilentDisplay(ProgressDisplay):
     """Display that shows nothing."""
-
-    def on_epoch_end(self, report: EpochReport) -> None:
-        """Do nothing."""
 
     def on_progress(self, event: ProgressEvent) -> None:
         """Do nothing."""
 
-    def __enter__(self) -> SilentDisplay:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
-
-class LineDisplay:
+class LineDisplay(ProgressDisplay):
     """Display that prints about 20 lines in all, for logs.
 
     Args:
@@ -79,30 +72,18 @@ class LineDisplay:
         self.metric = metric
         self.every = max(1, epochs // _LINES)
 
-    def on_epoch_end(self, report: EpochReport) -> None:
+    def on_epoch(self, report: EpochReport) -> None:
         """Print a line after the first and the last epoch, and at regular intervals between."""
         if report.epoch == 1 or report.epoch % self.every == 0 or report.epoch == self.epochs:
-            print(
-                f"epoch {report.epoch}/{self.epochs}  {_format_metrics(report, self.metric)}",
-                file=sys.stderr,
-                flush=True,
-            )
+            log_message(f"epoch {report.epoch}/{self.epochs}  {_format_metrics(report, self.metric)}")
 
     def on_progress(self, event: ProgressEvent) -> None:
         """Print notes: a log has no use for what is not finished."""
         if event.note:
-            print(event.note, file=sys.stderr, flush=True)
-
-    def __enter__(self) -> LineDisplay:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
+            log_message(event.note)
 
 
-class BarDisplay:
+class BarDisplay(ProgressDisplay):
     """Display with a bar of all epochs and one of the current phase.
 
     Args:
@@ -115,6 +96,7 @@ class BarDisplay:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+        self.epochs = epochs
         self.metric = metric
         self.progress = Progress(
             TextColumn("{task.description:<17}"),
@@ -129,8 +111,9 @@ class BarDisplay:
         self.phase_task = self.progress.add_task("", total=None, facts="", left="", visible=False)
         self.phase = ""
 
-    def on_epoch_end(self, report: EpochReport) -> None:
+    def on_epoch(self, report: EpochReport) -> None:
         """Update the bar of all epochs."""
+        log_detail(f"epoch {report.epoch}/{self.epochs}  {_format_metrics(report, self.metric)}")
         self.progress.update(self.epochs_task, completed=report.epoch, facts=_format_metrics(report, self.metric))
         # A second update, since the time left follows from the first.
         self.progress.update(self.epochs_task, left=_format_remaining(self.progress.tasks[self.epochs_task]))
@@ -138,6 +121,7 @@ class BarDisplay:
     def on_progress(self, event: ProgressEvent) -> None:
         """Update the bar of the current phase, or restart it for a new phase; print a note above the bars."""
         if event.note:
+            log_detail(event.note)
             self.progress.console.print(event.note, highlight=False)
             return
         if event.phase != self.phase:

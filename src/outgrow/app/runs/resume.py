@@ -31,6 +31,8 @@ from outgrow.graph.alignment import describe_schema
 from outgrow.nn.model import Model
 from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
+from outgrow.training.loop_options import open_option_names
+from outgrow.training.optimization import Optimization, steps_per_epoch
 
 _EVALUATION = {"eval", "val", "test", "eval_fanout", "eval_batch_size"}
 _MAY_CHANGE = {"epochs", "lr", "patience", "checkpoint_every", "checkpoint_steps", *_EVALUATION}
@@ -81,7 +83,7 @@ def plan_resumed_run(
         if not allow_changed_data:
             validate_same_data(out, record, saved, graph_facts["data"])
         if newest is not None and saved is not None:
-            _validate_checkpoint(saved, newest, model, config, graph_facts["data"])
+            _validate_checkpoint(saved, newest, model, config, graph_facts["data"], len(loaded.split.train))
         directory.write_json("config.json", {**record, **graph_facts, **training_record(config, chosen, workers)})
     return RunPlan(
         graph=loaded,
@@ -119,7 +121,16 @@ def _merge_options(
     identity = {"graph": absolute_source(record["graph"]), "model": name, "strategy": before}
     identity["task"] = "links" if "decoder" in settings else "nodes"
     # Defaults come before the record: a run of an older version lacks the options added since.
-    started = {**dict.fromkeys(model_options(name)), **identity, **settings, **asdict(TrainConfig()), **record["train"]}
+    open_options = {**config.optimizer_options, **config.schedule_options}
+    started = {
+        **dict.fromkeys(open_option_names(config.optimizer, config.schedule)),
+        **dict.fromkeys(model_options(name)),
+        **{each: json.loads(json.dumps(value)) for each, value in open_options.items()},
+        **identity,
+        **settings,
+        **asdict(TrainConfig()),
+        **record["train"],
+    }
     for option, value in given.items():
         then = validate_choice("option", option, {**started, **known})
         # An option repeated with its old value changes nothing and is accepted.
@@ -148,13 +159,14 @@ def _to_record(given: Mapping[str, object]) -> dict[str, object]:
 
 
 def _validate_checkpoint(
-    saved: dict[str, Any], path: Path, model: Model, config: TrainConfig, data: Mapping[str, str]
+    saved: dict[str, Any], path: Path, model: Model, config: TrainConfig, data: Mapping[str, str], num_train: int
 ) -> None:
     """Check that the newest checkpoint fits the model and its optimizer, and allows the number of epochs.
 
     Raises:
         InputError: It does not.
     """
-    progress = checkpoint.restore_checkpoint(saved, path, model, config.make_optimizer(model))
+    optimization = Optimization.from_config(config, model, steps_per_epoch(config, num_train))
+    progress = checkpoint.restore_checkpoint(saved, path, model, optimization.optimizer, optimization)
     progress.adopt_data(data)
     checkpoint.validate_step_signature(progress, path, progress.course, config.epochs)

@@ -6,21 +6,21 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 
 from outgrow.app.compatibility import validate_problem
-from outgrow.app.console import log_message
 from outgrow.app.link_task import make_link_evaluation, make_link_problem, make_link_split, remove_held_out_links
+from outgrow.app.loggers.tensorboard import TensorBoard
+from outgrow.app.messages import log_warning
 from outgrow.app.model_probe import probe_model
 from outgrow.app.runs.directory import HintsWriter, RunDirectory
 from outgrow.app.runs.memory_monitor import MemoryMonitor, make_worker_record
 from outgrow.app.runs.result import Run
 from outgrow.app.runs.signals import GRACE_SECONDS, catch_interruption
-from outgrow.app.runs.tensorboard import TensorBoardLogger
 from outgrow.app.runs.trace import chrome_trace
 from outgrow.core.errors import TrainingError
 from outgrow.core.ledger import merge_ledgers
@@ -35,10 +35,11 @@ from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.runtime.system.device import CPU, choose_device
 from outgrow.runtime.system.process_memory import LARGE_BYTES, return_freed_memory, trim_memory
 from outgrow.strategies.base import Problem, Strategy
+from outgrow.training.callbacks import Callback
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import Evaluation, Metrics, NodeEvaluation
 from outgrow.training.progress_events import ProgressCallback, ProgressReporter
-from outgrow.training.trainer import Trainer, TrainerCallback, TrainResult
+from outgrow.training.trainer import Trainer, TrainResult
 
 
 def make_problem(
@@ -82,7 +83,8 @@ class Session:
         config: Options of the training loop.
         strategy: Training strategy.
         directory: Run directory, which worker 0 writes; None to keep no files.
-        callbacks: Called after every epoch, on worker 0.
+        callbacks: Displays, called on worker 0.
+        user_callbacks: Callbacks of the user, called on the workers that they are for.
         progress_callbacks: Called with progress events, on worker 0.
         comm: Communicator of the workers.
         device: Device that workers compute on: see `choose_device`.
@@ -97,12 +99,13 @@ class Session:
     config: TrainConfig
     strategy: Strategy
     directory: RunDirectory | None = None
-    callbacks: tuple[TrainerCallback, ...] = ()
+    callbacks: tuple[Callback, ...] = ()
+    user_callbacks: tuple[Callback, ...] = ()
     progress_callbacks: tuple[ProgressCallback, ...] = ()
     comm: Comm = field(default_factory=SingleProcessComm)
     device: str = "auto"
     should_stop: Callable[[], bool] | None = None
-    warn: Callable[[str], None] = log_message
+    warn: Callable[[str], None] = log_warning
     data: Mapping[str, str] = field(default_factory=dict)
     grace_seconds: float = GRACE_SECONDS
 
@@ -153,8 +156,7 @@ class Session:
                 trainer.progress.adopt_data(self.data)
             # A run with one approximate session is never exact again.
             trainer.progress.exact &= is_exact
-            if comm.is_rank_zero:
-                self._add_callbacks(trainer, stack)
+            self._add_callbacks(trainer, stack)
             outcome = self._train_model(trainer)
         # The next three lines communicate: every worker must reach them, in this order.
         summary = self._make_summary(trainer, outcome, memory.peak_bytes())
@@ -169,6 +171,9 @@ class Session:
         path = None if directory is None else directory.path
         # A signal may have reached some workers only; all end as it wants.
         signals = comm.all_gather_object(interruption.number or 0) if outcome.stop_reason == "interrupted" else [0]
+        # The run is complete, and no other worker waits for this one.
+        if error := trainer.callbacks.late_error():
+            raise error
         return Run(
             model=self.model,
             logits=outcome.logits,
@@ -220,16 +225,18 @@ class Session:
             ) from error
 
     def _add_callbacks(self, trainer: Trainer, stack: ExitStack) -> None:
-        """Register the writers of files, then the callbacks of the caller."""
-        if self.directory is not None:
+        """Register the writers of files, then the callbacks of the user, and displays."""
+        leads = self.comm.is_rank_zero
+        if self.directory is not None and leads:
             # Epochs after the checkpoint are trained again and must not appear twice.
             self.directory.truncate_after(trainer.progress.finished_epochs)
-            board = stack.enter_context(
-                TensorBoardLogger(self.directory.path / "tensorboard", trainer.progress.finished_epochs)
-            )
+            board = stack.enter_context(TensorBoard(self.directory.path / "tensorboard"))
             trainer.add_callbacks(self.directory, HintsWriter(self.directory, trainer.problem.resume_hints), board)
         # Called after the files are written, so that a callback that raises loses no epoch.
-        trainer.add_callbacks(*self.callbacks)
+        own = [callback for callback in self.user_callbacks if leads or callback.all_workers]
+        trainer.add_callbacks(*own, guarded=True)
+        if leads:
+            trainer.add_callbacks(*self.callbacks)
 
     def _make_summary(self, trainer: Trainer, outcome: TrainResult, peaks: tuple[int, int]) -> dict[str, Any]:
         """Return the content of ``summary.json``.
@@ -273,7 +280,7 @@ class Session:
             "best_epoch": progress.best_epoch,
             "stopped": outcome.stop_reason,
             "parameters": sum(p.numel() for p in self.model.parameters()),
-            "train": asdict(self.config),
+            "train": self.config.as_record(),
         }
 
 
