@@ -20,6 +20,7 @@ from outgrow.app.compatibility import (
 )
 from outgrow.app.console import log_message
 from outgrow.app.graph_sources import reader_for_object, reader_for_path
+from outgrow.app.metric_checks import validate_metrics
 from outgrow.app.model_probe import warn_of_probe
 from outgrow.app.node_outputs import compute_embeddings, compute_logits
 from outgrow.app.output_request import Nodes, make_output_request
@@ -55,6 +56,7 @@ from outgrow.runtime.system.environment import (
 )
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
+from outgrow.training.metric_request import parse_metrics
 
 Option = TypeVar("Option", bool, str)
 
@@ -92,6 +94,7 @@ def train(
     resume: bool | str = False,
     progress: bool = True,
     config: TrainConfig | None = None,
+    metrics: object = None,
     **options: object,
 ) -> Run:
     """Train a model on a graph.
@@ -109,6 +112,9 @@ def train(
             ``"auto"`` also starts the run if there is none.
         progress: Show progress on standard error.
         config: Options of the training loop; None for the defaults of `TrainConfig`.
+        metrics: Metrics of nodes to compute beside the task's own: objects of torchmetrics by name, such as
+            ``{"f1": torchmetrics.F1Score(task="multiclass", num_classes=7, average="macro")}``, or names
+            (``"auroc,f1-macro"`` or a list). The option ``monitor`` names the one that chooses the best epoch.
         **options: ``device``, which workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA device each;
             ``"auto"`` leaves it to ``workers``. ``allow_changed_data``, whether to resume though
             the contents of the graph have changed: what was measured on the former ones (scores, the best epoch)
@@ -132,8 +138,10 @@ def train(
     validate_problem(graph, model)
     validate_workers(graph, worker_settings)
     # What is left of the options belongs to the loop; `with_options` refuses unknown names.
-    settings = (config or TrainConfig()).with_options(**options)
+    request = parse_metrics(metrics)
+    settings = (config or TrainConfig()).with_options(**options, **({"metrics": request.names} if metrics else {}))
     validate_fanout(graph, model, settings)
+    validate_metrics(graph, model, settings, request.objects)
     # Worker 0 chooses and broadcasts its choice; the others only need a strategy to start with.
     if is_torchrun_leader():
         warn_of_unread_weights(graph, model)
@@ -173,6 +181,7 @@ def train(
             device=worker_settings.device,
             data=facts.get("data", {}),
             grace_seconds=worker_settings.grace_seconds,
+            metrics=request.objects,
         )
         model.schema = describe_schema(graph)
         if torchrun_world_size():

@@ -35,12 +35,13 @@ class EpochReport:
     Attributes:
         epoch: Number of the epoch, from 1.
         loss: Training loss.
-        val_score: Validation score; None if not evaluated.
+        val_score: Validation score: the value of the monitored metric; None if not evaluated.
         seconds: Wall time of the training part.
         edges_per_second: Edges aggregated, in all layers by all workers, per second of training.
         best_epoch: Epoch of the best validation score so far; 0 if none.
         phases: Seconds of training on rank 0, by what it did or waited for.
         evaluation_seconds: Wall time of the evaluation after the epoch; 0 without one.
+        scores: All metrics on the validation set by name; empty if not evaluated.
     """
 
     epoch: int
@@ -51,6 +52,7 @@ class EpochReport:
     best_epoch: int
     phases: Mapping[str, float] = field(default_factory=dict)
     evaluation_seconds: float = 0.0
+    scores: Mapping[str, float] = field(default_factory=dict)
 
 
 class TrainerCallback(Protocol):
@@ -117,7 +119,7 @@ class Trainer:
         self.comm = problem.shard.comm
         self.ledger = problem.shard.comm.ledger
         self.optimizer = config.make_optimizer(problem.model)
-        self.progress = TrainingProgress.at_start()
+        self.progress = TrainingProgress.at_start(evaluation.monitor)
         batches = problem.batches
         sampling = f"fanout {batches.describe()}, weighted {batches.weighted}"
         # Not for the default: checkpoints of earlier versions do not name it.
@@ -148,6 +150,10 @@ class Trainer:
         )
         self.progress = checkpoint.restore_checkpoint(saved, path, self.problem.model, self.optimizer)
         self.progress.adopt_data(data or {})
+        if self.progress.adopt_monitor(self.evaluation.monitor, default=self.evaluation.metric):
+            self.reporter.show_note(
+                f"{self.evaluation.monitor.name} is monitored now: earlier scores and the best epoch are forgotten"
+            )
         checkpoint.validate_step_signature(self.progress, path, self.step_signature, self.config.epochs)
         # The saved state brought its own; the user may want to continue with others, such as a lower rate.
         for group in self.optimizer.param_groups:
@@ -238,7 +244,8 @@ class Trainer:
         evaluated = progress.finished_epochs % config.eval_every == 0 and evaluator.validates
         began = time.perf_counter()
         with timeline.span(EVALUATE):
-            progress.val_score.append(self._evaluate_model(evaluator) if evaluated else None)
+            metrics = self._evaluate_model(evaluator) if evaluated else None
+        progress.val_score.append(None if metrics is None else metrics.score)
         evaluation_seconds = time.perf_counter() - began if evaluated else 0.0
         return EpochReport(
             epoch=progress.finished_epochs,
@@ -249,20 +256,22 @@ class Trainer:
             best_epoch=progress.best_epoch,
             phases=phases,
             evaluation_seconds=evaluation_seconds,
+            scores={} if metrics is None else metrics.figures,
         )
 
-    def _evaluate_model(self, evaluator: ModelEvaluator) -> float:
-        """Return the validation score; keep the model if it is the best so far (ties: lower loss)."""
+    def _evaluate_model(self, evaluator: ModelEvaluator) -> Metrics:
+        """Return the metrics on the validation set; keep the model if it is the best so far (ties: lower loss)."""
         progress = self.progress
         metrics = evaluator.validate()
-        if (metrics.score, -metrics.loss) > (progress.best_score, -progress.best_loss):
+        is_tie = metrics.score == progress.best_score and metrics.loss < progress.best_loss
+        if is_tie or self.evaluation.monitor.is_better(metrics.score, progress.best_score):
             progress.best_epoch = progress.finished_epochs
             progress.best_score = metrics.score
             progress.best_loss = metrics.loss
             # A copy: the optimizer updates parameters in place.
             state = self.problem.model.state_dict()
             progress.best_model = {name: value.to("cpu", copy=True) for name, value in state.items()}
-        return metrics.score
+        return metrics
 
     def _is_out_of_patience(self) -> bool:
         patience = self.config.patience

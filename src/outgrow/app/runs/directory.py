@@ -16,7 +16,7 @@ from outgrow.app.console import log_message
 from outgrow.app.runs.lock import NAME, RunLock
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write, os_errors_as_input_errors
-from outgrow.core.validation import require_local_path
+from outgrow.core.validation import finite_or_none, require_local_path
 from outgrow.training import checkpoint
 from outgrow.training.trainer import EpochReport
 
@@ -238,6 +238,7 @@ class RunDirectory:
             "epoch": report.epoch,
             "loss": report.loss,
             "val_score": report.val_score,
+            "scores": {name: finite_or_none(value) for name, value in report.scores.items()},
             "seconds": report.seconds,
             "edges_per_second": report.edges_per_second,
             "evaluation_seconds": report.evaluation_seconds,

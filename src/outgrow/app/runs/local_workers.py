@@ -23,6 +23,8 @@ from outgrow.training.progress_events import ProgressEvent
 from outgrow.training.trainer import EpochReport
 
 if TYPE_CHECKING:
+    from torchmetrics import Metric
+
     from outgrow.runtime.distributed.worker import WorkerContext
 
 
@@ -49,6 +51,7 @@ class TrainingJob:
         needs_checkpoints: Whether to write checkpoints to the scratch folder if there is no run directory.
         data: Fingerprint of the graph's contents.
         grace_seconds: How long training may go on after a signal that asks to end it.
+        metrics: Metrics that were given as objects, by name.
     """
 
     store: Path | None
@@ -61,6 +64,7 @@ class TrainingJob:
     device: str = "auto"
     data: Mapping[str, str] = field(default_factory=dict)
     grace_seconds: float = GRACE_SECONDS
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
 
     def __call__(self, context: WorkerContext) -> WorkerResult | None:
         """Train as one worker; return the result on worker 0, None on the others."""
@@ -80,6 +84,7 @@ class TrainingJob:
             warn=context.send_message,
             data=self.data,
             grace_seconds=self.grace_seconds,
+            metrics=self.metrics,
         )
         # Worker 0 decides for all. The attempt is the same everywhere, so either all workers take part in
         # the broadcast or none does.
@@ -149,6 +154,7 @@ def _run_in_workers(session: Session, workers: Workers, resume: bool, log: Calla
         device=session.device,
         data=session.data,
         grace_seconds=session.grace_seconds,
+        metrics=session.metrics,
     )
     # Signals reach only this process. It asks the workers to stop after an epoch, so that they write a
     # checkpoint and a summary.

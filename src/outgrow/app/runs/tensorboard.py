@@ -36,6 +36,7 @@ class TensorBoardLogger:
             "score/val": report.val_score,
             "time/epoch_seconds": report.seconds,
             "time/edges_per_second": report.edges_per_second,
+            **{f"val/{name}": value for name, value in report.scores.items()},
             **{f"phase/{name}": seconds for name, seconds in report.phases.items()},
         }
         with convert_write_errors(self.folder):
