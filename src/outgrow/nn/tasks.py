@@ -19,13 +19,13 @@ class NodeTask(ABC):
 
     Attributes:
         metric: Name of its metric, by which models are compared unless another one is monitored.
-        higher_is_better: Whether a model with a higher metric is the better one.
+        larger_is_better: Whether a larger metric is a better one.
         target_kind: Which metrics of torchmetrics its names are: those of ``"multiclass"``, ``"multilabel"`` or
             ``"regression"`` targets; empty if metrics have to be given as objects.
     """
 
     metric: str
-    higher_is_better: bool = True
+    larger_is_better: bool = True
     target_kind: str = ""
 
     @abstractmethod

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.nn.tasks import NodeTask
-from outgrow.training.metric_names import MULTICLASS, NODE_METRICS, make_named_metric
+from outgrow.training.metric_names import MULTICLASS, MULTILABEL, NODE_METRICS, make_named_metric
 from outgrow.training.metric_request import MetricRequest
 from outgrow.training.metrics import NodeMetric, quiet_metrics
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torchmetrics import Metric
 
 _MOST_ROWS = 256
+_VALUES = 17
 _LARGEST_DIFFERENCE = 1e-9
 
 
@@ -68,8 +69,9 @@ def _made_up_rows(task: NodeTask, labels: Tensor, num_outputs: int, num_rows: in
     if labels.is_floating_point():
         made_up = (count * 2.3).cos()
     else:
-        # Neither is a multiple of the number of classes, so that all of them are among the labels.
-        made_up = count * 5 % 3 % 2 if labels.ndim > 1 else count * 7 // 3 % num_outputs
+        # Not in step with the logits, so that each class is predicted of nodes of several.
+        values = num_outputs if task.target_kind == MULTICLASS else 2 if task.target_kind == MULTILABEL else _VALUES
+        made_up = count * 7 // 3 % values
     return logits, made_up.to(labels.dtype)
 
 
