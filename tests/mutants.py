@@ -47,6 +47,7 @@ def list_mutants() -> list[Mutant]:
     from suites.disagreements import MUTANTS as DISAGREEMENTS
     from suites.evaluation import MUTANTS as EVALUATIONS
     from suites.links import MUTANTS as LINKS
+    from suites.metrics import MUTANTS as METRICS
     from suites.mutants import MUTANTS as GRADIENTS
     from suites.samplers import MUTANTS as SAMPLERS
     from suites.test_leaks import MUTANTS as LEAKS
@@ -58,6 +59,9 @@ def list_mutants() -> list[Mutant]:
         "suites/test_links.py::test_a_mutant_is_found": {name: (each.__doc__, each) for name, each in LINKS.items()},
         "suites/test_evaluation.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in EVALUATIONS.items()
+        },
+        "suites/test_metrics.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in METRICS.items()
         },
         "app/test_predict_workers.py::test_a_mutant_is_found": PREDICTIONS,
         "graph/sampling/test_self_loops.py::test_a_mutant_is_found": {

@@ -94,7 +94,6 @@ def train(
     resume: bool | str = False,
     progress: bool = True,
     config: TrainConfig | None = None,
-    metrics: object = None,
     **options: object,
 ) -> Run:
     """Train a model on a graph.
@@ -112,14 +111,12 @@ def train(
             ``"auto"`` also starts the run if there is none.
         progress: Show progress on standard error.
         config: Options of the training loop; None for the defaults of `TrainConfig`.
-        metrics: Metrics of nodes to compute beside the task's own: objects of torchmetrics by name, such as
-            ``{"f1": torchmetrics.F1Score(task="multiclass", num_classes=7, average="macro")}``, or names
-            (``"auroc,f1-macro"`` or a list). The option ``monitor`` names the one that chooses the best epoch.
         **options: ``device``, which workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA device each;
             ``"auto"`` leaves it to ``workers``. ``allow_changed_data``, whether to resume though
             the contents of the graph have changed: what was measured on the former ones (scores, the best epoch)
-            is forgotten. Also fields of `TrainConfig`, such as
-            ``epochs=200``, which override ``config``; ``num_neighbors`` is ``fanout``.
+            is forgotten. ``metrics``, what to compute beside accuracy: names (``"auroc,f1-macro"`` or a list), or
+            objects of torchmetrics by name; ``monitor`` is the one that chooses the best epoch. Also fields of
+            `TrainConfig`, such as ``epochs=200``, which override ``config``; ``num_neighbors`` is ``fanout``.
 
     Returns:
         The run.
@@ -138,8 +135,10 @@ def train(
     validate_problem(graph, model)
     validate_workers(graph, worker_settings)
     # What is left of the options belongs to the loop; `with_options` refuses unknown names.
-    request = parse_metrics(metrics)
-    settings = (config or TrainConfig()).with_options(**options, **({"metrics": request.names} if metrics else {}))
+    # Objects travel beside the options, which are recorded as JSON and hold their names.
+    request = parse_metrics(options.get("metrics"))
+    options |= {"metrics": request.names} if "metrics" in options else {}
+    settings = (config or TrainConfig()).with_options(**options)
     validate_fanout(graph, model, settings)
     validate_metrics(graph, model, settings, request.objects)
     # Worker 0 chooses and broadcasts its choice; the others only need a strategy to start with.

@@ -98,7 +98,7 @@ def _fit_metric(
             takes_pieces=False,
         )
 
-        def updated(first: int, last: int, fitted: NodeMetric = fitted) -> Metric:
+        def update_copy(first: int, last: int, fitted: NodeMetric = fitted) -> Metric:
             copied = prepared.clone()
             if last > first:
                 fitted.update(copied, preds[first:last], target[first:last])
@@ -106,27 +106,32 @@ def _fit_metric(
 
         try:
             with quiet_metrics(), _no_random_draws(name):
-                whole = fitted.compute(updated(0, len(preds)))
+                whole = fitted.compute(update_copy(0, len(preds)))
                 if not has_combinable_states(prepared):
                     return fitted
                 # Pieces of unequal size, or a mean of their means would be right.
                 cut = len(preds) // 5
-                states = [read_state(updated(0, cut)), read_state(updated(cut, len(preds)))]
+                states = [read_state(update_copy(0, cut)), read_state(update_copy(cut, len(preds)))]
                 pieces = fitted.compute(combine_states(prepared, states))
         except InputError as found:
             error = error or found
             continue
-        same = abs(whole - pieces) <= _LARGEST_DIFFERENCE * max(1, abs(whole)) or whole == pieces
-        is_equal = same or (math.isnan(whole) and math.isnan(pieces))
         return NodeMetric(
             name=name,
             metric=prepared,
             higher_is_better=higher_is_better,
             takes_positives=takes_positives,
-            takes_pieces=is_equal,
+            takes_pieces=_is_same(whole, pieces),
         )
     assert error is not None
     raise error
+
+
+def _is_same(value: float, other: float) -> bool:
+    """Whether two values differ in their last digits at most; not a number is itself."""
+    return math.isclose(value, other, rel_tol=_LARGEST_DIFFERENCE, abs_tol=_LARGEST_DIFFERENCE) or (
+        math.isnan(value) and math.isnan(other)
+    )
 
 
 def _is_binary(metric: Metric) -> bool:

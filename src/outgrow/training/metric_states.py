@@ -101,6 +101,8 @@ def combine_states(metric: Metric, states: Sequence[MetricState]) -> Metric:
 
 def gather_to_rank_zero(comm: Comm, value: Any) -> list[Any]:
     """Return the objects of all workers, by rank, on rank 0; nothing on the others. Collective."""
+    if comm.size == 1:
+        return [value]
     data = to_byte_tensor(value)
     lengths = comm.all_gather_object(len(data))
     route = SplitSizes(

@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,11 @@ from outgrow.runtime.distributed.comm import Comm
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
+
+    from outgrow.training.metric_states import MetricState
+
+PIECE_NUMBERS = 1 << 20
+"""Number of logits from which rows are given to metrics, which is done once in the end where there are fewer."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,7 +53,8 @@ class NodeMetric:
             InputError: The metric raised an exception.
         """
         with _failures_as_input_errors(self.name, preds, target):
-            metric.update(preds[:, 1] if self.takes_positives else preds, target)
+            # Contiguous, so that a metric that keeps the column does not keep the matrix.
+            metric.update(preds[:, 1].contiguous() if self.takes_positives else preds, target)
 
     def compute(self, metric: Metric) -> float:
         """Return the value of a copy of the metric; NaN if it was not updated.
@@ -98,9 +104,34 @@ def quiet_metrics() -> Iterator[list[str]]:
     texts += dict.fromkeys(str(each.message) for each in caught)
 
 
+class _LabelledRows(NamedTuple):
+    """Logits of some nodes, with their labels: ``nodes [n]`` int64, ``logits [n, C]``, ``labels [n, ...]``."""
+
+    nodes: Tensor
+    logits: Tensor
+    labels: Tensor
+
+
+class _WorkerPart(NamedTuple):
+    """What a worker contributes to metrics.
+
+    Attributes:
+        states: State of each metric that takes pieces, None for the others.
+        rows: Its rows, or those alone that no state has.
+        num_used: Number of the first entries of ``rows`` that states have.
+    """
+
+    states: list[MetricState | None]
+    rows: list[_LabelledRows]
+    num_used: int
+
+
 @dataclass(kw_only=True, eq=False)
 class MetricAccumulator:
     """Values of metrics over the rows of all workers. Final.
+
+    Rows are kept until they are worth an update: metrics fail on single rows, and are slow on few. What is left in
+    the end is added on rank 0, to the combined states of all workers.
 
     Attributes:
         comm: Communicator of the workers.
@@ -116,7 +147,8 @@ class MetricAccumulator:
 
     def __post_init__(self) -> None:
         self._copies = [each.metric.clone() if each.takes_pieces else None for each in self.metrics]
-        self._rows: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._rows: list[_LabelledRows] = []
+        self._num_used = 0
 
     def update(self, nodes: Tensor, logits: Tensor, labels: Tensor) -> None:
         """Add rows of this worker.
@@ -125,17 +157,29 @@ class MetricAccumulator:
             nodes: ``[n]`` int64, their ids.
             logits: ``[n, C]``.
             labels: ``[n]``, or ``[n, ...]``.
+
+        Raises:
+            InputError: A metric raised an exception.
         """
         if not len(nodes) or not self.metrics:
             return
-        preds, target = self.task.metric_input(logits, labels)
+        self._rows.append(_LabelledRows(nodes, logits, labels))
+        waiting = self._rows[self._num_used :]
+        is_worth_it = sum(each.logits.numel() for each in waiting) >= PIECE_NUMBERS
+        if is_worth_it and sum(len(each.nodes) for each in waiting) > 1:
+            self._update_copies(waiting)
+            self._num_used = len(self._rows)
+            if None not in self._copies:
+                self._rows.clear()
+                self._num_used = 0
+
+    def _update_copies(self, rows: Sequence[_LabelledRows]) -> None:
+        preds, target = self._join_rows(rows)
         with quiet_metrics() as texts:
             for each, copied in zip(self.metrics, self._copies, strict=True):
                 if copied is not None and len(preds):
                     each.update(copied, preds, target)
         self.warnings += texts
-        if None in self._copies:
-            self._rows.append((nodes, logits, labels))
 
     def compute(self) -> dict[str, float]:
         """Return the value of each metric by name; NaN if there were no rows. Collective.
@@ -148,12 +192,12 @@ class MetricAccumulator:
         from outgrow.training.metric_states import gather_to_rank_zero, read_state
 
         states = [None if copied is None else read_state(copied) for copied in self._copies]
-        gathered = gather_to_rank_zero(self.comm, (states, self._rows))
+        parts = gather_to_rank_zero(self.comm, _WorkerPart(states, self._rows, self._num_used))
         found: dict[str, float] | InputError = {}
         if self.comm.is_rank_zero:
             try:
                 with quiet_metrics() as texts:
-                    found = self._combine(gathered)
+                    found = self._combine_parts(parts)
                 self.warnings += texts
             except InputError as error:
                 found = error
@@ -163,23 +207,24 @@ class MetricAccumulator:
             raise found
         return found
 
-    def _combine(self, gathered: Sequence[tuple[list, list]]) -> dict[str, float]:  # type: ignore[type-arg]
+    def _combine_parts(self, parts: Sequence[_WorkerPart]) -> dict[str, float]:
         from outgrow.training.metric_states import combine_states
 
-        rows = [each for _, pieces in gathered for each in pieces]
-        preds, target = self._join_rows(rows) if rows else (None, None)
+        whole = [each for part in parts for each in part.rows]
+        rest = [each for part in parts for each in part.rows[part.num_used :]]
         found = {}
         for index, each in enumerate(self.metrics):
-            if each.takes_pieces:
-                combined = combine_states(each.metric, [states[index] for states, _ in gathered])
-            else:
-                combined = each.metric.clone()
-                if preds is not None and target is not None and len(preds):
+            states = [state for part in parts if (state := part.states[index]) is not None]
+            combined = combine_states(each.metric, states)
+            rows = rest if each.takes_pieces else whole
+            if rows:
+                preds, target = self._join_rows(rows)
+                if len(preds):
                     each.update(combined, preds, target)
             found[each.name] = each.compute(combined)
         return found
 
-    def _join_rows(self, rows: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    def _join_rows(self, rows: Sequence[_LabelledRows]) -> tuple[Tensor, Tensor]:
         """Return predictions and targets of rows in the order of their nodes, as one worker would have them."""
         nodes, logits, labels = (torch.cat(parts) for parts in zip(*rows, strict=True))
         order = nodes.argsort()
