@@ -67,3 +67,9 @@ class Bootstrapped(MeanOfMeans):
 
     def compute(self) -> Tensor:
         return self.mean + torch.rand(())
+
+
+class WithoutDirection(MeanOfMeans):
+    """Does not say whether more is better."""
+
+    higher_is_better = None
