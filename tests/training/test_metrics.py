@@ -25,7 +25,7 @@ from outgrow.training import metrics as metrics_module
 from outgrow.training.metric_fit import make_node_metrics
 from outgrow.training.metric_names import NODE_METRICS, make_named_metric
 from outgrow.training.metric_request import MetricRequest, parse_metrics
-from outgrow.training.metrics import MetricAccumulator, NodeMetric
+from outgrow.training.metrics import MetricAccumulator, NodeMetric, quiet_metrics
 
 ROWS, CLASSES = 60, 4
 SINGLE, MULTI = SingleLabel(), MultiLabel()
@@ -178,6 +178,70 @@ def test_objects_give_what_they_give_of_all_rows_at_once(name: str) -> None:
         for first, last in ((40, ROWS), (0, 7), (7, 8), (8, 39), (39, 40)):
             whole.update(torch.arange(first, last), logits[first:last], labels[first:last])
     assert whole.compute()["it"] == pytest.approx(float(alone.compute()), rel=1e-6)
+
+
+class Numbers(NodeTask):
+    """Numbers to predict, as a task of the user's could have them."""
+
+    metric, target_kind, larger_is_better = "error", "regression", False
+
+    def loss(self, logits_VC: Tensor, labels_N: Tensor, total: int, rows_N: Tensor | None = None) -> Tensor:
+        raise NotImplementedError
+
+    def metric_counts(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def metric_from_counts(self, counts_T: Tensor) -> float:
+        raise NotImplementedError
+
+    def metric_input(self, logits_NC: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Without nodes whose number is unknown."""
+        known = ~labels_N.isnan()
+        return logits_NC[known, 0], labels_N[known]
+
+    def predict(self, logits_NC: Tensor) -> Tensor:
+        return logits_NC[:, 0]
+
+
+OF_NUMBERS: dict[str, Reference] = {
+    "mae": lambda y, p: float(abs(y - p).mean()),
+    "mse": lambda y, p: float(((y - p) ** 2).mean()),
+    "rmse": lambda y, p: float(np.sqrt(((y - p) ** 2).mean())),
+    "r2": lambda y, p: float(1 - ((y - p) ** 2).sum() / ((y - y.mean()) ** 2).sum()),
+    "pearson": lambda y, p: float(np.corrcoef(y, p)[0, 1]),
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMBERS)
+@pytest.mark.parametrize("least", [1, 1 << 20])
+def test_of_numbers_as_defined(name: str, least: int) -> None:
+    random = np.random.default_rng(5)
+    targets = random.normal(0, 1, ROWS)
+    guesses = targets + random.normal(0, 0.5, ROWS)
+    targets[::7] = np.nan
+    labels, logits = torch.from_numpy(targets), torch.from_numpy(guesses)[:, None]
+    task = Numbers()
+    accumulator = MetricAccumulator(
+        comm=SingleProcessComm(), task=task, metrics=make_node_metrics(parse_metrics(name), task, labels[:0], 1)
+    )
+    with patch.object(metrics_module, "PIECE_NUMBERS", least):
+        for part in torch.arange(ROWS).split(9):
+            accumulator.update(part, logits[part], labels[part])
+        known = ~np.isnan(targets)
+        assert accumulator.compute()[name] == pytest.approx(OF_NUMBERS[name](targets[known], guesses[known]), rel=1e-6)
+
+
+def test_objects_for_numbers() -> None:
+    task, labels = Numbers(), torch.empty(0, dtype=torch.float64)
+    with quiet_metrics():  # of the memory that it takes
+        rho = torchmetrics.SpearmanCorrCoef()
+    given = {"rho": rho, "ccc": torchmetrics.ConcordanceCorrCoef()}
+    found = make_node_metrics(parse_metrics(given), task, labels, 1)
+    assert [each.takes_pieces for each in found] == [True, False]
+    with pytest.raises(InputError, match="for one class per node"):
+        make_node_metrics(parse_metrics("kappa"), task, labels, 1)
+    with pytest.raises(InputError, match="the metric r2 failed"):
+        make_node_metrics(parse_metrics("r2"), task, labels, 1, num_rows=1)
 
 
 FLOAT32 = ("auroc", "average-precision", "calibration-error", "mcc", "kappa", "f1-macro", "accuracy-balanced")
