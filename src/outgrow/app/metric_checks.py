@@ -18,15 +18,16 @@ from outgrow.nn.tasks import MultiLabel, NodeTask, SingleLabel
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import LINK_METRICS
 from outgrow.training.metric_fit import make_node_metrics
-from outgrow.training.metric_names import CURVES, MULTICLASS, MULTILABEL, NODE_METRICS
+from outgrow.training.metric_names import CURVES, KEEPING, MULTICLASS, MULTILABEL, NODE_METRICS
 from outgrow.training.metric_request import MetricRequest
-from outgrow.training.metrics import NodeMetric
+from outgrow.training.metrics import PIECE_NUMBERS, NodeMetric
 from outgrow.training.monitor import Monitor, choose_link_monitor, choose_node_monitor
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
 _SHOWN = 10
+_NUMBER_BYTES = 8
 
 
 def validate_metric_names(names: Sequence[str]) -> None:
@@ -81,6 +82,19 @@ def validate_metrics(graph: Graph, model: Model, config: TrainConfig, objects: M
     for name, (nodes, mode) in evaluated.items():
         if len(nodes) and mode != NONE and metrics:
             _validate_nodes(name, nodes, graph, task, model, config, objects)
+
+
+def estimate_metric_bytes(graph: Graph, model: Model, config: TrainConfig) -> int:
+    """Return the bytes that metrics keep on worker 0 at most, at the end of a run, when both sets are scored."""
+    if not config.metrics or model.decoder is not None:
+        return 0
+    outputs = model.layers_list()[-1].spec.out_features
+    rows = len(graph.split.val) + len(graph.split.test)
+    # Those that count add up what they have seen.
+    copies = sum(name not in NODE_METRICS or name in KEEPING for name in config.metrics)
+    kept = rows if copies else min(rows, PIECE_NUMBERS // outputs)
+    # Rows as workers send them, and a float64 copy of each metric that keeps them.
+    return kept * outputs * (model.dtype.itemsize + _NUMBER_BYTES * max(1, copies))
 
 
 def _validate_link_metrics(config: TrainConfig) -> None:

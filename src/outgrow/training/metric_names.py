@@ -113,6 +113,9 @@ NODE_METRICS: Mapping[str, _NamedMetric] = {
 CURVES = frozenset({"auroc", "average-precision"})
 """Metrics that need nodes of a class, and nodes of others."""
 
+KEEPING = CURVES | {"calibration-error", "pearson"}
+"""Metrics that keep the predictions of all nodes."""
+
 
 def make_named_metric(name: str, target_kind: str, num_outputs: int) -> Metric:
     """Return a new metric.
