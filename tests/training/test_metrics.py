@@ -13,12 +13,24 @@ import torch
 import torchmetrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-import plain_metrics as plain
-from metric_objects import Bootstrapped, ByPosition, MeanOfMeans, Overwritten, Raising
+from metric_objects import (
+    CLASSES,
+    MULTI,
+    ROWS,
+    SINGLE,
+    Bootstrapped,
+    ByPosition,
+    MeanOfMeans,
+    Numbers,
+    Overwritten,
+    Raising,
+    made,
+    rows_of,
+    value_of,
+)
 from outgrow.core.errors import InputError
-from outgrow.nn.tasks import MultiLabel, NodeTask, SingleLabel
+from outgrow.nn.tasks import NodeTask
 from outgrow.runtime.distributed.comm import SingleProcessComm
 from outgrow.training import metric_states
 from outgrow.training import metrics as metrics_module
@@ -26,116 +38,6 @@ from outgrow.training.metric_fit import make_node_metrics
 from outgrow.training.metric_names import NODE_METRICS, make_named_metric
 from outgrow.training.metric_request import MetricRequest, parse_metrics
 from outgrow.training.metrics import MetricAccumulator, NodeMetric, quiet_metrics
-
-ROWS, CLASSES = 60, 4
-SINGLE, MULTI = SingleLabel(), MultiLabel()
-
-
-def rows_of(task: NodeTask, classes: int = CLASSES, rows: int = ROWS) -> tuple[Tensor, Tensor]:
-    """Logits that know something of the labels, some of them with ties."""
-    random = np.random.default_rng(3)
-    labels = torch.from_numpy(random.integers(0, classes, rows))
-    logits = torch.from_numpy(random.normal(0, 1, (rows, classes)).round(1))
-    if task is MULTI:
-        labels = torch.from_numpy(random.integers(0, 2, (rows, classes)).astype(np.uint8))
-        return logits + labels, labels
-    logits[torch.arange(rows), labels] += 0.7
-    return logits, labels
-
-
-def made(names: object, task: NodeTask = SINGLE, classes: int = CLASSES) -> list[NodeMetric]:
-    return make_node_metrics(parse_metrics(names), task, rows_of(task, classes)[1][:0], classes)
-
-
-def value_of(names: object, task: NodeTask = SINGLE, classes: int = CLASSES) -> float:
-    accumulator = MetricAccumulator(comm=SingleProcessComm(), task=task, metrics=made(names, task, classes))
-    accumulator.update(torch.arange(ROWS), *rows_of(task, classes))
-    [value] = accumulator.compute().values()
-    return value
-
-
-def probabilities(task: NodeTask, classes: int = CLASSES) -> tuple[np.ndarray, np.ndarray]:
-    """Labels and probabilities."""
-    logits, labels = rows_of(task, classes)
-    chances = torch.sigmoid(logits) if task is MULTI else torch.softmax(logits, 1)
-    return labels.numpy(), chances.numpy()
-
-
-Reference = Callable[[np.ndarray, np.ndarray], float]
-
-
-def of_guesses(average: str, of: str = "f1") -> Reference:
-    def reference(y: np.ndarray, p: np.ndarray) -> float:
-        truth, guess = (plain.one_hot(each, p.shape[1]) for each in (y, p.argmax(1)))
-        return plain.f_score(truth, guess, average, of=of)
-
-    return reference
-
-
-def of_labels(average: str, of: str = "f1") -> Reference:
-    return lambda y, p: plain.f_score(y.astype(int), (p > 0.5).astype(int), average, of=of)
-
-
-def of_positives(of: str) -> Reference:
-    return lambda y, p: plain.f_score(y[:, None], p.argmax(1)[:, None], "micro", of=of)
-
-
-def log_loss(y: np.ndarray, p: np.ndarray) -> float:
-    return float(-np.log(p[np.arange(len(y)), y]).mean())
-
-
-BY_CLASS: dict[str, Reference] = {
-    "accuracy-balanced": of_guesses("macro", "recall"),
-    "precision-macro": of_guesses("macro", "precision"),
-    "recall-macro": of_guesses("macro", "recall"),
-    "f1-micro": of_guesses("micro"),
-    "f1-macro": of_guesses("macro"),
-    "f1-weighted": of_guesses("weighted"),
-    "auroc": lambda y, p: plain.over_classes(plain.roc_auc, plain.one_hot(y, CLASSES), p),
-    "average-precision": lambda y, p: plain.over_classes(plain.average_precision, plain.one_hot(y, CLASSES), p),
-    "mcc": lambda y, p: plain.correlation(y, p.argmax(1), CLASSES),
-    "kappa": lambda y, p: plain.kappa(y, p.argmax(1), CLASSES),
-    "log-loss": log_loss,
-    "nll": log_loss,
-    "calibration-error": lambda y, p: plain.calibration_error(p.max(1), p.argmax(1) == y),
-}
-BINARY: dict[str, Reference] = {
-    "precision": of_positives("precision"),
-    "recall": of_positives("recall"),
-    "f1": of_positives("f1"),
-    "auroc": lambda y, p: plain.roc_auc(y, p[:, 1]),
-    "average-precision": lambda y, p: plain.average_precision(y, p[:, 1]),
-    "f1-macro": of_guesses("macro"),
-}
-BY_LABEL: dict[str, Reference] = {
-    "accuracy": lambda y, p: float((y == (p > 0.5)).mean()),
-    "accuracy-balanced": of_labels("macro", "recall"),
-    "precision-macro": of_labels("macro", "precision"),
-    "recall-macro": of_labels("macro", "recall"),
-    "f1-micro": of_labels("micro"),
-    "f1-macro": of_labels("macro"),
-    "f1-weighted": of_labels("weighted"),
-    "auroc": lambda y, p: plain.over_classes(plain.roc_auc, y, p),
-    "average-precision": lambda y, p: plain.over_classes(plain.average_precision, y, p),
-    "mcc": lambda y, p: plain.correlation(y.ravel(), (p.ravel() > 0.5).astype(int), 2),
-    "log-loss": lambda y, p: float(-np.log(np.where(y == 1, p, 1 - p)).mean()),
-    "calibration-error": lambda y, p: plain.calibration_error(p.ravel(), y.ravel()),
-}
-
-
-@pytest.mark.parametrize("name", BY_CLASS)
-def test_of_classes_as_by_defined(name: str) -> None:
-    assert value_of(name) == pytest.approx(BY_CLASS[name](*probabilities(SINGLE)), abs=1e-6)
-
-
-@pytest.mark.parametrize("name", BINARY)
-def test_of_two_classes_as_by_defined(name: str) -> None:
-    assert value_of(name, SINGLE, 2) == pytest.approx(BINARY[name](*probabilities(SINGLE, 2)), abs=1e-6)
-
-
-@pytest.mark.parametrize("name", BY_LABEL)
-def test_of_several_labels_as_by_defined(name: str) -> None:
-    assert value_of(name, MULTI) == pytest.approx(BY_LABEL[name](*probabilities(MULTI)), abs=1e-6)
 
 
 def test_a_class_without_nodes_does_not_count() -> None:
@@ -178,57 +80,6 @@ def test_objects_give_what_they_give_of_all_rows_at_once(name: str) -> None:
         for first, last in ((40, ROWS), (0, 7), (7, 8), (8, 39), (39, 40)):
             whole.update(torch.arange(first, last), logits[first:last], labels[first:last])
     assert whole.compute()["it"] == pytest.approx(float(alone.compute()), rel=1e-6)
-
-
-class Numbers(NodeTask):
-    """Numbers to predict, as a task of the user's could have them."""
-
-    metric, target_kind, larger_is_better = "error", "regression", False
-
-    def loss(self, logits_VC: Tensor, labels_N: Tensor, total: int, rows_N: Tensor | None = None) -> Tensor:
-        raise NotImplementedError
-
-    def metric_counts(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def metric_from_counts(self, counts_T: Tensor) -> float:
-        raise NotImplementedError
-
-    def metric_input(self, logits_NC: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Without nodes whose number is unknown."""
-        known = ~labels_N.isnan()
-        return logits_NC[known, 0], labels_N[known]
-
-    def predict(self, logits_NC: Tensor) -> Tensor:
-        return logits_NC[:, 0]
-
-
-OF_NUMBERS: dict[str, Reference] = {
-    "mae": lambda y, p: float(abs(y - p).mean()),
-    "mse": lambda y, p: float(((y - p) ** 2).mean()),
-    "rmse": lambda y, p: float(np.sqrt(((y - p) ** 2).mean())),
-    "r2": lambda y, p: float(1 - ((y - p) ** 2).sum() / ((y - y.mean()) ** 2).sum()),
-    "pearson": lambda y, p: float(np.corrcoef(y, p)[0, 1]),
-}
-
-
-@pytest.mark.parametrize("name", OF_NUMBERS)
-@pytest.mark.parametrize("least", [1, 1 << 20])
-def test_of_numbers_as_defined(name: str, least: int) -> None:
-    random = np.random.default_rng(5)
-    targets = random.normal(0, 1, ROWS)
-    guesses = targets + random.normal(0, 0.5, ROWS)
-    targets[::7] = np.nan
-    labels, logits = torch.from_numpy(targets), torch.from_numpy(guesses)[:, None]
-    task = Numbers()
-    accumulator = MetricAccumulator(
-        comm=SingleProcessComm(), task=task, metrics=make_node_metrics(parse_metrics(name), task, labels[:0], 1)
-    )
-    with patch.object(metrics_module, "PIECE_NUMBERS", least):
-        for part in torch.arange(ROWS).split(9):
-            accumulator.update(part, logits[part], labels[part])
-        known = ~np.isnan(targets)
-        assert accumulator.compute()[name] == pytest.approx(OF_NUMBERS[name](targets[known], guesses[known]), rel=1e-6)
 
 
 def test_objects_for_numbers() -> None:
