@@ -15,6 +15,7 @@ from tests.app.conftest import Command, planted
 
 import outgrow as og
 from metric_objects import Bootstrapped, MeanOfMeans, WithoutDirection
+from outgrow.app.metric_checks import estimate_metric_bytes
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import DataWarning
 from outgrow.graph.graph import Graph
@@ -216,6 +217,27 @@ def test_options_hold_names_alone() -> None:
     assert og.TrainConfig(metrics="auroc, f1-macro").metrics == ("auroc", "f1-macro")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"og\.train"):
         og.TrainConfig(metrics={"it": MeanOfMeans()})  # type: ignore[arg-type]
+
+
+def test_what_objects_warn_of_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    order, labels = np.arange(240), planted()["label"]
+    graph = graph_of(train_idx=order[120:], val_idx=order[:120][labels[:120] < 2], test_idx=order[:0])
+    own = {"own": torchmetrics.AUROC(task="multiclass", num_classes=4)}
+    with pytest.warns(DataWarning, match="of class 2, 3: own is not defined; see torchmetrics"):
+        train(graph, metrics=own, progress=True)
+    assert capsys.readouterr().err.count("metric own: No positive samples in targets") == 1
+
+
+def test_plans_count_what_metrics_keep() -> None:
+    graph = graph_of()
+    model = og.nn.GCN(graph.num_features, 8, graph.num_classes)
+    assert estimate_metric_bytes(graph, model, og.TrainConfig()) == 0
+    named = og.TrainConfig(metrics=("auroc", "f1-macro"))
+    assert estimate_metric_bytes(graph, model, named) == 120 * 4 * (4 + 8)
+    plain, more = (og.plan(graph, model, workers=1, metrics=metrics).plan for metrics in ("", "auroc"))
+    for one, other in zip(plain.candidates, more.candidates, strict=True):
+        if one.estimate is not None and other.estimate is not None:
+            assert other.estimate.peak_bytes >= one.estimate.peak_bytes + 120 * 4 * 12
 
 
 def test_a_split_without_nodes_has_no_scores() -> None:

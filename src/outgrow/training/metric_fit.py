@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -57,7 +58,8 @@ def make_node_metrics(
         with quiet_metrics():  # of the memory that some take
             metric = given if given is not None else make_named_metric(name, task.target_kind, num_outputs)
         better = metric.higher_is_better if given is not None else NODE_METRICS[name].higher_is_better
-        made.append(_fit_metric(name, metric, better, task, _made_up_rows(task, labels, num_outputs, num_rows)))
+        fitted = _fit_metric(name, metric, better, task, _made_up_rows(task, labels, num_outputs, num_rows))
+        made.append(replace(fitted, is_named=given is None))
     return made
 
 

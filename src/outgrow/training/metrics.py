@@ -38,6 +38,7 @@ class NodeMetric:
         higher_is_better: Whether a higher value is better; None if it does not say.
         takes_positives: Whether it takes the probability of the second of two classes alone.
         takes_pieces: Whether the states of pieces of the rows can be combined; else it gets all rows at once.
+        is_named: Whether it is one of ours by name: what it may warn of is known before a run.
     """
 
     name: str
@@ -45,6 +46,7 @@ class NodeMetric:
     higher_is_better: bool | None
     takes_positives: bool
     takes_pieces: bool
+    is_named: bool = False
 
     def update(self, metric: Metric, preds: Tensor, target: Tensor) -> None:
         """Update a copy of the metric.
@@ -175,11 +177,10 @@ class MetricAccumulator:
 
     def _update_copies(self, rows: Sequence[_LabelledRows]) -> None:
         preds, target = self._join_rows(rows)
-        with quiet_metrics() as texts:
-            for each, copied in zip(self.metrics, self._copies, strict=True):
-                if copied is not None and len(preds):
+        for each, copied in zip(self.metrics, self._copies, strict=True):
+            if copied is not None and len(preds):
+                with self._note_warnings(each):
                     each.update(copied, preds, target)
-        self.warnings += texts
 
     def compute(self) -> dict[str, float]:
         """Return the value of each metric by name; NaN if there were no rows. Collective.
@@ -196,9 +197,7 @@ class MetricAccumulator:
         found: dict[str, float] | InputError = {}
         if self.comm.is_rank_zero:
             try:
-                with quiet_metrics() as texts:
-                    found = self._combine_parts(parts)
-                self.warnings += texts
+                found = self._combine_parts(parts)
             except InputError as error:
                 found = error
         # Computed once: workers that disagree in the last digit could keep different models as the best.
@@ -217,12 +216,19 @@ class MetricAccumulator:
             states = [state for part in parts if (state := part.states[index]) is not None]
             combined = combine_states(each.metric, states)
             rows = rest if each.takes_pieces else whole
-            if rows:
-                preds, target = self._join_rows(rows)
-                if len(preds):
+            preds, target = self._join_rows(rows) if rows else (None, None)
+            with self._note_warnings(each):
+                if preds is not None and target is not None and len(preds):
                     each.update(combined, preds, target)
-            found[each.name] = each.compute(combined)
+                found[each.name] = each.compute(combined)
         return found
+
+    @contextlib.contextmanager
+    def _note_warnings(self, metric: NodeMetric) -> Iterator[None]:
+        with quiet_metrics() as texts:
+            yield
+        if not metric.is_named:
+            self.warnings += [f"{metric.name}: {text}" for text in texts]
 
     def _join_rows(self, rows: Sequence[_LabelledRows]) -> tuple[Tensor, Tensor]:
         """Return predictions and targets of rows in the order of their nodes, as one worker would have them."""

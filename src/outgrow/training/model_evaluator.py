@@ -112,7 +112,7 @@ class ModelEvaluator:
         for note in metrics.notes:
             if note not in self._notes:
                 self._notes.add(note)
-                self._reporter.show_note(f"metrics: {note}")
+                self._reporter.show_note(f"metric {note}")
         return metrics
 
     def _report_choice(self, name: str, chosen: ChosenInference) -> None:
