@@ -61,8 +61,21 @@ def choose_metrics(
     return metrics, choose_node_monitor(config.monitor, config.monitor_mode, task, metrics)
 
 
-def validate_metrics(graph: Graph, model: Model, config: TrainConfig, objects: Mapping[str, Metric]) -> None:
+def validate_metrics(
+    graph: Graph,
+    model: Model,
+    config: TrainConfig,
+    objects: Mapping[str, Metric] | None = None,
+    task: NodeTask | None = None,
+) -> None:
     """Check metrics and what is monitored against graph, model and options; warn of classes that do not count.
+
+    Args:
+        graph: The graph.
+        model: The model.
+        config: Options of training, which name the metrics.
+        objects: Metrics that were given as objects, by name.
+        task: The task of a model of nodes; None for the one of the labels.
 
     Raises:
         InputError: A metric does not fit the task or the nodes to score, or there is nothing to monitor.
@@ -72,7 +85,8 @@ def validate_metrics(graph: Graph, model: Model, config: TrainConfig, objects: M
         return
     if not config.metrics and config.monitor is None and config.monitor_mode is None:
         return
-    task = MultiLabel() if graph.multi_label else SingleLabel()
+    objects = objects or {}
+    task = task or (MultiLabel() if graph.multi_label else SingleLabel())
     metrics, _ = choose_metrics(graph, model, task, config, objects)
     evaluated = {
         "validation": (graph.split.val, config.evaluation.val),

@@ -143,7 +143,7 @@ def plan_new_run(
     warn_of_unread_weights(loaded, built)
     validate_workers(loaded, workers)
     validate_fanout(loaded, built, config)
-    validate_metrics(loaded, built, config, {})
+    validate_metrics(loaded, built, config)
     chosen, reason = select_from_cli(strategy, strategy_part, loaded, built, config, workers)
     validate_strategy(loaded, built, chosen, config)
     path = out or _unused_folder(f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}")

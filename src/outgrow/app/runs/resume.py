@@ -73,7 +73,7 @@ def plan_resumed_run(
     model = build_seeded_model(name, loaded, settings, config.seed)
     model.schema = describe_schema(loaded)
     validate_fanout(loaded, model, config)
-    validate_metrics(loaded, model, config, {})
+    validate_metrics(loaded, model, config)
     chosen, reason = select_from_cli(choice, strategy_options, loaded, model, config, workers)
     # A run that is still at work here would replace the checkpoint while it is read.
     with directory.locked_unless_refused():
