@@ -176,7 +176,7 @@ def test_collections_of_torchmetrics_are_metrics_by_name() -> None:
         ("mse", SINGLE, CLASSES, "for numbers"),
         ("f1", SINGLE, CLASSES, "one of two classes"),
         ("kappa", MULTI, CLASSES, "several labels per node"),
-        ({"f1": torchmetrics.F1Score(task="multiclass", num_classes=7)}, SINGLE, CLASSES, "number of classes"),
+        ({"f1": torchmetrics.F1Score(task="multiclass", num_classes=7)}, SINGLE, CLASSES, "as many classes"),
         ({"f1": torchmetrics.F1Score(task="binary")}, SINGLE, CLASSES, "same shape"),
         ({"error": torchmetrics.MeanSquaredError()}, SINGLE, CLASSES, "same shape"),
         ({"curve": torchmetrics.ROC(task="binary")}, SINGLE, 2, "a tuple"),

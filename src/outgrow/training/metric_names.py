@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MULTICLASS, MULTILABEL, REGRESSION = "multiclass", "multilabel", "regression"
 _WORDS = {MULTICLASS: "one class per node", MULTILABEL: "several labels per node", REGRESSION: "numbers"}
-_CLASSES, _NUMBERS, _OWN = "torchmetrics.classification", "torchmetrics.regression", "outgrow.training.class_metrics"
+_CLASSES, _NUMBERS, _OWN = "torchmetrics.classification", "torchmetrics.regression", "outgrow.training.mean_metrics"
 
 
 class _Recipe(NamedTuple):
@@ -108,7 +108,7 @@ NODE_METRICS: Mapping[str, _NamedMetric] = {
     "mse": _NamedMetric(_of_numbers("MeanSquaredError"), False),
     "rmse": _NamedMetric(_of_numbers("MeanSquaredError", squared=False), False),
     "r2": _NamedMetric(_of_numbers("R2Score")),
-    "pearson": _NamedMetric(_of_numbers("PearsonCorrCoef")),
+    "pearson": _NamedMetric({REGRESSION: _Recipe(_OWN, "MeanPearson", size="num_outputs")}),
 }
 CURVES = frozenset({"auroc", "average-precision"})
 """Metrics that need nodes of a class, and nodes of others."""

@@ -92,7 +92,7 @@ def _failures_as_input_errors(name: str, *tensors: Tensor) -> Iterator[None]:
             f"the metric {name} failed",
             needed=f"a metric that takes predictions and targets {taken}" if tensors else "a metric with a value",
             got=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
-            repair="choose a metric for this task, and make it for the number of classes of the graph",
+            repair="choose a metric for this task, and make it for as many classes or numbers as the model has outputs",
         ) from error
 
 

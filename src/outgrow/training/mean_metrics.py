@@ -1,4 +1,4 @@
-"""Metrics of classes that torchmetrics does not have, or not so that a class without nodes counts for nothing.
+"""Metrics that torchmetrics does not have, or not as one number to which a class without nodes adds nothing.
 
 This module imports torchmetrics, which takes a second: it is itself imported only where a metric is asked for.
 """
@@ -14,6 +14,7 @@ from torchmetrics.classification import (
     MultilabelAUROC,
     MultilabelAveragePrecision,
 )
+from torchmetrics.regression import PearsonCorrCoef
 from torchmetrics.utilities.data import dim_zero_cat
 
 
@@ -45,6 +46,14 @@ class LogLoss(Metric):
     def compute(self) -> Tensor:
         """Return the mean."""
         return self.total / self.count
+
+
+class MeanPearson(PearsonCorrCoef):
+    """Correlation of predicted and true numbers, averaged over outputs."""
+
+    def compute(self) -> Tensor:
+        """Return the mean over outputs."""
+        return super().compute().mean()
 
 
 # torchmetrics counts a class that no node has as 0 in an AUROC, so that a perfect model would not have 1.
