@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import torch
 
-from metric_objects import ByPosition, MeanOfMeans
+from metric_objects import MULTI, SINGLE, ByPosition, MeanOfMeans
 from outgrow.engine.batches import BatchConfig
 from outgrow.inference.chunked import InferenceMemory
 from outgrow.inference.modes import EvaluationOptions
@@ -24,7 +24,7 @@ from outgrow.training.model_evaluator import ModelEvaluator
 from outgrow.training.progress_events import ProgressReporter
 from suites.cases import OUT, Case
 from suites.evaluation import CASES, EVALUATION_BATCH, SCARCE, STRATEGIES, Key, split_of
-from suites.exactness import FEW, TASKS, part_of, problem_of
+from suites.exactness import FEW, part_of, problem_of
 from suites.hits import Hits
 from thread_group import run_in_threads
 
@@ -32,6 +32,7 @@ PLACES = {"kept": metrics.PIECE_NUMBERS, "combined": 2 * OUT + 1}
 """Number of logits from which metrics are updated: rows of these small graphs are all kept, or states are combined."""
 METRIC_CASES = [CASES[0], CASES[2]]
 """One class of a node, and several."""
+TASKS = {"single": SINGLE, "multi": MULTI}
 NAMES = {
     "single": ("f1-macro", "auroc", "average-precision", "mcc", "kappa", "log-loss", "calibration-error"),
     "multi": ("f1-macro", "f1-micro", "auroc", "log-loss", "calibration-error"),

@@ -14,8 +14,8 @@ from outgrow.training.metric_names import make_named_metric
 from outgrow.training.metrics import quiet_metrics
 from suites.cases import OUT, Case
 from suites.evaluation import MODES, STRATEGIES, Key, split_of
-from suites.exactness import OPAQUE, TASKS
-from suites.metrics import BROKEN, METRIC_CASES, MUTANTS, NAMES, Figures, figures_of, metrics_of
+from suites.exactness import OPAQUE
+from suites.metrics import BROKEN, METRIC_CASES, MUTANTS, NAMES, TASKS, Figures, figures_of, metrics_of
 from suites.test_evaluation import plain_logits
 
 TOLERANCE = 1e-6
