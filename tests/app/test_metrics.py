@@ -15,7 +15,7 @@ from tests.app.conftest import Command, planted
 
 import outgrow as og
 from metric_objects import Bootstrapped, MeanOfMeans, WithoutDirection
-from outgrow.app.metric_checks import estimate_metric_bytes
+from outgrow.app.metric_checks import estimate_metric_bytes, require_recorded_metrics
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import DataWarning
 from outgrow.graph.graph import Graph
@@ -153,6 +153,16 @@ def test_objects_reach_worker_processes() -> None:
         assert two.scores[split] == pytest.approx(one.scores[split], abs=1e-5)
     assert one.summary["train"]["metrics"] == ("f1", "mean")
     assert not given["f1"].update_called
+
+
+def test_a_record_has_the_names_of_objects_alone(tmp_path: Path) -> None:
+    train(graph_of(), metrics={"f1": MeanOfMeans()}, out=tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (record["train"]["metrics"], record["metric_objects"]) == (["f1"], ["f1"])
+    with pytest.raises(InputError, match="given as objects"):
+        require_recorded_metrics(record, {}, tmp_path)
+    require_recorded_metrics(record, {"metrics": "f1-macro"}, tmp_path)
+    require_recorded_metrics({}, {}, tmp_path)
 
 
 def test_two_classes() -> None:

@@ -159,6 +159,7 @@ def train(
             # Built in Python: a run cannot rebuild it, so `outgrow train --resume` refuses this run.
             "model": None,
             "train": asdict(settings),
+            "metric_objects": list(request.objects),
             "strategy": {"name": chosen.name, "options": chosen.options()},
             "workers": worker_settings.number,
             **facts,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -38,6 +39,23 @@ def validate_metric_names(names: Sequence[str]) -> None:
     """
     for name in names:
         validate_choice("metric", name, {**NODE_METRICS, MultiLabel.metric: None})
+
+
+def require_recorded_metrics(record: Mapping[str, Any], given: Mapping[str, object], out: Path) -> None:
+    """Check that the metrics of a recorded run have names by which they can be made again, or others are given.
+
+    Raises:
+        InputError: Some were objects, of which the record has their names alone.
+    """
+    # Runs of the command line, and of older versions, have recorded none.
+    objects = record.get("metric_objects", [])
+    if objects and "metrics" not in given:
+        raise InputError(
+            f"the run in {out} computes metrics that were given as objects",
+            needed="metrics that have a name",
+            got=f"objects named {', '.join(objects)}",
+            repair="give --metric with names, such as auroc, or resume with og.train and the same objects",
+        )
 
 
 def choose_metrics(
