@@ -48,6 +48,7 @@ def list_mutants() -> list[Mutant]:
     from suites.evaluation import MUTANTS as EVALUATIONS
     from suites.links import MUTANTS as LINKS
     from suites.loop_ways import MUTANTS as LOOPS
+    from suites.metrics import MUTANTS as METRICS
     from suites.mutants import MUTANTS as GRADIENTS
     from suites.samplers import MUTANTS as SAMPLERS
     from suites.test_leaks import MUTANTS as LEAKS
@@ -60,6 +61,9 @@ def list_mutants() -> list[Mutant]:
         "suites/test_loop.py::test_a_mutant_is_found": {name: (each.__doc__, each) for name, each in LOOPS.items()},
         "suites/test_evaluation.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in EVALUATIONS.items()
+        },
+        "suites/test_metrics.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in METRICS.items()
         },
         "app/test_predict_workers.py::test_a_mutant_is_found": PREDICTIONS,
         "graph/sampling/test_self_loops.py::test_a_mutant_is_found": {

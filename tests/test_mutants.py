@@ -26,6 +26,7 @@ NUMBERS = {
     "tests/app/test_predict_workers.py": 2,
     "tests/graph/sampling/test_self_loops.py": 2,
     "tests/suites/test_leaks.py": 1,
+    "tests/suites/test_metrics.py": 5,
     "tests/suites/test_samplers.py": 7,
     "tests/suites/test_disagreements.py": 4,
     "tests/test_promises.py": 14,

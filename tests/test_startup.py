@@ -13,6 +13,7 @@ from tests.app.conftest import planted
 COMPILER = ("torch._dynamo", "torch._inductor")
 READERS = ("pyarrow", "pandas", "networkx", "torch_geometric", "ogb", "pymetis")
 COMMAND_LINE = ("typer", "click", "rich")
+METRICS = ("torchmetrics", "lightning_utilities")
 CURVES = ("torch.utils.tensorboard", "tensorboard")
 
 LIBRARY = """
@@ -64,7 +65,7 @@ def loaded(code: str, folder: Path) -> set[str]:
 def test_training_from_python(folder: Path) -> None:
     found = loaded(LIBRARY, folder)
     assert {"torch", "numba", "outgrow.training.trainer"} <= found
-    unused = found & {*COMPILER, *READERS, *COMMAND_LINE, *CURVES}
+    unused = found & {*COMPILER, *READERS, *COMMAND_LINE, *CURVES, *METRICS}
     assert not unused
 
 
@@ -72,7 +73,7 @@ def test_training_from_the_command_line_with_checkpoints_and_curves(folder: Path
     found = loaded(TRAIN, folder)
     assert {"outgrow.training.trainer", "typer", "tensorboard"} <= found
     assert list((folder / "run" / "checkpoint").iterdir())
-    unused = found & {*COMPILER, *READERS}
+    unused = found & {*COMPILER, *READERS, *METRICS}
     assert not unused
 
 

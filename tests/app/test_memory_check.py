@@ -161,7 +161,9 @@ def test_as_many_batches_are_ahead_as_the_limit_permits(graph: og.Graph, kind: A
         graph, model_of(graph, 64), UNEVALUATED, PlanSite(find_profile("2-core-cpu"), [place], "1GiB")
     )
     for ahead in range(kind.fewest_prefetched, 4):
-        needed = estimate_strategy(kind(prefetch=ahead, memory="1GiB"), asked.work, cost_model_for(asked, place)).peak_bytes
+        needed = estimate_strategy(
+            kind(prefetch=ahead, memory="1GiB"), asked.work, cost_model_for(asked, place)
+        ).peak_bytes
         limit = round(needed / ROOM) + (16 << 10)
         assert fitted(graph, kind(memory=f"{limit}B")).options()["prefetch"] == ahead
     assert fitted(graph, kind(memory="1GiB")).options()["prefetch"] == 4

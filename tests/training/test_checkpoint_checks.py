@@ -77,10 +77,24 @@ def test_parts_of_another_kind(path, part, value):
 
 @pytest.mark.parametrize("value", ["abc", None, [None], {"a": 1}, 10**30, -5])
 @pytest.mark.parametrize(
-    "name", ["loss", "val_score", "epoch_seconds", "step", "loss_so_far", "best_epoch", "course", "exact"]
+    "name",
+    [
+        "loss",
+        "val_score",
+        "epoch_seconds",
+        "step",
+        "loss_so_far",
+        "best_epoch",
+        "course",
+        "exact",
+        "monitor",
+        "monitor_mode",
+    ],
 )
 def test_progress_of_another_kind(path, name, value):
-    if value == ([None] if name == "val_score" else {"course": "abc", "loss_so_far": -5}.get(name, ...)):
+    if value == (
+        [None] if name == "val_score" else {"course": "abc", "monitor": "abc", "loss_so_far": -5}.get(name, ...)
+    ):
         pytest.skip("that is of the right kind")
     rewrite(path, lambda saved: saved["progress"].update({name: value}))
     refused(path)

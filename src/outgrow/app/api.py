@@ -20,6 +20,7 @@ from outgrow.app.compatibility import (
 )
 from outgrow.app.graph_sources import reader_for_object, reader_for_path
 from outgrow.app.messages import log_warning
+from outgrow.app.metric_checks import validate_metrics
 from outgrow.app.model_probe import warn_of_probe
 from outgrow.app.node_outputs import compute_embeddings, compute_logits
 from outgrow.app.output_request import Nodes, make_output_request
@@ -56,6 +57,7 @@ from outgrow.runtime.system.environment import (
 from outgrow.strategies.base import Strategy
 from outgrow.training.callbacks import require_callbacks
 from outgrow.training.config import TrainConfig
+from outgrow.training.metric_request import parse_metrics
 from outgrow.training.optimization import check_optimization
 
 Option = TypeVar("Option", bool, str)
@@ -114,9 +116,11 @@ def train(
         **options: ``device``, which workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA device each;
             ``"auto"`` leaves it to ``workers``. ``allow_changed_data``, whether to resume though
             the contents of the graph have changed: what was measured on the former ones (scores, the best epoch)
-            is forgotten. ``callbacks``, a list of `og.Callback` to call while training goes on. Also fields of
-            `TrainConfig`, such as ``epochs=200``, which override ``config``; ``num_neighbors`` is ``fanout``.
-            Options of the optimizer and of the schedule, such as ``momentum=0.9``, stand beside them.
+            is forgotten. ``callbacks``, a list of `og.Callback` to call while training goes on. ``metrics``, what to
+            compute beside accuracy: names (``"auroc,f1-macro"`` or a list), or objects of torchmetrics by name;
+            ``monitor`` is the one that chooses the best epoch. Also fields of `TrainConfig`, such as ``epochs=200``,
+            which override ``config``; ``num_neighbors`` is ``fanout``. Options of the optimizer and of the schedule,
+            such as ``momentum=0.9``, stand beside them.
 
     Returns:
         The run.
@@ -136,9 +140,13 @@ def train(
     validate_problem(graph, model)
     validate_workers(graph, worker_settings)
     # What is left of the options belongs to the loop; `with_options` refuses unknown names.
+    # Objects travel beside the options, which are recorded as JSON and hold their names.
+    request = parse_metrics(options.get("metrics"))
+    options |= {"metrics": request.names} if "metrics" in options else {}
     settings = (config or TrainConfig()).with_options(**options)
     validate_fanout(graph, model, settings)
     check_optimization(settings, model, len(graph.split.train))
+    validate_metrics(graph, model, settings, request.objects)
     # Worker 0 chooses and broadcasts its choice; the others only need a strategy to start with.
     if is_torchrun_leader():
         warn_of_unread_weights(graph, model)
@@ -157,6 +165,7 @@ def train(
             # Built in Python: a run cannot rebuild it, so `outgrow train --resume` refuses this run.
             "model": None,
             "train": settings.as_record(),
+            "metric_objects": list(request.objects),
             "strategy": {"name": chosen.name, "options": chosen.options()},
             "workers": worker_settings.number,
             **facts,
@@ -179,6 +188,7 @@ def train(
             device=worker_settings.device,
             data=facts.get("data", {}),
             grace_seconds=worker_settings.grace_seconds,
+            metrics=request.objects,
         )
         model.schema = describe_schema(graph)
         if torchrun_world_size():

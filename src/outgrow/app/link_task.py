@@ -20,6 +20,7 @@ from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.strategies.base import Problem
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import LinkEvaluation
+from outgrow.training.monitor import Monitor
 
 
 def make_link_split(graph: Graph, config: TrainConfig) -> LinkSplit:
@@ -47,7 +48,9 @@ def make_link_problem(graph: Graph, model: Model, config: TrainConfig, share: Gr
     )
 
 
-def make_link_evaluation(graph: Graph, model: Model, split: LinkSplit, share: GraphShard) -> LinkEvaluation:
+def make_link_evaluation(
+    graph: Graph, model: Model, split: LinkSplit, share: GraphShard, monitor: Monitor | None = None
+) -> LinkEvaluation:
     """Make the evaluation of a model on held-out links."""
     assert model.decoder is not None
     # Without relations, a link and its reverse count as the same.
@@ -56,7 +59,7 @@ def make_link_evaluation(graph: Graph, model: Model, split: LinkSplit, share: Gr
     known = split.known if len(split.val) + len(split.test) else split.known.select_links(slice(0, 0))
     answers = KnownLinks(known, graph.num_nodes, directed=directed)
     ranking = partial(LinkRanker, share, model.decoder, known_links=answers, ends=node_type_offsets(graph))
-    return LinkEvaluation(ranking(links=split.val), ranking(links=split.test))
+    return LinkEvaluation(ranking(links=split.val), ranking(links=split.test), monitor)
 
 
 def node_type_offsets(graph: Graph) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
 import sys
@@ -58,6 +59,11 @@ def to_python_number(value: object) -> object:
     # Without importing NumPy, which takes longer than all else that the command needs to start.
     numpy = sys.modules.get("numpy")
     return value.item() if numpy is not None and isinstance(value, numpy.number | numpy.bool_) else value
+
+
+def finite_or_none(value: float) -> float | None:
+    """Return a number for a JSON file: None for NaN and infinities, which JSON has not and many parsers refuse."""
+    return value if math.isfinite(value) else None
 
 
 def out_of_range_error(option: str, needed: str, got: object) -> InputError:

@@ -15,9 +15,18 @@ from outgrow.ops.cross_entropy import cross_entropy
 
 
 class NodeTask(ABC):
-    """Task of a model of nodes: its loss and its metric."""
+    """Task of a model of nodes: its loss and its metric.
+
+    Attributes:
+        metric: Name of its metric, by which models are compared unless another one is monitored.
+        larger_is_better: Whether a larger metric is a better one.
+        target_kind: Which metrics of torchmetrics its names are: those of ``"multiclass"``, ``"multilabel"`` or
+            ``"regression"`` targets; empty if metrics have to be given as objects.
+    """
 
     metric: str
+    larger_is_better: bool = True
+    target_kind: str = ""
 
     @abstractmethod
     def loss(self, logits_VC: Tensor, labels_N: Tensor, total: int, rows_N: Tensor | None = None) -> Tensor:
@@ -39,6 +48,10 @@ class NodeTask(ABC):
         """Return the metric in [0, 1] on some nodes; NaN if there are none."""
         return self.metric_from_counts(self.metric_counts(logits_NC, labels_N))
 
+    def metric_input(self, logits_NC: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return predictions and targets of labelled nodes, as metrics of torchmetrics take them; as they are."""
+        return logits_NC, labels_N
+
     @abstractmethod
     def predict(self, logits_NC: Tensor) -> Tensor:
         """Return the predicted labels."""
@@ -48,6 +61,7 @@ class SingleLabel(NodeTask):
     """One class per node: softmax cross-entropy; scored by accuracy."""
 
     metric = "accuracy"
+    target_kind = "multiclass"
 
     def loss(self, logits_VC: Tensor, labels_N: Tensor, total: int, rows_N: Tensor | None = None) -> Tensor:
         """Return the sum of the cross-entropies over ``total``; labels ``[N]`` integer."""
@@ -63,6 +77,11 @@ class SingleLabel(NodeTask):
         right, total = counts_T.tolist()
         return right / total if total else float("nan")
 
+    def metric_input(self, logits_NC: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the probabilities ``[N, C]`` float64 of the classes, and the labels ``[N]`` int64."""
+        # In float64, so that confident predictions of float32 logits do not become equal ones.
+        return logits_NC.double().softmax(1), labels_N.long()
+
     def predict(self, logits_NC: Tensor) -> Tensor:
         """Return ``[N]`` int64: the class of the largest logit."""
         return logits_NC.argmax(1)
@@ -72,6 +91,7 @@ class MultiLabel(NodeTask):
     """Any number of classes per node: mean binary cross-entropy over classes; scored by micro-averaged F1."""
 
     metric = "micro_f1"
+    target_kind = "multilabel"
 
     def loss(self, logits_VC: Tensor, labels_N: Tensor, total: int, rows_N: Tensor | None = None) -> Tensor:
         """Return the sum of the nodes' mean cross-entropies over ``total``; labels ``[N, C]``, 0 or 1."""
@@ -93,6 +113,10 @@ class MultiLabel(NodeTask):
         if total == 0:
             return float("nan")
         return 2 * hit / (2 * hit + wrong) if hit + wrong else 1.0
+
+    def metric_input(self, logits_NC: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the probabilities ``[N, C]`` float64 of the labels, and the labels ``[N, C]`` int64."""
+        return logits_NC.double().sigmoid(), labels_N.long()
 
     def predict(self, logits_NC: Tensor) -> Tensor:
         """Return ``[N, C]`` uint8: 1 if the probability is above 0.5."""

@@ -61,9 +61,15 @@ def process_bytes(costs: CostModel) -> int:
 
 
 def base_bytes(work: Workload, costs: CostModel) -> int:
-    """Return the bytes of a worker before it trains."""
+    """Return the bytes of a worker before it trains, and of what metrics keep."""
     # A single worker trains in the process that read the graph; several get their parts only.
-    return process_bytes(costs) + (work.graph.resident_bytes if costs.layout.workers == 1 else 0)
+    read = work.graph.resident_bytes if costs.layout.workers == 1 else 0
+    return process_bytes(costs) + read + metric_bytes(work, costs)
+
+
+def metric_bytes(work: Workload, costs: CostModel) -> int:
+    """Return the bytes that metrics keep in the DEVICE tier of worker 0: they are computed on the CPU."""
+    return work.metric_bytes if costs.shares_device else 0
 
 
 def training_bytes(work: Workload, nodes: float, sources: float, edges: float, slices: int = 1) -> float:
@@ -108,7 +114,7 @@ def full_graph_peak_bytes(work: Workload, costs: CostModel, partition: Partition
     # One self-loop for each node.
     edges = float(partition.edges[part] + partition.nodes[part])
     sources = nodes + float(partition.halo[part].sum())
-    return process_bytes(costs) + round(training_bytes(work, nodes, sources, edges))
+    return process_bytes(costs) + metric_bytes(work, costs) + round(training_bytes(work, nodes, sources, edges))
 
 
 def minibatch_bytes(work: Workload, neighborhood: NeighborhoodStats, *, num_prefetched: float) -> float:
@@ -167,7 +173,7 @@ def minibatch_peak_bytes(
         training += work.graph.resident_bytes if costs.layout.workers == 1 else 0
     share = nodes / max(1, work.graph.nodes)
     held = [whole if each is WHOLE_LAYERS else chunked_inference_bytes(work, costs, each, share) for each in chosen]
-    evaluation = max(held, default=0.0)
+    evaluation = max(held, default=0.0) + metric_bytes(work, costs)
     if limited:
         training += _NODE_BYTES * work.graph.nodes
     # The two phases alternate; the allocator keeps some of the memory of the one that is not running.

@@ -262,6 +262,7 @@ class Workload:
         batches: Batch size and fan-outs.
         seed: Seed of the run.
         evaluation: How validation and test nodes are evaluated in runs of mini-batches.
+        metric_bytes: Bytes of what metrics keep of the scored nodes, in the HOST tier of worker 0.
     """
 
     graph: DatasetSizes
@@ -271,6 +272,7 @@ class Workload:
     batches: BatchConfig = FULL_GRAPH
     seed: int = 0
     evaluation: tuple[str, str] = (AUTO, AUTO)
+    metric_bytes: int = 0
 
     @property
     def input_row_bytes(self) -> float:

@@ -132,13 +132,14 @@ class EpochReport(Report):
     Attributes:
         epoch: Number of the epoch, from 1.
         loss: Training loss.
-        val_score: Validation score; None if not evaluated.
+        val_score: Validation score: the value of the monitored metric; None if not evaluated.
         seconds: Wall time of the training part.
         edges_per_second: Edges aggregated, in all layers by all workers, per second of training.
         best_epoch: Epoch of the best validation score so far; 0 if none.
         phases: Seconds of training on rank 0, by what it did or waited for.
         evaluation_seconds: Wall time of the evaluation after the epoch; 0 without one.
         lr: Learning rate of the last step of the epoch, of the first group of parameters.
+        scores: All metrics on the validation set by name; empty if not evaluated.
     """
 
     epoch: int
@@ -150,6 +151,7 @@ class EpochReport(Report):
     phases: Mapping[str, float] = field(default_factory=dict)
     evaluation_seconds: float = 0.0
     lr: float = 0.0
+    scores: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -20,6 +21,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write, os_errors_as_input_errors
 from outgrow.core.validation import to_python_number
 from outgrow.training.checkpoint_checks import check_optimizer_state, load_untrusted
+from outgrow.training.monitor import MAX, Monitor
 from outgrow.training.optimizers import load_optimizer_state
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ class TrainingProgress:
 
     Attributes:
         loss: Training loss.
-        val_score: Validation score; None for an epoch that was not evaluated.
+        val_score: Validation score: the value of the monitored metric; None for an epoch that was not evaluated.
         epoch_seconds: Wall time of the training part of the epoch.
         best_epoch: Epoch of the best validation score; 0 before the first.
         best_score: Best validation score.
@@ -50,6 +52,8 @@ class TrainingProgress:
         course: Options that decide the batches of the current epoch.
         exact: Whether every step so far, under any strategy, used the exact gradient.
         data: Fingerprint of the data that were trained on last; empty if it was not recorded.
+        monitor: Name of the monitored metric; empty in checkpoints that only knew the task's own.
+        monitor_mode: ``"max"`` if a higher score is better, else ``"min"``.
     """
 
     loss: list[float]
@@ -66,6 +70,8 @@ class TrainingProgress:
     course: str = ""
     exact: bool = True
     data: dict[str, str] = field(default_factory=dict)
+    monitor: str = ""
+    monitor_mode: str = MAX
 
     @property
     def finished_epochs(self) -> int:
@@ -90,11 +96,7 @@ class TrainingProgress:
     def adopt_data(self, data: Mapping[str, str]) -> None:
         """Go on with data of this fingerprint; if they have changed, forget what was measured on the former ones."""
         if self.data and data and self.data != dict(data):
-            self.val_score = [None] * self.finished_epochs
-            self.best_epoch = 0
-            self.best_score = float("-inf")
-            self.best_loss = float("inf")
-            self.best_model = None
+            self._forget_scores()
             # The rest of an unfinished epoch would have other batches: it begins again.
             self.step = 0
             self.loss_so_far = 0.0
@@ -102,10 +104,39 @@ class TrainingProgress:
             self.seconds_so_far = 0.0
         self.data = dict(data) or self.data
 
+    def adopt_monitor(self, monitor: Monitor, *, default: str) -> bool:
+        """Go on with this metric; return whether scores were forgotten, since they were those of another one.
+
+        Args:
+            monitor: The metric to monitor from now on.
+            default: Name of the task's own metric.
+        """
+        is_other = (self.monitor or default, self.monitor_mode) != (monitor.name, monitor.mode)
+        has_scores = any(score is not None for score in self.val_score)
+        self.monitor, self.monitor_mode = monitor.name, monitor.mode
+        if is_other:
+            self._forget_scores()
+        return is_other and has_scores
+
+    def _forget_scores(self) -> None:
+        self.val_score = [None] * self.finished_epochs
+        self.best_epoch = 0
+        self.best_score = -math.inf if self.monitor_mode == MAX else math.inf
+        self.best_loss = math.inf
+        self.best_model = None
+
     @staticmethod
-    def at_start() -> TrainingProgress:
-        """Return the progress before the first epoch."""
-        return TrainingProgress(loss=[], val_score=[], epoch_seconds=[])
+    def at_start(monitor: Monitor | None = None) -> TrainingProgress:
+        """Return the progress before the first epoch; ``monitor`` is the metric to monitor, if known."""
+        monitor = monitor or Monitor("")
+        return TrainingProgress(
+            loss=[],
+            val_score=[],
+            epoch_seconds=[],
+            best_score=monitor.worst,
+            monitor=monitor.name,
+            monitor_mode=monitor.mode,
+        )
 
 
 def save_checkpoint(

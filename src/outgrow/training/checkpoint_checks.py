@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outgrow.training.monitor import MAX, MODES
+
 _DEEPEST, _LONGEST, _BEYOND = 100, 200, 1 << 63
 # Options of an optimizer are smaller. Times 1e16, the largest 1 / (1 - beta), this is still finite in
 # float32.
@@ -223,6 +225,8 @@ def _check_progress(given: object) -> None:
     # Absent in older checkpoints.
     if type(given.get("exact", True)) is not bool:
         raise TypeError("neither true nor false")
+    if not isinstance(given.get("monitor", ""), str) or given.get("monitor_mode", MAX) not in MODES:
+        raise TypeError("a metric that is none")
     data = given.get("data", {})
     if not isinstance(data, dict) or not all(isinstance(text, str) for pair in data.items() for text in pair):
         raise TypeError("a fingerprint that is none")

@@ -11,6 +11,7 @@ from torch import nn
 
 from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_members
+from outgrow.core.errors import InputError
 from outgrow.core.synonyms import accept_synonyms, rename_keys
 from outgrow.core.validation import out_of_range_error, validate_choice
 from outgrow.engine.batches import BatchConfig, parse_fanouts
@@ -18,6 +19,8 @@ from outgrow.graph.sampling.edge_sampler import NEIGHBOR, SAMPLERS, Fanout
 from outgrow.inference.modes import AUTO, EVALUATION_MODES, EvaluationOptions
 from outgrow.training.given_objects import describe_choice, record_choice
 from outgrow.training.loop_options import read_optimizer, read_schedule, split_loop_options
+from outgrow.training.metric_request import parse_metrics
+from outgrow.training.monitor import MODES
 from outgrow.training.optimizers import LR, WEIGHT_DECAY, build_optimizer
 from outgrow.training.optimizers import Adam as Adam
 from outgrow.training.optimizers import AdamW as AdamW
@@ -82,6 +85,12 @@ class TrainConfig:
             ``fanout``.
         eval_batch_size: Nodes in a batch of a worker where evaluation is ``sampled``; None for ``batch_size``, or 1024.
         eval_every: Number of epochs between evaluations.
+        metrics: Names of metrics of nodes to compute beside the task's own, as ``"auroc,f1-macro"`` or a sequence;
+            see ``docs/metrics.md``. `og.train` takes objects of torchmetrics too.
+        monitor: The metric whose value on validation nodes chooses the best epoch and decides about patience: one of
+            ``metrics``, the task's own, or ``"loss"``; None for the task's own (accuracy, micro-F1; of links MRR).
+        monitor_mode: Whether a higher (``"max"``) or a lower value (``"min"``) is better; None for what the metric
+            says.
         checkpoint_every: Number of epochs between checkpoints, if a run has a directory; training always ends
             with one.
         checkpoint_steps: Number of steps between checkpoints within an epoch; None for none.
@@ -119,6 +128,9 @@ class TrainConfig:
     eval_fanout: tuple[Fanout, ...] | None = None
     eval_batch_size: int | None = None
     eval_every: int = 1
+    metrics: tuple[str, ...] = ()
+    monitor: str | None = None
+    monitor_mode: str | None = None
     checkpoint_every: int = 10
     checkpoint_steps: int | None = None
     precision: str = "full"
@@ -127,6 +139,17 @@ class TrainConfig:
         # The dataclass is frozen.
         for name in ("fanout", "eval_fanout"):
             object.__setattr__(self, name, parse_fanouts(getattr(self, name)))
+        metrics = parse_metrics(self.metrics)
+        if metrics.objects:
+            raise InputError(
+                "the options of training hold names of metrics alone",
+                needed="names such as 'auroc,f1-macro'",
+                got=f"objects named {', '.join(metrics.names)}",
+                repair="give objects to og.train(metrics={...}) itself",
+            )
+        object.__setattr__(self, "metrics", metrics.names)
+        if self.monitor_mode is not None:
+            validate_choice("monitor_mode", self.monitor_mode, MODES)
         for name in ("eval", "val", "test"):
             if getattr(self, name) is not None:
                 validate_choice(name, getattr(self, name), dict.fromkeys(EVALUATION_MODES))

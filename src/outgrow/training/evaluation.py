@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from outgrow.engine.link_ranking import LinkRanker
+from outgrow.engine.link_ranking import HITS, LinkRanker
 from outgrow.engine.objective import row_range
-from outgrow.nn.tasks import NodeTask
-from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.base import Problem
+from outgrow.training.metric_request import LOSS
+from outgrow.training.metrics import MetricAccumulator, NodeMetric
+from outgrow.training.monitor import Monitor, choose_link_monitor, choose_node_monitor
+
+LINK_METRICS = ("mrr", *(f"hits@{k}" for k in HITS))
+"""Ranking metrics of links."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,14 +26,16 @@ class Metrics:
     """Metrics of a model.
 
     Attributes:
-        score: Main metric, in [0, 1], by which models are compared; NaN if there was nothing to score.
+        score: Monitored metric, by which models are compared; NaN if there was nothing to score.
         loss: Loss, which breaks ties between equal scores (lower is better); NaN if not computed.
         figures: All metrics by name.
+        notes: What metrics have warned of, on rank 0.
     """
 
     score: float
     loss: float = math.nan
     figures: Mapping[str, float] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 class Evaluator(Protocol):
@@ -47,7 +53,11 @@ class Evaluation(Protocol):
 
     @property
     def metric(self) -> str:
-        """Name of the main metric."""
+        """Name of the task's own metric."""
+
+    @property
+    def monitor(self) -> Monitor:
+        """The metric that is monitored."""
 
     @property
     def scored_nodes(self) -> tuple[Tensor, Tensor]:
@@ -71,9 +81,19 @@ class NodeEvaluation:
         problem: Problem of node classification.
         val: Ids of all validation nodes, ascending.
         test: Ids of all test nodes, ascending.
+        metrics: Metrics beside the task's own.
+        monitor: The metric that is monitored; None for the task's own.
     """
 
-    def __init__(self, problem: Problem, val: Tensor, test: Tensor) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        val: Tensor,
+        test: Tensor,
+        *,
+        metrics: Sequence[NodeMetric] = (),
+        monitor: Monitor | None = None,
+    ) -> None:
         shard = problem.shard
         targets = problem.node_targets
         self.comm = shard.comm
@@ -83,7 +103,9 @@ class NodeEvaluation:
         self.val = shard.local_index(val)
         self.test = shard.local_index(test)
         # Of all workers: a worker without validation nodes must still take part in the reductions.
-        self.num_val = len(val)
+        self.num_val, self.num_test = len(val), len(test)
+        self.metrics = metrics
+        self.monitor = monitor or choose_node_monitor(None, None, self.task)
 
     @property
     def metric(self) -> str:
@@ -105,21 +127,25 @@ class NodeEvaluation:
         return self._make_evaluator(self.val, self.num_val)
 
     def final_evaluators(self) -> tuple[Evaluator, Evaluator]:
-        """Return evaluators of the validation and test nodes, without loss."""
-        return self._make_evaluator(self.val, None), self._make_evaluator(self.test, None)
+        """Return evaluators of the validation and test nodes, without loss unless that is monitored."""
+        totals = (self.num_val, self.num_test) if self.monitor.name == LOSS else (None, None)
+        return self._make_evaluator(self.val, totals[0]), self._make_evaluator(self.test, totals[1])
 
     def _make_evaluator(self, rows: Tensor, total: int | None) -> _NodeEvaluator:
-        return _NodeEvaluator(self.comm, self.task, self.labels, self.owned_nodes[rows], rows, total)
+        metrics = MetricAccumulator(comm=self.comm, task=self.task, metrics=self.metrics)
+        return _NodeEvaluator(metrics, self.monitor.name, self.labels, self.owned_nodes[rows], rows, total)
 
 
 class _NodeEvaluator:
     """Scores ascending own nodes; with their loss if ``total``, their number over all workers, is given."""
 
     def __init__(
-        self, comm: Comm, task: NodeTask, labels: Tensor, nodes: Tensor, rows: Tensor, total: int | None
+        self, metrics: MetricAccumulator, monitor: str, labels: Tensor, nodes: Tensor, rows: Tensor, total: int | None
     ) -> None:
-        self.comm = comm
-        self.task = task
+        self.comm = metrics.comm
+        self.task = metrics.task
+        self.metrics = metrics
+        self.monitor = monitor
         self.labels = labels
         self.nodes = nodes
         self.rows = rows
@@ -133,11 +159,13 @@ class _NodeEvaluator:
             wanted = self.nodes[near]
             places = torch.searchsorted(nodes, wanted)
             found = nodes[places] == wanted
+            wanted = wanted[found]
             logits = out[places[found]]
             labels = self.labels[self.rows[near][found]]
         else:
-            logits, labels = out, self.labels[:0]
+            wanted, logits, labels = nodes, out, self.labels[:0]
         self.counts.append(self.task.metric_counts(logits, labels))
+        self.metrics.update(wanted, logits, labels)
         if self.total is not None:
             # In float64, so that the sum hardly depends on how nodes were cut into chunks.
             self.losses.append(self.task.loss(logits, labels, self.total).double())
@@ -145,7 +173,11 @@ class _NodeEvaluator:
     def compute(self) -> Metrics:
         score = self.task.metric_from_counts(self.comm.all_reduce(torch.stack(self.counts).sum(0)))
         loss = math.nan if self.total is None else self.comm.all_reduce(torch.stack(self.losses).sum()).item()
-        return Metrics(score=score, loss=loss, figures={self.task.metric: score})
+        figures = {self.task.metric: score, **self.metrics.compute()}
+        if self.monitor == LOSS:
+            # Without nodes there is no loss; their sum would be the best one.
+            figures[LOSS] = loss if self.total else math.nan
+        return Metrics(score=figures[self.monitor], loss=loss, figures=figures, notes=self.metrics.warnings)
 
 
 class LinkEvaluation:
@@ -154,12 +186,14 @@ class LinkEvaluation:
     Args:
         val: Validation links.
         test: Test links.
+        monitor: The metric that is monitored; None for the mean reciprocal rank.
     """
 
     metric = "mrr"
 
-    def __init__(self, val: LinkRanker, test: LinkRanker) -> None:
+    def __init__(self, val: LinkRanker, test: LinkRanker, monitor: Monitor | None = None) -> None:
         self.val, self.test = val, test
+        self.monitor = monitor or choose_link_monitor(None, None, LINK_METRICS)
 
     @property
     def scored_nodes(self) -> tuple[Tensor, Tensor]:
@@ -174,18 +208,19 @@ class LinkEvaluation:
 
     def validation_evaluator(self) -> Evaluator:
         """Return an evaluator of the validation links."""
-        return _LinkEvaluator(self.val)
+        return _LinkEvaluator(self.val, self.monitor.name)
 
     def final_evaluators(self) -> tuple[Evaluator, Evaluator]:
         """Return evaluators of the validation and test links."""
-        return _LinkEvaluator(self.val), _LinkEvaluator(self.test)
+        return _LinkEvaluator(self.val, self.monitor.name), _LinkEvaluator(self.test, self.monitor.name)
 
 
 class _LinkEvaluator:
     """Ranks links once the rows of all own nodes were added."""
 
-    def __init__(self, ranking: LinkRanker) -> None:
+    def __init__(self, ranking: LinkRanker, monitor: str) -> None:
         self.ranking = ranking
+        self.monitor = monitor
         self.parts: dict[int, Tensor] = {}
 
     def update(self, nodes: Tensor, out: Tensor) -> None:
@@ -195,4 +230,4 @@ class _LinkEvaluator:
         # Chunks may be added in any order of nodes.
         out = torch.cat([self.parts[first] for first in sorted(self.parts)])
         figures = self.ranking.rank_links(out).compute_metrics()
-        return Metrics(score=figures["mrr"], loss=0.0, figures=figures)
+        return Metrics(score=figures[self.monitor], loss=0.0, figures=figures)

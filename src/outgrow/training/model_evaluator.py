@@ -46,6 +46,7 @@ class ModelEvaluator:
         self._reporter = reporter
         self._chooser = InferenceChooser(problem, execution, options.batches, uses_minibatches=uses_minibatches)
         self._validation = NO_INFERENCE
+        self._notes: set[str] = set()
         if evaluation.has_validation:
             val_nodes, _ = evaluation.scored_nodes
             self._validation = self._chooser.choose(options.val, val_nodes)
@@ -60,7 +61,7 @@ class ModelEvaluator:
         """Return the metrics of the current model on the validation set, with its loss."""
         evaluator = self._evaluation.validation_evaluator()
         self._run("evaluating", self._validation, [evaluator])
-        return evaluator.compute()
+        return self._show_notes(evaluator.compute())
 
     def score_result(self) -> tuple[Metrics, Metrics, Tensor | None]:
         """Return the metrics of the final model on both sets; on rank 0 also ``[V, C]`` if that is in memory."""
@@ -74,8 +75,8 @@ class ModelEvaluator:
             self._score("validation", options.val, val_nodes, [val])
             logits = self._score("test", options.test, test_nodes, [test])
         return (
-            _NOT_SCORED if options.val == NONE else val.compute(),
-            _NOT_SCORED if options.test == NONE else test.compute(),
+            _NOT_SCORED if options.val == NONE else self._show_notes(val.compute()),
+            _NOT_SCORED if options.test == NONE else self._show_notes(test.compute()),
             logits,
         )
 
@@ -105,6 +106,14 @@ class ModelEvaluator:
                 if chosen.in_memory:
                     kept.append(out)
         return kept
+
+    def _show_notes(self, metrics: Metrics) -> Metrics:
+        """Show what metrics have warned of, each text once."""
+        for note in metrics.notes:
+            if note not in self._notes:
+                self._notes.add(note)
+                self._reporter.show_note(f"metric {note}")
+        return metrics
 
     def _report_choice(self, name: str, chosen: ChosenInference) -> None:
         self._problem.run_facts[name] = chosen.mode

@@ -88,8 +88,10 @@ class Trainer:
         self.callbacks = CallbackCalls(problem, config)
         self.comm = problem.shard.comm
         self.ledger = problem.shard.comm.ledger
-        self.optimization = Optimization.from_config(config, problem.model, steps_of_problem(problem))
-        self.progress = TrainingProgress.at_start()
+        self.optimization = Optimization.from_config(
+            config, problem.model, steps_of_problem(problem), larger_is_better=evaluation.monitor.higher_is_better
+        )
+        self.progress = TrainingProgress.at_start(evaluation.monitor)
         batches = problem.batches
         sampling = f"fanout {batches.describe()}, weighted {batches.weighted}"
         # Not for the default: checkpoints of earlier versions do not name it.
@@ -129,6 +131,10 @@ class Trainer:
         self.progress.adopt_data(data or {})
         if self.progress.step == 0:
             self.optimization.discard_batches()
+        if self.progress.adopt_monitor(self.evaluation.monitor, default=self.evaluation.metric):
+            self.reporter.show_note(
+                f"{self.evaluation.monitor.name} is monitored now: earlier scores and the best epoch are forgotten"
+            )
         checkpoint.validate_step_signature(self.progress, path, self.step_signature, self.config.epochs)
 
     def run(self, strategy: Strategy) -> TrainResult:
@@ -234,7 +240,8 @@ class Trainer:
         evaluated = progress.finished_epochs % config.eval_every == 0 and evaluator.validates
         began = time.perf_counter()
         with timeline.span(EVALUATE):
-            progress.val_score.append(self._evaluate_model(evaluator) if evaluated else None)
+            metrics = self._evaluate_model(evaluator) if evaluated else None
+        progress.val_score.append(None if metrics is None else metrics.score)
         self.optimization.end_epoch(progress.val_score[-1])
         evaluation_seconds = time.perf_counter() - began if evaluated else 0.0
         return EpochReport(
@@ -246,23 +253,25 @@ class Trainer:
             best_epoch=progress.best_epoch,
             phases=phases,
             evaluation_seconds=evaluation_seconds,
+            scores={} if metrics is None else metrics.figures,
             lr=lr,
             control=self.callbacks.control,
         )
 
-    def _evaluate_model(self, evaluator: ModelEvaluator) -> float:
-        """Return the validation score; keep the model if it is the best so far (ties: lower loss)."""
+    def _evaluate_model(self, evaluator: ModelEvaluator) -> Metrics:
+        """Return the metrics on the validation set; keep the model if it is the best so far (ties: lower loss)."""
         began = time.perf_counter()
         with self.optimization.averaged_weights():
             metrics = evaluator.validate()
             is_best = self._compare_with_best(metrics)
             epoch, seconds = self.progress.finished_epochs, time.perf_counter() - began
             self.callbacks.tell_evaluation(epoch, metrics, seconds, is_best=is_best)
-        return metrics.score
+        return metrics
 
     def _compare_with_best(self, metrics: Metrics) -> bool:
         progress = self.progress
-        if (metrics.score, -metrics.loss) > (progress.best_score, -progress.best_loss):
+        is_tie = metrics.score == progress.best_score and metrics.loss < progress.best_loss
+        if is_tie or self.evaluation.monitor.is_better(metrics.score, progress.best_score):
             progress.best_epoch = progress.finished_epochs
             progress.best_score = metrics.score
             progress.best_loss = metrics.loss

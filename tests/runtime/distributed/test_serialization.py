@@ -12,6 +12,7 @@ TENSORS = {
     "columns": torch.arange(12.0).view(4, 3).t(),
     "half": torch.arange(5).to(torch.bfloat16),
     "truths": torch.tensor([True, False]),
+    "a column": torch.arange(12.0).view(4, 3)[:, 1],
     "a number": torch.tensor(7, dtype=torch.int16),
     "nothing": torch.empty(3, 0, dtype=torch.int64),
 }

@@ -73,6 +73,14 @@ def train(
             show_default="neighbor",
         ),
     ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="More metrics of nodes, such as auroc,f1-macro (see docs/metrics.md). --set monitor=auroc chooses the "
+            "best epoch by it.",
+            show_default="accuracy, micro-F1 of several labels, MRR of links",
+        ),
+    ] = None,
     strategy: Annotated[
         str | None,
         typer.Option(
@@ -115,7 +123,8 @@ def train(
             "the loop (optimizer, any of torch by name, with its options, such as momentum; schedule: cosine, step, "
             "linear, plateau, ..., with its options, warmup and schedule_per; clip_grad_norm, accumulate, ema, "
             "weight_decay, patience, eval, val and test: auto, exact, sampled, layerwise or none; "
-            "eval_fanout, eval_batch_size, eval_every, checkpoint_every, checkpoint_steps, weighted, "
+            "eval_fanout, eval_batch_size, eval_every, monitor, monitor_mode, "
+            "checkpoint_every, checkpoint_steps, weighted, "
             "precision, full or bfloat16; of links: decoder, dot or distmult, negatives, val_links, test_links, "
             "split_seed) or of the strategy (full: partition, overlap; offload: host_memory, chunks, scratch_dir, "
             "sharing, reuse, reorganise, overlap, cache; tensor: chunks, cache_first_aggregate, attention, on_disk, "
@@ -176,6 +185,7 @@ def train(
         "seed": seed,
     }
     given |= {"batch_size": batch_size, "fanout": fanout, "sampler": sampler, "memory": memory}
+    given["metrics"] = metric
     if task is not None:
         validate_choice("task", task, dict.fromkeys(("nodes", "links")))
     # A decoder is what makes a model one of links; `--set decoder=...` overrides the automatic one.
@@ -294,9 +304,12 @@ def _print_result(run: Run, seconds: float) -> None:
     metric = summary["metric"].replace("_", " ")
     best = f" (epoch {summary['best_epoch']})" if summary["best_epoch"] else ""
     log_message(
-        f"test {metric} {run.test_accuracy:.4f}, validation {run.val_accuracy:.4f}{best}; {summary['epochs']} epochs "
+        f"test {metric} {run.test_score:.4f}, validation {run.val_score:.4f}{best}; {summary['epochs']} epochs "
         f"in {seconds:.1f} s; peak memory {summary['peak_bytes']['device'] / 2**20:,.0f} MiB"
     )
+    others = [name for name in summary["scores"]["test"] if name != summary["metric"]]
+    if others:
+        log_message("test " + ", ".join(f"{name.replace('_', ' ')} {run.scores['test'][name]:.4f}" for name in others))
     print_ledger(summary["ledger"])
     log_message(f"run directory: {run.directory}")
 

@@ -21,6 +21,7 @@ def epoch_points(report: EpochReport) -> dict[str, float]:
         "time/epoch_seconds": report.seconds,
         "time/evaluation_seconds": report.evaluation_seconds,
         "time/edges_per_second": report.edges_per_second,
+        **{f"val/{name}": value for name, value in report.scores.items()},
         **{f"phase/{name}": seconds for name, seconds in report.phases.items()},
     }
     return _finite(points)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 
 from outgrow.app.compatibility import validate_fanout, validate_problem, validate_strategy
+from outgrow.app.metric_checks import estimate_metric_bytes
 from outgrow.app.model_registry import MODELS, build_model, model_options
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
@@ -168,6 +169,7 @@ def _make_query(
         batches=config.batch_config,
         seed=config.seed,
         evaluation=(config.evaluation.val, config.evaluation.test),
+        metric_bytes=estimate_metric_bytes(graph, model, config),
     )
     limit = None if site.limit is None else parse_bytes(site.limit)
     # Bound here, since the planner (a lower layer) knows neither graphs nor models.

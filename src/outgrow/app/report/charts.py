@@ -97,8 +97,7 @@ def score_curves(runs: Sequence[RunData]) -> Chart | None:
         if scored:
             epochs = [line["epoch"] for line in scored]
             scores = [line["val_score"] for line in scored]
-            mode = "lines+markers" if len(scored) < 30 else "lines"
-            lines.append(go.Scatter(x=epochs, y=scores, name=run.name, mode=mode, line={"color": series_colour(index)}))
+            lines.append(_score_line(run, index, epochs, scores))
     if not lines:
         return None
     metrics = sorted({str(run.summary.get("metric", "score")).replace("_", " ") for run in runs})
@@ -106,6 +105,32 @@ def score_curves(runs: Sequence[RunData]) -> Chart | None:
     return Chart(
         "score", "Validation", text, make_figure(lines, "epoch", " or ".join(metrics), showlegend=len(runs) > 1)
     )
+
+
+def metric_curves(runs: Sequence[RunData]) -> list[Chart]:
+    """Chart every metric that is not monitored, on the validation nodes of evaluated epochs."""
+    monitored = {run.summary.get("metric") for run in runs}
+    # Runs of earlier versions have recorded none.
+    known = dict.fromkeys(name for run in runs for line in run.epochs for name in line.get("scores", {}))
+    charts = []
+    for number, name in enumerate(each for each in known if monitored != {each}):
+        lines = []
+        for index, run in enumerate(runs):
+            scored = [line for line in run.epochs if line.get("scores", {}).get(name) is not None]
+            if scored:
+                epochs, scores = [line["epoch"] for line in scored], [line["scores"][name] for line in scored]
+                lines.append(_score_line(run, index, epochs, scores))
+        if lines:
+            label = name.replace("_", " ")
+            figure = make_figure(lines, "epoch", label, showlegend=len(runs) > 1)
+            text = f"{label} on the validation nodes after epochs that were evaluated."
+            charts.append(Chart(f"metric-{number}", f"Validation: {label}", text, figure))
+    return charts
+
+
+def _score_line(run: RunData, index: int, epochs: Sequence[int], scores: Sequence[float]) -> Any:
+    mode = "lines+markers" if len(epochs) < 30 else "lines"
+    return go.Scatter(x=epochs, y=scores, name=run.name, mode=mode, line={"color": series_colour(index)})
 
 
 def where_time_went(run: RunData, key: str) -> Chart | None:

@@ -15,6 +15,7 @@ from outgrow.app.report.charts import (
     load_per_worker,
     loss_curves,
     memory_over_time,
+    metric_curves,
     score_curves,
     where_time_went,
 )
@@ -57,7 +58,8 @@ def _render_sections(
     """Yield the sections of the page, from top to bottom; add their charts to ``charts``."""
     if len(runs) == 1:
         yield _render_tiles(runs[0])
-    yield _render_section("Curves", _render_charts(_drop_missing(loss_curves(runs), score_curves(runs)), charts))
+    curves = [*_drop_missing(loss_curves(runs), score_curves(runs)), *metric_curves(runs)]
+    yield _render_section("Curves", _render_charts(curves, charts))
     for number, run in enumerate(runs):
         # Keys contain the number of the run: identifiers must be unique on the page.
         run_charts = _drop_missing(
@@ -82,7 +84,8 @@ def _render_tiles(run: RunData) -> str:
     summary = run.summary
     limit = "" if run.limit_bytes is None else f"of {format_memory(run.limit_bytes)}"
     workers = "1 worker" if summary["workers"] == 1 else f"{summary['workers']} workers"
-    test = summary.get("test_accuracy")
+    # Runs of earlier versions have recorded the accuracy alone.
+    test = summary.get("test_score", summary.get("test_accuracy"))
     tiles = (
         ("test score", "none" if test is None else f"{test:.4f}", summary.get("metric", "").replace("_", " ")),
         ("strategy", run.strategy, workers),

@@ -47,6 +47,7 @@ def render_runs_table(runs: Sequence[RunData]) -> str:
         _render_cell(number, "epoch_seconds", run.epoch_seconds, format_seconds(run.epoch_seconds))
         for number, run in enumerate(runs)
     )
+    body += "".join(_render_scores(runs))
     body += f'<tr><th scope="row">median seconds of an epoch</th>{seconds}</tr>'
     for link in runs[0].summary["ledger"]:
         counts = [run.link_bytes.get(link, 0) for run in runs]
@@ -72,6 +73,21 @@ def _render_row(row: _SummaryRow, runs: Sequence[RunData]) -> str:
         missing = value is None and row.path[0] not in ("test_accuracy", "val_accuracy")
         cells += _render_cell(number, ".".join(row.path), value, "" if missing else row.format_value(value))
     return f'<tr><th scope="row">{escape(row.label)}</th>{cells}</tr>'
+
+
+def _render_scores(runs: Sequence[RunData]) -> Iterator[str]:
+    """Yield a row for each metric and split, if a run has more than one metric."""
+    # Runs of earlier versions have recorded none.
+    scores = [run.summary.get("scores", {}) for run in runs]
+    for split, title in (("test", "test"), ("val", "validation")):
+        names = dict.fromkeys(name for each in scores for name in each.get(split, {}))
+        for name in names if len(names) > 1 else ():
+            values = [each.get(split, {}).get(name) for each in scores]
+            cells = "".join(
+                _render_cell(number, f"scores.{split}.{name}", value, "none" if value is None else f"{value:.4f}")
+                for number, value in enumerate(values)
+            )
+            yield f'<tr><th scope="row">{escape(title)} {escape(name.replace("_", " "))}</th>{cells}</tr>'
 
 
 def _render_cell(number: int, key: str, value: object, text: str) -> str:

@@ -16,7 +16,7 @@ from outgrow.app.messages import log_message, log_warning
 from outgrow.app.runs.lock import NAME, RunLock
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write, os_errors_as_input_errors
-from outgrow.core.validation import require_local_path
+from outgrow.core.validation import finite_or_none, require_local_path
 from outgrow.training import checkpoint
 from outgrow.training.callbacks import Callback, EpochReport
 
@@ -237,6 +237,7 @@ class RunDirectory(Callback):
             "epoch": report.epoch,
             "loss": report.loss,
             "val_score": report.val_score,
+            "scores": {name: finite_or_none(value) for name, value in report.scores.items()},
             "lr": report.lr,
             "seconds": report.seconds,
             "edges_per_second": report.edges_per_second,

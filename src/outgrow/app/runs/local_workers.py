@@ -25,6 +25,8 @@ from outgrow.training.config import TrainConfig
 from outgrow.training.progress_events import ProgressEvent
 
 if TYPE_CHECKING:
+    from torchmetrics import Metric
+
     from outgrow.runtime.distributed.worker import WorkerContext
 
 
@@ -53,6 +55,7 @@ class TrainingJob:
         data: Fingerprint of the graph's contents.
         grace_seconds: How long training may go on after a signal that asks to end it.
         callbacks: Callbacks of the user.
+        metrics: Metrics that were given as objects, by name.
     """
 
     store: Path | None
@@ -66,6 +69,7 @@ class TrainingJob:
     data: Mapping[str, str] = field(default_factory=dict)
     grace_seconds: float = GRACE_SECONDS
     callbacks: tuple[Callback, ...] = ()
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
 
     def __call__(self, context: WorkerContext) -> WorkerResult | None:
         """Train as one worker; return the result on worker 0, None on the others."""
@@ -86,6 +90,7 @@ class TrainingJob:
             warn=context.send_message,
             data=self.data,
             grace_seconds=self.grace_seconds,
+            metrics=self.metrics,
         )
         # Worker 0 decides for all. The attempt is the same everywhere, so either all workers take part in
         # the broadcast or none does.
@@ -170,6 +175,7 @@ def _run_in_workers(session: Session, workers: Workers, resume: bool, log: Calla
         data=session.data,
         grace_seconds=session.grace_seconds,
         callbacks=session.user_callbacks,
+        metrics=session.metrics,
     )
     # Signals reach only this process. It asks the workers to stop after an epoch, so that they write a
     # checkpoint and a summary.

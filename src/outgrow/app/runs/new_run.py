@@ -17,6 +17,7 @@ from outgrow.app.compatibility import (
     warn_of_unread_weights,
 )
 from outgrow.app.link_task import validate_link_graph
+from outgrow.app.metric_checks import validate_metric_names, validate_metrics
 from outgrow.app.model_registry import AUTO, MODELS, choose_decoder, model_options
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
 from outgrow.app.runs.config import absolute_source, build_seeded_model, training_record
@@ -121,6 +122,7 @@ def plan_new_run(
     recipe = find_recipe(graph, name, links="decoder" in options)
     config = make_train_config(recipe, options, model_options(name))
     batches = not config.batch_config.is_full_graph
+    validate_metric_names(config.metrics)
     # All that can be refused by name is checked before the graph is loaded, which may take minutes.
     kind = find_strategy_class(strategy, batches=batches, memory="memory" in options)
     options = use_new_option_names(kind, options)
@@ -145,6 +147,7 @@ def plan_new_run(
     validate_workers(loaded, workers)
     validate_fanout(loaded, built, config)
     check_optimization(config, built, len(loaded.split.train))
+    validate_metrics(loaded, built, config)
     chosen, reason = select_from_cli(strategy, strategy_part, loaded, built, config, workers)
     validate_strategy(loaded, built, chosen, config)
     path = out or _unused_folder(f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}")

@@ -44,7 +44,8 @@ class ProgressDisplay(Callback, ABC):
 def make_progress_display(graph: Graph, model: Model, config: TrainConfig, *, show: bool) -> ProgressDisplay:
     """Return the display that suits standard error, or a silent one unless ``show``."""
     # A bar redraws its line with control characters, which would fill a log file.
-    metric = "val MRR" if model.decoder is not None else "val F1" if graph.multi_label else "val acc"
+    own = "MRR" if model.decoder is not None else "F1" if graph.multi_label else "acc"
+    metric = f"val {config.monitor or own}"
     if not show:
         return SilentDisplay()
     # Lines are messages, which `--quiet` hides and a log file has.

@@ -25,8 +25,9 @@ class Run:
             memory: use `og.predict` or ``outgrow predict``.
         summary: Content of ``summary.json``: strategy and its options, workers, device, seed, epochs,
             ``loss`` and ``epoch_seconds`` (one per epoch), ``val_accuracy``, ``test_accuracy``,
-            ``peak_bytes``, ``ledger``, ``counters`` (both of the last session, if resumed), ``exact``, and
-            the graph, the task and the options of the loop.
+            ``metric`` (the monitored one), ``val_score``, ``test_score``, ``scores``, ``peak_bytes``, ``ledger``,
+            ``counters`` (both of the last session, if resumed), ``exact``, and the graph, the task and the options
+            of the loop.
         directory: Run directory; None if no files were kept.
         interrupted_by: Number of the signal that ended training before its last epoch; None if none did.
     """
@@ -58,6 +59,24 @@ class Run:
         return _nan_if_none(self.summary["test_accuracy"])
 
     @property
+    def val_score(self) -> float:
+        """The monitored metric, ``summary["metric"]``, on validation nodes or links; NaN if there are none."""
+        return _nan_if_none(self.summary["val_score"])
+
+    @property
+    def test_score(self) -> float:
+        """The monitored metric, ``summary["metric"]``, on test nodes or links; NaN if there are none."""
+        return _nan_if_none(self.summary["test_score"])
+
+    @property
+    def scores(self) -> dict[str, dict[str, float]]:
+        """All metrics by name, on ``"val"`` and on ``"test"`` nodes or links; NaN where there are none."""
+        return {
+            split: {name: _nan_if_none(value) for name, value in scores.items()}
+            for split, scores in self.summary["scores"].items()
+        }
+
+    @property
     def ledger(self) -> dict[str, dict[str, int]]:
         """Bytes that crossed each link, by kind: ``{link: {kind: bytes}}``."""
         return dict(self.summary["ledger"])
@@ -86,7 +105,7 @@ class Run:
     def __repr__(self) -> str:
         return (
             f"Run({self.summary['strategy']}, {self.summary['epochs']} epochs, "
-            f"val {self.val_accuracy:.4f}, test {self.test_accuracy:.4f})"
+            f"val {self.val_score:.4f}, test {self.test_score:.4f})"
         )
 
 

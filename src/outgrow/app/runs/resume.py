@@ -10,6 +10,7 @@ from typing import Any
 
 from outgrow.app.auto_strategy import select_from_cli
 from outgrow.app.compatibility import validate_fanout
+from outgrow.app.metric_checks import require_recorded_metrics, validate_metrics
 from outgrow.app.model_registry import AUTO, model_options, reads_relations
 from outgrow.app.runs.config import (
     absolute_source,
@@ -35,7 +36,8 @@ from outgrow.training.loop_options import open_option_names
 from outgrow.training.optimization import Optimization, steps_per_epoch
 
 _EVALUATION = {"eval", "val", "test", "eval_fanout", "eval_batch_size"}
-_MAY_CHANGE = {"epochs", "lr", "patience", "checkpoint_every", "checkpoint_steps", *_EVALUATION}
+_METRICS = {"metrics", "monitor", "monitor_mode"}
+_MAY_CHANGE = {"epochs", "lr", "patience", "checkpoint_every", "checkpoint_steps", *_EVALUATION, *_METRICS}
 
 
 def plan_resumed_run(
@@ -73,6 +75,8 @@ def plan_resumed_run(
     model = build_seeded_model(name, loaded, settings, config.seed)
     model.schema = describe_schema(loaded)
     validate_fanout(loaded, model, config)
+    require_recorded_metrics(record, given, out)
+    validate_metrics(loaded, model, config)
     chosen, reason = select_from_cli(choice, strategy_options, loaded, model, config, workers)
     # A run that is still at work here would replace the checkpoint while it is read.
     with directory.locked_unless_refused():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,6 +16,7 @@ from outgrow.app.compatibility import validate_problem
 from outgrow.app.link_task import make_link_evaluation, make_link_problem, make_link_split, remove_held_out_links
 from outgrow.app.loggers.tensorboard import TensorBoard
 from outgrow.app.messages import log_warning
+from outgrow.app.metric_checks import choose_metrics
 from outgrow.app.model_probe import probe_model
 from outgrow.app.runs.directory import HintsWriter, RunDirectory
 from outgrow.app.runs.memory_monitor import MemoryMonitor, make_worker_record
@@ -24,6 +25,7 @@ from outgrow.app.runs.signals import GRACE_SECONDS, catch_interruption
 from outgrow.app.runs.trace import chrome_trace
 from outgrow.core.errors import TrainingError
 from outgrow.core.ledger import merge_ledgers
+from outgrow.core.validation import finite_or_none
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.shard import FullGraphShard, GraphShard
 from outgrow.graph.graph import Graph
@@ -37,9 +39,13 @@ from outgrow.runtime.system.process_memory import LARGE_BYTES, return_freed_memo
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.callbacks import Callback
 from outgrow.training.config import TrainConfig
-from outgrow.training.evaluation import Evaluation, Metrics, NodeEvaluation
+from outgrow.training.evaluation import LINK_METRICS, Evaluation, Metrics, NodeEvaluation
+from outgrow.training.monitor import choose_link_monitor
 from outgrow.training.progress_events import ProgressCallback, ProgressReporter
 from outgrow.training.trainer import Trainer, TrainResult
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
 
 
 def make_problem(
@@ -92,6 +98,7 @@ class Session:
         warn: Called with a message before memory is full, on every worker, and for unusable checkpoints.
         data: Fingerprint of the graph's contents, which checkpoints record; empty if there are none.
         grace_seconds: How long training may go on after a signal that asks to end it.
+        metrics: Metrics that were given as objects, by name; ``config`` names these and the others.
     """
 
     graph: Graph
@@ -108,6 +115,7 @@ class Session:
     warn: Callable[[str], None] = log_warning
     data: Mapping[str, str] = field(default_factory=dict)
     grace_seconds: float = GRACE_SECONDS
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
 
     def run(self, *, resume: bool) -> Run:
         """Train, from the last checkpoint if ``resume``, and write the files of the run."""
@@ -200,13 +208,16 @@ class Session:
                 checkpoint_steps=self.config.checkpoint_steps,
                 memory_limit=self.strategy.memory_limit if self.strategy.uses_minibatches else None,
             )
-            return problem, NodeEvaluation(problem, graph.split.val, graph.split.test)
+            metrics, monitor = choose_metrics(graph, model, problem.node_targets.task, self.config, self.metrics)
+            evaluation = NodeEvaluation(problem, graph.split.val, graph.split.test, metrics=metrics, monitor=monitor)
+            return problem, evaluation
         split = make_link_split(graph, self.config)
         # Held-out links are no edges of the training graph: message passing must not see the answers.
         share = self.strategy.shard_graph(remove_held_out_links(graph, split), comm, model)
         problem = make_link_problem(graph, model, self.config, share)
         problem = replace(problem, find_feature_file=partial(find_feature_file, graph))
-        return problem, make_link_evaluation(graph, model, split, share)
+        monitor = choose_link_monitor(self.config.monitor, self.config.monitor_mode, LINK_METRICS)
+        return problem, make_link_evaluation(graph, model, split, share, monitor)
 
     def _train_model(self, trainer: Trainer) -> TrainResult:
         """Train the model.
@@ -259,8 +270,10 @@ class Session:
             "seed": self.config.seed,
             "epochs": progress.finished_epochs,
             "loss": progress.loss,
-            "val_accuracy": _finite_or_none(outcome.val.score),
-            "test_accuracy": _finite_or_none(outcome.test.score),
+            "val_score": finite_or_none(outcome.val.score),
+            "test_score": finite_or_none(outcome.test.score),
+            "val_accuracy": finite_or_none(outcome.val.figures.get(trainer.evaluation.metric, math.nan)),
+            "test_accuracy": finite_or_none(outcome.test.figures.get(trainer.evaluation.metric, math.nan)),
             "epoch_seconds": progress.epoch_seconds,
             # The pair of zeros is for a single worker: `max` needs two arguments.
             "peak_bytes": dict(
@@ -275,7 +288,8 @@ class Session:
             "seconds": dict(seconds),
             "graph": self.graph.name,
             "task": "nodes" if self.model.decoder is None else "links",
-            "metric": trainer.evaluation.metric,
+            "metric": trainer.evaluation.monitor.name,
+            "metric_mode": trainer.evaluation.monitor.mode,
             "scores": {name: _finite_metrics(marks) for name, marks in (("val", outcome.val), ("test", outcome.test))},
             "best_epoch": progress.best_epoch,
             "stopped": outcome.stop_reason,
@@ -285,9 +299,4 @@ class Session:
 
 
 def _finite_metrics(marks: Metrics) -> dict[str, float | None]:
-    return {name: _finite_or_none(value) for name, value in marks.figures.items()}
-
-
-def _finite_or_none(value: float) -> float | None:
-    # JSON has no NaN, and many parsers refuse the one that Python would write.
-    return value if math.isfinite(value) else None
+    return {name: finite_or_none(value) for name, value in marks.figures.items()}

@@ -42,7 +42,8 @@ class _TensorPickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is not Tensor or value.device.type != "cpu" or value.layout is not torch.strided:
             return NotImplemented
-        flat = value.detach().reshape(-1)
+        # A column of a matrix has a stride, which `reshape` keeps.
+        flat = value.detach().reshape(-1).contiguous()
         # An empty tensor may have strides that `view` with another dtype refuses.
         numbers = flat.view(torch.uint8).numpy().tobytes() if len(flat) else b""
         return _rebuild_tensor, (numbers, value.dtype, tuple(value.shape), value.requires_grad)
