@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from outgrow.app.api import load as load
     from outgrow.app.api import plan as plan
     from outgrow.app.api import predict as predict
+    from outgrow.app.api import save_graph as save_graph
     from outgrow.app.api import train as train
     from outgrow.app.graph_sources import from_arrays as from_arrays
+    from outgrow.app.neighbor_loader import NeighborLoader as NeighborLoader
     from outgrow.app.plan.table import PlanReport as PlanReport
     from outgrow.app.runs.result import Run as Run
     from outgrow.app.runs.workers import Workers as Workers
@@ -60,8 +62,10 @@ _HOME = {
     "load": "outgrow.app.api",
     "plan": "outgrow.app.api",
     "predict": "outgrow.app.api",
+    "save_graph": "outgrow.app.api",
     "train": "outgrow.app.api",
     "Workers": "outgrow.app.runs.local_workers",
+    "NeighborLoader": "outgrow.app.neighbor_loader",
     "PlanReport": "outgrow.app.plan.table",
     "Run": "outgrow.app.runs.result",
     "DataWarning": "outgrow.core.user_warnings",
@@ -91,6 +95,7 @@ __all__ = [
     "InputError",
     "Migrate",
     "ModelWarning",
+    "NeighborLoader",
     "NodeType",
     "Offload",
     "Orchestrate",
@@ -114,6 +119,7 @@ __all__ = [
     "nn",
     "plan",
     "predict",
+    "save_graph",
     "strategies",
     "train",
 ]
