@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from outgrow.app.auto_strategy import select_from_cli
-from outgrow.app.compatibility import validate_fanout
-from outgrow.app.model_registry import AUTO, model_options, reads_relations
+from outgrow.app.compatibility import validate_fanout, validate_problem
+from outgrow.app.model_registry import AUTO
 from outgrow.app.runs.config import (
+    RecordedModel,
     absolute_source,
-    build_seeded_model,
     load_recorded_graph,
     read_model_record,
     training_record,
@@ -61,14 +61,13 @@ def plan_resumed_run(
     """
     directory = RunDirectory.open(out)
     record = directory.config
-    name, settings = read_model_record(record, out)
-    config, (choice, strategy_options) = _merge_options(record, name, settings, _to_record(given), out)
+    recorded = read_model_record(record, out)
+    config, (choice, strategy_options) = _merge_options(record, recorded, _to_record(given), out)
     workers = replace(workers, number=record.get("workers", 1)) if keep_num_workers else workers
-    loaded = align_with_record(
-        load_recorded_graph(record, data_dir), record, reads_relations=reads_relations(name, settings)
-    )
+    loaded = align_with_record(load_recorded_graph(record, data_dir), record, reads_relations=recorded.reads_relations)
     validate_workers(loaded, workers)
-    model = build_seeded_model(name, loaded, settings, config.seed)
+    model = recorded.build(loaded, config.seed)
+    validate_problem(loaded, model)
     model.schema = describe_schema(loaded)
     validate_fanout(loaded, model, config)
     chosen, reason = select_from_cli(choice, strategy_options, loaded, model, config, workers)
@@ -86,8 +85,8 @@ def plan_resumed_run(
     return RunPlan(
         graph=loaded,
         model=model,
-        model_name=name,
-        model_options=settings,
+        model_name=recorded.name,
+        model_options=recorded.options,
         config=config,
         strategy=chosen,
         reason=reason,
@@ -97,7 +96,7 @@ def plan_resumed_run(
 
 
 def _merge_options(
-    record: Mapping[str, Any], name: str, settings: Mapping[str, object], given: Mapping[str, object], out: Path
+    record: Mapping[str, Any], recorded: RecordedModel, given: Mapping[str, object], out: Path
 ) -> tuple[TrainConfig, tuple[str, dict[str, object]]]:
     """Merge recorded and given options.
 
@@ -116,10 +115,11 @@ def _merge_options(
     known = dict.fromkeys(list_strategy_options(kind))
     # Another strategy may have an option of the same name that means something else.
     strategy_options = use_new_names(kind, record["strategy"]["options"]) if choice == before else {}
-    identity = {"graph": absolute_source(record["graph"]), "model": name, "strategy": before}
-    identity["task"] = "links" if "decoder" in settings else "nodes"
+    identity = {"graph": absolute_source(record["graph"]), "model": recorded.name, "strategy": before}
+    identity["task"] = "links" if recorded.predicts_links else "nodes"
     # Defaults come before the record: a run of an older version lacks the options added since.
-    started = {**dict.fromkeys(model_options(name)), **identity, **settings, **asdict(TrainConfig()), **record["train"]}
+    own = {**dict.fromkeys(recorded.known_options), **identity, **recorded.options}
+    started = {**own, **asdict(TrainConfig()), **record["train"]}
     for option, value in given.items():
         then = validate_choice("option", option, {**started, **known})
         # An option repeated with its old value changes nothing and is accepted.
@@ -131,8 +131,8 @@ def _merge_options(
                 repair=f"leave {option} out, or start a new run in another --out",
             )
     changed = {option: value for option, value in given.items() if option in _MAY_CHANGE}
-    own = {option: value for option, value in given.items() if option in known}
-    return config.with_options(**changed), (choice, {**strategy_options, **own})
+    changed_strategy = {option: value for option, value in given.items() if option in known}
+    return config.with_options(**changed), (choice, {**strategy_options, **changed_strategy})
 
 
 def _to_record(given: Mapping[str, object]) -> dict[str, object]:

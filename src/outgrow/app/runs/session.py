@@ -18,6 +18,8 @@ from outgrow.app.link_task import make_link_evaluation, make_link_problem, make_
 from outgrow.app.model_probe import probe_model
 from outgrow.app.runs.directory import HintsWriter, RunDirectory
 from outgrow.app.runs.memory_monitor import MemoryMonitor, make_worker_record
+from outgrow.app.runs.provenance import describe_provenance
+from outgrow.app.runs.python_model import describe_model
 from outgrow.app.runs.result import Run
 from outgrow.app.runs.signals import GRACE_SECONDS, catch_interruption
 from outgrow.app.runs.tensorboard import TensorBoardLogger
@@ -274,6 +276,9 @@ class Session:
             "stopped": outcome.stop_reason,
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "train": asdict(self.config),
+            "model": describe_model(self.model),
+            "data": dict(self.data),
+            **describe_provenance(),
         }
 
 
