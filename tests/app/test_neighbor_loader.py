@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from support import normal, random_topology, with_relations
 
 import outgrow as og
 from outgrow.core.errors import InputError
 from outgrow.engine.batches import BatchConfig
 from outgrow.graph.sampling.edge_sampler import SAMPLERS
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
+from support import normal, random_topology, with_relations
 
 NODES = 60
 SHARES = """

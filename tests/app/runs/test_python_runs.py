@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support import normal, random_topology
 from tests.app.conftest import Command
 
 import outgrow as og
@@ -20,6 +19,7 @@ from outgrow.core.errors import InputError
 from outgrow.graph.graph import NodeType
 from outgrow.graph.store.fingerprint import fingerprint_graph
 from outgrow.ops.sparse import SparseRows
+from support import normal, random_topology
 
 SCRIPT = """
 import sys, torch

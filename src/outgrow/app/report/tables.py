@@ -21,6 +21,10 @@ class _SummaryRow(NamedTuple):
     format_value: Callable[[Any], str]
 
 
+def _format_named(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
+
+
 _ROWS = (
     _SummaryRow("graph", ("graph",), str),
     _SummaryRow("data", ("data",), lambda parts: " ".join(f"{name} {value[:8]}" for name, value in parts.items())),
@@ -37,8 +41,8 @@ _ROWS = (
     _SummaryRow("ended by", ("stopped",), str),
     _SummaryRow("peak memory of a worker", ("peak_bytes", "device"), format_memory),
     _SummaryRow("gradient equal to the reference", ("exact",), lambda exact: "yes" if exact else "no"),
-    _SummaryRow("options", ("train",), lambda options: _format_named(options)),
-    _SummaryRow("versions", ("versions",), lambda versions: _format_named(versions)),
+    _SummaryRow("options", ("train",), _format_named),
+    _SummaryRow("versions", ("versions",), _format_named),
     _SummaryRow("commit of outgrow", ("commit", "outgrow"), shorten_commit),
     _SummaryRow("commit of the directory", ("commit", "directory"), shorten_commit),
     _SummaryRow("date", ("date",), str),
@@ -92,10 +96,6 @@ def _lookup_path(summary: Mapping[str, Any], path: Sequence[str]) -> Any:
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
-
-
-def _format_named(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
 
 
 def render_prediction_table(prediction: RunPrediction) -> str:

@@ -74,7 +74,7 @@ def _load_same_data_set(record: Mapping[str, Any], data_dir: Path | None) -> Gra
             f"the graph of the run, {name!r}, was in memory",
             needed="a store, or a data set by its name, so that another process can load the graph",
             got="no such data set" if found is None else "a data set of that name with other contents",
-            repair="write the graph with og.save_graph, and train on og.load of that store, or predict with --graph STORE",
+            repair="write it with og.save_graph, and train on og.load of that store; or predict with --graph STORE",
         )
     return found
 

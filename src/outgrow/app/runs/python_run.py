@@ -1,4 +1,4 @@
-"""Directories of runs of `og.train`, whose models are built in Python and not recorded."""
+"""Directories of runs of `og.train`, whose models are made in Python: see `python_model`."""
 
 from __future__ import annotations
 
