@@ -62,7 +62,7 @@ def _graphbolt_epochs(job: dict[str, Any], arrays: dict[str, Any]) -> Any:
     from dgl.nn import SAGEConv
 
     graph = gb.fused_csc_sampling_graph(arrays["indptr"], arrays["indices"].long())
-    features = gb.TorchBasedFeatureStore({("node", None, "x"): gb.TorchBasedFeature(arrays["features"])})
+    features = gb.BasicFeatureStore({("node", None, "x"): gb.TorchBasedFeature(arrays["features"])})
     items = gb.ItemSet((arrays["train"], arrays["labels"][arrays["train"]]), names=("seeds", "labels"))
     pipe = gb.ItemSampler(items, batch_size=job["batch_size"], shuffle=True)
     pipe = pipe.sample_neighbor(graph, [torch.LongTensor([fanout]) for fanout in _FANOUT])
