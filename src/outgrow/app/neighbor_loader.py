@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, get_type_hints
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
 from outgrow.core.errors import InputError
 from outgrow.core.synonyms import accept_synonyms
-from outgrow.core.validation import validate_choice, validate_positive
+from outgrow.core.validation import validate_choice, validate_positive, validate_types
 from outgrow.engine.batches import BatchConfig, parse_fanouts
 from outgrow.engine.features.assembly import RowSource, choose_row_source
 from outgrow.engine.features.store import LocalFeatureStore
@@ -74,6 +74,36 @@ class _Batch(NamedTuple):
     seeds: Tensor
 
 
+class _Options(TypedDict, total=False):
+    sampler: str
+    weighted: bool
+    shuffle: bool
+    seed: int
+    drop_last: bool
+    threads: int | None
+    prefetch: int
+    features: bool
+    model: Model | None
+    rank: int | None
+    world_size: int | None
+    persistent_workers: bool
+
+
+_DEFAULTS = _Options(
+    sampler=NEIGHBOR,
+    weighted=False,
+    shuffle=True,
+    seed=0,
+    drop_last=False,
+    threads=None,
+    prefetch=4,
+    features=True,
+    model=None,
+    rank=None,
+    world_size=None,
+)
+
+
 @accept_synonyms(num_neighbors="fanout", input_nodes="seeds", num_workers="threads", prefetch_factor="prefetch")
 @check_arguments(unchecked=("graph", "seeds", "fanout"))
 class NeighborLoader:
@@ -102,7 +132,8 @@ class NeighborLoader:
             among its edges. None for edges as the graph has them.
         rank: Number of this process; None for that of torchrun or ``torch.distributed``, or 0.
         world_size: Number of processes, of which each gets a share of every batch; None likewise, or 1.
-        persistent_workers: Accepted for code of PyG: there are no worker processes.
+        **options: Those above from ``sampler`` on; and ``persistent_workers``, accepted for code of PyG: there are no
+            worker processes.
 
     Raises:
         InputError: A seed is repeated or not a node of the graph, fan-outs do not fit the model, or an option has no
@@ -116,30 +147,26 @@ class NeighborLoader:
         batch_size: int = 1024,
         fanout: Any = None,
         *,
-        sampler: str = NEIGHBOR,
-        weighted: bool = False,
-        shuffle: bool = True,
-        seed: int = 0,
-        drop_last: bool = False,
-        threads: int | None = None,
-        prefetch: int = 4,
         output: str = "pyg",
-        features: bool = True,
-        model: Model | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        persistent_workers: bool = False,
+        **options: object,
     ) -> None:
+        validate_types(options, get_type_hints(_Options))
+        for name in options:
+            validate_choice("option of og.NeighborLoader", name, get_type_hints(_Options))
+        rest: Any = {**_DEFAULTS, **options}
+        threads, prefetch, seed, model = rest["threads"], rest["prefetch"], rest["seed"], rest["model"]
         validate_choice("output", output, dict.fromkeys(_OUTPUTS))
         validate_positive("NeighborLoader", batch_size=batch_size, prefetch=prefetch, threads=threads or None)
         self.graph = graph if isinstance(graph, Graph) else assemble_graph(reader_for_object(graph))
         self.seeds = _to_seeds(seeds, self.graph)
-        self.batches = BatchConfig(size=batch_size, fanout=parse_fanouts(fanout), weighted=weighted, sampler=sampler)
-        self.shuffle, self.seed, self.drop_last, self.output = shuffle, seed, drop_last, output
-        self.rank, self.world_size = _find_share(rank, world_size)
+        self.batches = BatchConfig(
+            size=batch_size, fanout=parse_fanouts(fanout), weighted=rest["weighted"], sampler=rest["sampler"]
+        )
+        self.shuffle, self.seed, self.drop_last, self.output = rest["shuffle"], seed, rest["drop_last"], output
+        self.rank, self.world_size = _find_share(rest["rank"], rest["world_size"])
         self._prefetch = PrefetchConfig.from_options(threads or None, prefetch)
         self._sampler = _make_sampler(self.graph, self.batches, seed, model, output)
-        self._store = self._open_feature_store() if features else None
+        self._store = self._open_feature_store() if rest["features"] else None
         # Here, and not first by several threads at once.
         self._data_class = _import_data_class() if output == "pyg" else None
         # Ids are looked up in ascending order: a table of all nodes would take memory of the whole graph.
