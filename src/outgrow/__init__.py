@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from outgrow.app.api import predict as predict
     from outgrow.app.api import train as train
     from outgrow.app.graph_sources import from_arrays as from_arrays
+    from outgrow.app.graph_sources import save_graph as save_graph
+    from outgrow.app.neighbor_loader import NeighborLoader as NeighborLoader
     from outgrow.app.plan.table import PlanReport as PlanReport
+    from outgrow.app.runs.load_run import load_run as load_run
     from outgrow.app.runs.result import Run as Run
     from outgrow.app.runs.workers import Workers as Workers
     from outgrow.core.errors import InputError as InputError
@@ -62,9 +65,12 @@ _HOME = {
     "load": "outgrow.app.api",
     "plan": "outgrow.app.api",
     "predict": "outgrow.app.api",
+    "save_graph": "outgrow.app.graph_sources",
     "train": "outgrow.app.api",
     "Workers": "outgrow.app.runs.local_workers",
+    "NeighborLoader": "outgrow.app.neighbor_loader",
     "PlanReport": "outgrow.app.plan.table",
+    "load_run": "outgrow.app.runs.load_run",
     "Run": "outgrow.app.runs.result",
     "DataWarning": "outgrow.core.user_warnings",
     "ModelWarning": "outgrow.core.user_warnings",
@@ -95,6 +101,7 @@ __all__ = [
     "InputError",
     "Migrate",
     "ModelWarning",
+    "NeighborLoader",
     "NodeType",
     "Offload",
     "Orchestrate",
@@ -115,10 +122,12 @@ __all__ = [
     "embed",
     "from_arrays",
     "load",
+    "load_run",
     "loggers",
     "nn",
     "plan",
     "predict",
+    "save_graph",
     "strategies",
     "train",
 ]

@@ -27,10 +27,12 @@ from outgrow.app.output_request import Nodes, make_output_request
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.plan.question import PlanSite, candidate_layouts, query_for_graph
 from outgrow.app.plan.table import PlanReport
+from outgrow.app.runs.config import record_source
 from outgrow.app.runs.data import align_with_model, graph_record
 from outgrow.app.runs.directory import RunDirectory, release_on_exit
 from outgrow.app.runs.local_workers import run_session
 from outgrow.app.runs.progress import make_progress_display
+from outgrow.app.runs.python_model import describe_python_model
 from outgrow.app.runs.python_run import create_run_directory, open_run_directory, resolve_resume
 from outgrow.app.runs.result import Run
 from outgrow.app.runs.session import Session
@@ -161,9 +163,8 @@ def train(
     def make_directory(again: bool) -> RunDirectory | None:
         config = {
             "outgrow": __version__,
-            "graph": graph.name,
-            # Built in Python: a run cannot rebuild it, so `outgrow train --resume` refuses this run.
-            "model": None,
+            **record_source(graph),
+            "model": describe_python_model(model, graph),
             "train": settings.as_record(),
             "metric_objects": list(request.objects),
             "strategy": {"name": chosen.name, "options": chosen.options()},
@@ -171,7 +172,7 @@ def train(
             **facts,
         }
         if out is None or not resumes:
-            return create_run_directory(out, config, resume=resumes, again=again)
+            return create_run_directory(out, config, model, resume=resumes, again=again)
         return open_run_directory(Path(out), config, allow_changed_data=allow_changed_data or again)
 
     if progress and is_torch_preloaded():

@@ -15,14 +15,14 @@ from scipy.sparse import csr_array, issparse
 from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 from outgrow.core.synonyms import accept_synonyms
-from outgrow.core.validation import validate_choice
+from outgrow.core.validation import validate_choice, validate_types
 from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.datasets import ResolvedSource, resolve_source
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.arrays import ArraySource
 from outgrow.graph.readers.detect import detect_reader
 from outgrow.graph.readers.source import GraphSource, NodeTableSource
-from outgrow.graph.store.reader import is_store
+from outgrow.graph.store.reader import is_store, open_store, write_store
 
 _SPLITS = ("train", "val", "test")
 
@@ -88,6 +88,28 @@ def from_arrays(
     if is_bfloat16 and graph.features is not None:
         return replace(graph, features=graph.features.to(torch.bfloat16))
     return graph
+
+
+@check_arguments(unchecked=("graph",))
+def save_graph(graph: Graph, dest: str | Path, *, overwrite: bool = False) -> Graph:
+    """Write a graph in memory as a store, which `load` opens memory-mapped and `train` can name in its run.
+
+    All of the graph is kept: weights, relations, types, names, split, sparse features, half precision.
+
+    Args:
+        graph: The graph; it is checked first.
+        dest: Directory of the store, created atomically: a crash leaves the former store or none.
+        overwrite: Whether to replace an existing store.
+
+    Returns:
+        The graph of the new store, memory-mapped.
+
+    Raises:
+        InputError: The graph is broken, ``dest`` exists, or the disk is full.
+    """
+    validate_types({"graph": graph}, {"graph": Graph})
+    write_store(graph, Path(dest), overwrite=overwrite)
+    return open_store(Path(dest))
 
 
 def reader_for_object(data: object) -> GraphSource:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,12 +46,14 @@ class Model(nn.Module):
 
     Attributes:
         schema: Names of the graph that the model was trained on, by which other graphs are matched; None before.
+        constructor: Name and arguments of the function of `outgrow.nn` that made the model; None for another model.
 
     Raises:
         InputError: The widths of encoder and first layer, or of last layer and decoder, do not match.
     """
 
     schema: GraphSchema | None = None
+    constructor: tuple[str, dict[str, Any]] | None = None
 
     def __init__(
         self,

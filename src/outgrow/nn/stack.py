@@ -119,7 +119,12 @@ def accept_stack_options(**defaults: Unpack[StackOptions]) -> Callable[[ModelFun
         def call(*args: Any, **options: Any) -> Model:
             given = rename_keys(function.__name__, options, _SYNONYMS)
             bind_arguments(f"og.nn.{function.__name__}", shown, hints, args, given)
-            return function(*args, **{**defaults, **given})
+            model = function(*args, **{**defaults, **given})
+            # By it a run can name the model, and another process make it again.
+            made = shown.bind(*args, **given)
+            made.apply_defaults()
+            model.constructor = function.__name__, dict(made.arguments)
+            return model
 
         # Once, and not while a file is read: annotations are evaluated as code.
         hints = {**get_type_hints(Stack), **get_type_hints(function)}

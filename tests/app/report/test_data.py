@@ -40,7 +40,14 @@ WORKER: dict[str, Any] = {
 
 
 def record(name: str = "run", epochs: list[dict[str, Any]] | None = None, **changed: Any) -> RunData:
-    return RunData(name=name, config={}, summary={**SUMMARY, **changed}, epochs=epochs or [], workers=[WORKER, WORKER])
+    return RunData(
+        path=Path(name),
+        name=name,
+        config={},
+        summary={**SUMMARY, **changed},
+        epochs=epochs or [],
+        workers=[WORKER, WORKER],
+    )
 
 
 def test_what_no_phase_covers_is_the_rest() -> None:

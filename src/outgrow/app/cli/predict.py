@@ -92,22 +92,21 @@ def _load_best_model(
     directory: RunDirectory, what: str, graph: str | None, data_dir: Path | None
 ) -> tuple[Graph, Model, PredictionFormat]:
     """Return the graph to predict on, the best model of a run, and what is written of its outputs."""
-    from outgrow.app.model_registry import build_model, reads_relations
     from outgrow.app.predictions import PredictionFormat
     from outgrow.app.runs.config import load_recorded_graph, read_model_record
     from outgrow.app.runs.data import align_with_record
     from outgrow.graph import datasets
 
     config = directory.config
-    name, options = read_model_record(config, directory.path)
+    made = read_model_record(config, directory.path)
     loaded = datasets.load_graph(graph, data_dir=data_dir) if graph else load_recorded_graph(config, data_dir)
     recorded = config["model"]
     _require_features(loaded)
-    loaded = align_with_record(loaded, config, reads_relations=reads_relations(name, options))
+    loaded = align_with_record(loaded, config, reads_relations=made.reads_relations)
     names = tuple(recorded["class_names"])
-    # The model has the classes of the run's graph; another graph may have no labels, or other names. Only the model is
-    # built from that: a graph that is changed no longer comes from its store, and workers would copy it.
-    model = build_model(name, replace(loaded, num_classes=recorded["classes"], class_names=names), options)
+    # Only the model is built from the classes of the run's graph: a graph that is changed no longer comes from its
+    # store, and workers would copy it.
+    model = made.build(replace(loaded, num_classes=recorded["classes"], class_names=names), 0)
     directory.load_best(model)
     return loaded, model, PredictionFormat(what=what, class_names=names, multi_label=recorded["several_labels"])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from outgrow.app.runs.directory import RunDirectory
+from outgrow.app.runs.directory import RunDirectory, read_metrics
 from outgrow.core.errors import InputError
 
 OTHER = "other"
@@ -21,6 +20,7 @@ class RunData:
     """Finished run.
 
     Attributes:
+        path: Directory of the run.
         name: Name on the page.
         config: Content of ``config.json``.
         summary: Content of ``summary.json``.
@@ -28,6 +28,7 @@ class RunData:
         workers: Records of the workers, from ``workers.json``.
     """
 
+    path: Path
     name: str
     config: Mapping[str, Any]
     summary: Mapping[str, Any]
@@ -83,7 +84,7 @@ def read_run(path: Path, name: str | None = None) -> RunData:
         raise InputError(
             f"the run in {path} has not ended",
             needed="summary.json, which is written at the end of training",
-            got=f"a run with {len(_read_metrics(run))} recorded epochs",
+            got=f"a run with {len(read_metrics(run))} recorded epochs",
             repair=f"let it end, or continue with `outgrow train --resume --out {path}`",
         )
     workers = run.read_json("workers.json")["workers"] if (path / "workers.json").exists() else []
@@ -97,21 +98,13 @@ def read_run(path: Path, name: str | None = None) -> RunData:
             repair="train once more in a new directory",
         )
     return RunData(
-        name=name or path.resolve().name, config=config, summary=summary, epochs=_read_metrics(run), workers=workers
+        path=path,
+        name=name or path.resolve().name,
+        config=config,
+        summary=summary,
+        epochs=read_metrics(run),
+        workers=workers,
     )
-
-
-def _read_metrics(run: RunDirectory) -> list[dict[str, Any]]:
-    if not run.metrics_path.exists():
-        return []
-    found = []
-    for line in run.metrics_path.read_text().splitlines():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            # Torn by a crash: counts as never written.
-            break
-    return found
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.plan.question import PlanSite, query_for_graph
 from outgrow.app.report.data import RunData
-from outgrow.app.runs.config import build_seeded_model, load_recorded_graph, read_model_record
+from outgrow.app.runs.config import load_recorded_graph, read_model_record
 from outgrow.app.strategy_registry import resolve_strategy
 from outgrow.core.errors import OutgrowError
 from outgrow.planning.estimators.registry import estimate_strategy
@@ -64,10 +64,10 @@ def predict_run(run: RunData, data_dir: Path | None = None) -> RunPrediction:
 def _estimate_run(run: RunData, data_dir: Path | None) -> RunPrediction:
     config = run.config
     summary = run.summary
-    name, options = read_model_record(config, Path(run.name))
+    recorded = read_model_record(config, run.path)
     graph = load_recorded_graph(config, data_dir)
     training = TrainConfig().with_options(**config["train"])
-    model = build_seeded_model(name, graph, options, training.seed)
+    model = recorded.build(graph, training.seed)
     strategy, _ = resolve_strategy(config["strategy"]["name"], config["strategy"]["options"])
     hosts = len({each["host"] for each in run.workers}) or 1
     layout = WorkerLayout(workers=summary["workers"], hosts=hosts)

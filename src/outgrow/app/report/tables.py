@@ -10,6 +10,7 @@ from outgrow.app.console import format_bytes, format_memory, format_percent, for
 from outgrow.app.report.data import RunData
 from outgrow.app.report.prediction import MetricComparison, RunPrediction, relative_error
 from outgrow.app.report.strategy_charts import strategy_facts
+from outgrow.app.runs.provenance import shorten_commit
 
 
 class _SummaryRow(NamedTuple):
@@ -20,8 +21,14 @@ class _SummaryRow(NamedTuple):
     format_value: Callable[[Any], str]
 
 
+def _format_named(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
+
+
 _ROWS = (
     _SummaryRow("graph", ("graph",), str),
+    _SummaryRow("data", ("data",), lambda parts: " ".join(f"{name} {value[:8]}" for name, value in parts.items())),
+    _SummaryRow("model", ("model",), str),
     _SummaryRow("strategy", ("strategy",), str),
     _SummaryRow("workers", ("workers",), str),
     _SummaryRow("device", ("device",), str),
@@ -34,6 +41,12 @@ _ROWS = (
     _SummaryRow("ended by", ("stopped",), str),
     _SummaryRow("peak memory of a worker", ("peak_bytes", "device"), format_memory),
     _SummaryRow("gradient equal to the reference", ("exact",), lambda exact: "yes" if exact else "no"),
+    _SummaryRow("options", ("train",), _format_named),
+    _SummaryRow("versions", ("versions",), _format_named),
+    _SummaryRow("commit of outgrow", ("commit", "outgrow"), shorten_commit),
+    _SummaryRow("commit of the directory", ("commit", "directory"), shorten_commit),
+    _SummaryRow("date", ("date",), str),
+    _SummaryRow("host", ("host",), lambda h: f"{h['name']}, {h['cores']} cores, {format_memory(h['memory'])}"),
 )
 
 

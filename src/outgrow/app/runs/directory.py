@@ -260,6 +260,20 @@ def release_on_exit(run: RunDirectory | None) -> Iterator[RunDirectory | None]:
             run.release_lock()
 
 
+def read_metrics(run: RunDirectory) -> list[dict[str, Any]]:
+    """Return the lines of ``metrics.jsonl``, one for each epoch; none without the file."""
+    if not run.metrics_path.exists():
+        return []
+    found = []
+    for line in run.metrics_path.read_text().splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            # Torn by a crash: counts as never written.
+            break
+    return found
+
+
 class HintsWriter(Callback):
     """Callback that writes ``hints.json`` after epochs that changed the hints. Final.
 

@@ -1,4 +1,4 @@
-"""Directories of runs of `og.train`, whose models are built in Python and not recorded."""
+"""Directories of runs of `og.train`, whose models are made in Python: see `python_model`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 from outgrow.app.runs.data import validate_same_data
 from outgrow.app.runs.directory import RunDirectory
+from outgrow.app.runs.python_model import save_python_model
 from outgrow.core.errors import InputError
+from outgrow.nn.model import Model
 from outgrow.training import checkpoint
 
 
@@ -31,13 +33,14 @@ def resolve_resume(resume: bool | str, out: str | Path | None) -> bool:
 
 
 def create_run_directory(
-    out: str | Path | None, config: Mapping[str, Any], *, resume: bool, again: bool
+    out: str | Path | None, config: Mapping[str, Any], model: Model, *, resume: bool, again: bool
 ) -> RunDirectory | None:
     """Create the directory of a new run; return None for a run without one.
 
     Args:
         out: The directory, or None.
         config: What ``config.json`` records.
+        model: The model, which is kept in the directory.
         resume: Whether a run was to be resumed.
         again: As in `RunDirectory.create`.
 
@@ -45,7 +48,14 @@ def create_run_directory(
         InputError: There is no directory to resume from, or it cannot be created.
     """
     if out is not None:
-        return RunDirectory.create(Path(out), config, again=again)
+        directory = RunDirectory.create(Path(out), config, again=again)
+        try:
+            save_python_model(model, config["model"], directory.path)
+        except BaseException:
+            directory.discard_unstarted()
+            directory.release_lock()
+            raise
+        return directory
     if resume:
         raise InputError("nothing to resume", needed="the directory of a run", got="out=None", repair="give out")
     return None

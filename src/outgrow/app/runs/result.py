@@ -9,7 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
+from outgrow.app.runs.directory import RunDirectory, read_metrics
 from outgrow.core.errors import InputError
+from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 
 
@@ -37,6 +39,39 @@ class Run:
     summary: dict[str, Any]
     directory: Path | None
     interrupted_by: int | None = None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Content of ``config.json``; of a run without a directory the options of the loop, under ``train``."""
+        return {"train": self.summary["train"]} if self.directory is None else RunDirectory(self.directory).config
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """Loss, score and seconds of each epoch: lines of ``metrics.jsonl``; without a directory, loss and seconds."""
+        if self.directory is not None:
+            return read_metrics(RunDirectory(self.directory))
+        curves = zip(self.loss, self.epoch_seconds, strict=True)
+        return [{"epoch": epoch, "loss": loss, "seconds": seconds} for epoch, (loss, seconds) in enumerate(curves, 1)]
+
+    def graph(self, *, data_dir: str | Path | None = None) -> Graph:
+        """Load the graph that the run was trained on.
+
+        Args:
+            data_dir: Folder to look in first for the files of a named data set.
+
+        Raises:
+            InputError: The run has no directory, or its graph was in memory only.
+        """
+        from outgrow.app.runs.config import load_recorded_graph
+
+        if self.directory is None:
+            raise InputError(
+                "a run without a directory has no graph",
+                needed="the files of a run",
+                got="og.train without out",
+                repair='give og.train a directory: og.train(..., out="runs/first")',
+            )
+        return load_recorded_graph(self.config, None if data_dir is None else Path(data_dir))
 
     @property
     def loss(self) -> list[float]:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from outgrow.app.auto_strategy import select_from_cli
-from outgrow.app.compatibility import validate_fanout
+from outgrow.app.compatibility import validate_fanout, validate_problem
 from outgrow.app.metric_checks import require_recorded_metrics, validate_metrics
-from outgrow.app.model_registry import AUTO, model_options, reads_relations
+from outgrow.app.model_registry import AUTO
 from outgrow.app.runs.config import (
+    RecordedModel,
     absolute_source,
-    build_seeded_model,
     load_recorded_graph,
     read_model_record,
     training_record,
@@ -65,14 +65,13 @@ def plan_resumed_run(
     """
     directory = RunDirectory.open(out)
     record = directory.config
-    name, settings = read_model_record(record, out)
-    config, (choice, strategy_options) = _merge_options(record, name, settings, _to_record(given), out)
+    recorded = read_model_record(record, out)
+    config, (choice, strategy_options) = _merge_options(record, recorded, _to_record(given), out)
     workers = replace(workers, number=record.get("workers", 1)) if keep_num_workers else workers
-    loaded = align_with_record(
-        load_recorded_graph(record, data_dir), record, reads_relations=reads_relations(name, settings)
-    )
+    loaded = align_with_record(load_recorded_graph(record, data_dir), record, reads_relations=recorded.reads_relations)
     validate_workers(loaded, workers)
-    model = build_seeded_model(name, loaded, settings, config.seed)
+    model = recorded.build(loaded, config.seed)
+    validate_problem(loaded, model)
     model.schema = describe_schema(loaded)
     validate_fanout(loaded, model, config)
     require_recorded_metrics(record, given, out)
@@ -92,8 +91,8 @@ def plan_resumed_run(
     return RunPlan(
         graph=loaded,
         model=model,
-        model_name=name,
-        model_options=settings,
+        model_name=recorded.name,
+        model_options=recorded.options,
         config=config,
         strategy=chosen,
         reason=reason,
@@ -103,7 +102,7 @@ def plan_resumed_run(
 
 
 def _merge_options(
-    record: Mapping[str, Any], name: str, settings: Mapping[str, object], given: Mapping[str, object], out: Path
+    record: Mapping[str, Any], recorded: RecordedModel, given: Mapping[str, object], out: Path
 ) -> tuple[TrainConfig, tuple[str, dict[str, object]]]:
     """Merge recorded and given options.
 
@@ -122,16 +121,16 @@ def _merge_options(
     known = dict.fromkeys(list_strategy_options(kind))
     # Another strategy may have an option of the same name that means something else.
     strategy_options = use_new_names(kind, record["strategy"]["options"]) if choice == before else {}
-    identity = {"graph": absolute_source(record["graph"]), "model": name, "strategy": before}
-    identity["task"] = "links" if "decoder" in settings else "nodes"
+    identity = {"graph": absolute_source(record["graph"]), "model": recorded.name, "strategy": before}
+    identity["task"] = "links" if recorded.predicts_links else "nodes"
     # Defaults come before the record: a run of an older version lacks the options added since.
     open_options = {**config.optimizer_options, **config.schedule_options}
     started = {
         **dict.fromkeys(open_option_names(config.optimizer, config.schedule)),
-        **dict.fromkeys(model_options(name)),
+        **dict.fromkeys(recorded.known_options),
         **{each: json.loads(json.dumps(value)) for each, value in open_options.items()},
         **identity,
-        **settings,
+        **recorded.options,
         **asdict(TrainConfig()),
         **record["train"],
     }
@@ -146,8 +145,8 @@ def _merge_options(
                 repair=f"leave {option} out, or start a new run in another --out",
             )
     changed = {option: value for option, value in given.items() if option in _MAY_CHANGE}
-    own = {option: value for option, value in given.items() if option in known}
-    return config.with_options(**changed), (choice, {**strategy_options, **own})
+    changed_strategy = {option: value for option, value in given.items() if option in known}
+    return config.with_options(**changed), (choice, {**strategy_options, **changed_strategy})
 
 
 def _to_record(given: Mapping[str, object]) -> dict[str, object]:

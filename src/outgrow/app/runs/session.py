@@ -20,6 +20,8 @@ from outgrow.app.metric_checks import choose_metrics
 from outgrow.app.model_probe import probe_model
 from outgrow.app.runs.directory import HintsWriter, RunDirectory
 from outgrow.app.runs.memory_monitor import MemoryMonitor, make_worker_record
+from outgrow.app.runs.provenance import describe_provenance
+from outgrow.app.runs.python_model import describe_model
 from outgrow.app.runs.result import Run
 from outgrow.app.runs.signals import GRACE_SECONDS, catch_interruption
 from outgrow.app.runs.trace import chrome_trace
@@ -295,6 +297,9 @@ class Session:
             "stopped": outcome.stop_reason,
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "train": self.config.as_record(),
+            "model": describe_model(self.model),
+            "data": dict(self.data),
+            **describe_provenance(),
         }
 
 

@@ -86,6 +86,40 @@ class NeighborSampler:
         self._idle.append(scratch)
         return self._make_blocks(numbers, hops[::-1], nodes)
 
+    def sample_subgraph(self, seeds: Tensor, epoch: int, step: int) -> SampledSubgraph:
+        """Sample the neighbourhood of a batch as one graph, in which every node is expanded once.
+
+        A hop expands only the nodes that the hop before has found, so that no node keeps more in-edges than the
+        fan-out of its hop. These in-edges are those that it has in the hop's block of `sample_blocks`.
+
+        Args:
+            seeds: ``[n]`` int64, distinct; may be empty.
+            epoch: Part of the key.
+            step: Part of the key.
+
+        Raises:
+            InputError: A seed is not a node of the graph, or is repeated.
+        """
+        scratch = self._acquire_scratch()
+        sampling = self.sampling
+        nodes = scratch.start_batch(as_numpy(seeds))
+        first, parts = 0, list[_SubgraphHop]()
+        for layer in sampling.hops_from_seeds:
+            sampled = sampling.sample_layer(layer, nodes[first:], epoch, step, scratch.bits)
+            sources = sampling.locate_sources(layer, sampled)
+            destinations = np.repeat(np.arange(first, len(nodes)), np.diff(sampled.indptr))
+            first = len(nodes)
+            nodes, indices = scratch.renumber_edges(*sources, nodes, sampling.pool)
+            parts.append(_SubgraphHop(indices, destinations, sampled.edges))
+        scratch.end_batch(len(nodes))
+        self._idle.append(scratch)
+        edges = np.stack([np.concatenate([hop.sources for hop in parts]), np.concatenate([hop.dst for hop in parts])])
+        return SampledSubgraph(
+            nodes=as_tensor(nodes),
+            edge_index=as_tensor(edges),
+            edge_ids=as_tensor(np.concatenate([hop.edges for hop in parts])),
+        )
+
     def _acquire_scratch(self) -> _RenumberScratch:
         try:
             return self._idle.pop()
@@ -105,6 +139,28 @@ class NeighborSampler:
             sources = node_ids[: hop.num_src], degrees[view][: hop.num_src]
             blocks.append(self.sampling.make_block(layer, hop.sampled, hop.indices, *sources))
         return blocks
+
+
+class SampledSubgraph(NamedTuple):
+    """Neighbourhood of a batch as one graph.
+
+    Attributes:
+        nodes: ``[n]`` int64, its nodes: the seeds, then those that each hop has found.
+        edge_index: ``[2, E]`` int64, rows of sources above rows of destinations, hop after hop, sorted by destination.
+        edge_ids: ``[E]`` int64, positions of the edges in the view.
+    """
+
+    nodes: Tensor
+    edge_index: Tensor
+    edge_ids: Tensor
+
+
+class _SubgraphHop(NamedTuple):
+    """In-edges that a hop has sampled: ``[E]`` rows of sources and of destinations, positions in the view."""
+
+    sources: NDArray[np.int32]
+    dst: NDArray[np.int64]
+    edges: Ids
 
 
 class _SampledHop(NamedTuple):
