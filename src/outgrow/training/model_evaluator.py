@@ -63,6 +63,13 @@ class ModelEvaluator:
         self._run("evaluating", self._validation, [evaluator])
         return self._show_notes(evaluator.compute())
 
+    def test(self) -> Metrics:
+        """Return the metrics of the current model on the test set."""
+        _, evaluator = self._evaluation.final_evaluators()
+        _, nodes = self._evaluation.scored_nodes
+        self._score("test", self._options.test, nodes, [evaluator])
+        return _NOT_SCORED if self._options.test == NONE else self._show_notes(evaluator.compute())
+
     def score_result(self) -> tuple[Metrics, Metrics, Tensor | None]:
         """Return the metrics of the final model on both sets; on rank 0 also ``[V, C]`` if that is in memory."""
         options = self._options

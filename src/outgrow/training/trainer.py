@@ -25,6 +25,7 @@ from outgrow.training.evaluation import Evaluation, Metrics
 from outgrow.training.loop_options import no_score_error
 from outgrow.training.model_evaluator import ModelEvaluator
 from outgrow.training.optimization import Optimization
+from outgrow.training.prepared_training import PreparedTraining
 from outgrow.training.progress_events import ProgressReporter
 
 __all__ = ["EpochReport", "TrainResult", "Trainer"]
@@ -144,19 +145,11 @@ class Trainer:
             TrainingError: A loss, gradient or parameter is not finite; the step is not applied and nothing is
                 saved.
         """
-        self.reporter.start_phase("preparing")
-        execution = strategy.prepare(self.problem)
         stopped = "epochs"
         saved = self.progress.finished_epochs
-        try:
-            evaluator = ModelEvaluator(
-                self.problem,
-                self.evaluation,
-                self.config.evaluation,
-                execution,
-                self.reporter,
-                uses_minibatches=strategy.uses_minibatches,
-            )
+        prepared = PreparedTraining(self.problem, self.evaluation, strategy, self.config.evaluation, self.reporter)
+        with closing(prepared):
+            execution, evaluator = prepared.execution, prepared.evaluator
             if self.optimization.needs_score and not evaluator.validates:
                 raise no_score_error("nothing to validate on")
             self.callbacks.tell_start(strategy.name, self.progress.finished_epochs)
@@ -166,7 +159,7 @@ class Trainer:
                     stopped = "patience"
                     break
                 # Closed at once after an error: the generator may hold threads and buffers of the epoch.
-                with closing(execution.steps(self.progress.finished_epochs + 1, self.progress.step)) as steps:
+                with closing(prepared.steps(self.progress.finished_epochs + 1, self.progress.step)) as steps:
                     report = self._train_epoch(execution, evaluator, steps)
                 self.callbacks.tell_epoch(report)
                 if reason := self.callbacks.stop_reason(self.is_interrupted()):
@@ -182,13 +175,9 @@ class Trainer:
             if stopped == FAILED:
                 raise self.callbacks.make_error(self.progress.finished_epochs, self.folder)
             return self._make_result(evaluator, stopped)
-        finally:
-            execution.close()
-            self.problem.close()
 
     def _train_epoch(self, execution: Execution, evaluator: ModelEvaluator, steps: Generator[Step]) -> EpochReport:
         progress, config, timeline = self.progress, self.config, self.problem.timeline
-        self.problem.model.train()
         phases_before = timeline.phases.copy()
         # Of an epoch resumed in the middle, this process has trained only a part: rates use differences.
         edges_before = self.ledger.counters["edges_aggregated"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -119,23 +119,25 @@ class Session:
     grace_seconds: float = GRACE_SECONDS
     metrics: Mapping[str, Metric] = field(default_factory=dict)
 
-    def run(self, *, resume: bool) -> Run:
-        """Train, from the last checkpoint if ``resume``, and write the files of the run."""
+    def prepare_worker(self) -> None:
+        """Choose the device of this worker, and return freed memory to the system. Before memory is measured.
+
+        Raises:
+            InputError: It cannot, or there is no such device.
+        """
         comm = self.comm
-        directory = self.directory
         # Once more: nodes of torchrun's group may turn out to be one host.
         self.strategy.validate_workers(comm.size, len({*comm.hosts}))
         comm.device = choose_device(self.device, comm)
-        # Before parameters move to a device: the probe is on the CPU.
-        is_exact = self._is_exact()
         # Memory that loading the graph freed but the allocator kept would count as memory of the training.
         return_freed_memory(LARGE_BYTES)
         trim_memory()
-        with (
-            MemoryMonitor(comm, self.strategy, self.warn) as memory,
-            catch_interruption(self.grace_seconds) as interruption,
-            ExitStack() as stack,
-        ):
+
+    @contextmanager
+    def open_problem(self, reporter: ProgressReporter) -> Iterator[tuple[Problem, Evaluation]]:
+        """Context of the training problem and its evaluation; the model is on the device. All workers together."""
+        comm = self.comm
+        with ExitStack() as stack:
             stack.enter_context(self.graph.files.check_sizes_on_exit())
             stack.enter_context(use_bfloat16_matmul(self.config.uses_bfloat16))
             # Under torchrun each process has initialised a model of its own.
@@ -143,11 +145,26 @@ class Session:
             # Registered before the move, so that parameters return to the CPU even if the move fails halfway.
             stack.callback(self.model.to, CPU)
             self.model.to(self.strategy.parameter_device(comm.device))
-            reporter = ProgressReporter(self.progress_callbacks if comm.is_rank_zero else ())
             reporter.start_phase("dealing out nodes" if comm.size > 1 else "reading")
             problem, evaluation = self._make_problem()
             # Sharding leaves large temporary arrays behind.
             trim_memory()
+            yield problem, evaluation
+
+    def run(self, *, resume: bool) -> Run:
+        """Train, from the last checkpoint if ``resume``, and write the files of the run."""
+        comm = self.comm
+        directory = self.directory
+        self.prepare_worker()
+        # Before parameters move to a device: the probe is on the CPU.
+        is_exact = self._is_exact()
+        with (
+            MemoryMonitor(comm, self.strategy, self.warn) as memory,
+            catch_interruption(self.grace_seconds) as interruption,
+            ExitStack() as stack,
+        ):
+            reporter = ProgressReporter(self.progress_callbacks if comm.is_rank_zero else ())
+            problem, evaluation = stack.enter_context(self.open_problem(reporter))
             trainer = Trainer(
                 problem,
                 evaluation,

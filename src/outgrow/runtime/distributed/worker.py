@@ -140,21 +140,31 @@ def run_under_torchrun(
     on_message: Callable[[object], None] = lambda message: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> T:
-    """Run a task as one worker of the group that torchrun, or the program, has started. All must call this.
+    """Run a task as one worker of the group that torchrun, or the program, has started: see `join_torchrun_group`."""
+    with join_torchrun_group(
+        heartbeat_seconds=heartbeat_seconds, on_message=on_message, should_stop=should_stop
+    ) as context:
+        return task(context)
+
+
+@contextmanager
+def join_torchrun_group(
+    *,
+    heartbeat_seconds: float = 30.0,
+    on_message: Callable[[object], None] = lambda message: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Iterator[WorkerContext]:
+    """Context of one worker of the group that torchrun, or the program, has started. All must enter it.
 
     torchrun detects workers that die; their peers detect silent ones (`PeerWatchdog`).
 
     Args:
-        task: Function that every worker runs.
         heartbeat_seconds: Longest allowed silence of a worker.
         on_message: Called in this process with each object that this worker sends.
         should_stop: Whether this worker should stop.
 
-    Returns:
-        Result of this worker's task.
-
     Raises:
-        Exception: Raised by the task. If a peer is gone, only after a delay, so that torchrun sees the peer
+        Exception: Raised in the context. If a peer is gone, only after a delay, so that torchrun sees the peer
             first.
     """
     rank, size = torchrun_rank(), torchrun_world_size()
@@ -179,11 +189,10 @@ def run_under_torchrun(
                     should_stop=should_stop,
                 )
                 with _exit_on_sigterm():
-                    result = task(context)
+                    yield context
                     # Inside the context: it waits for the slowest worker, and heartbeats must go on.
                     comm.close()
                     mark_own_group(False)
-        return result
 
 
 @contextmanager
