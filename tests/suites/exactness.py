@@ -20,7 +20,7 @@ from outgrow.engine.layer_plan import has_fixed_weights
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Layer
-from outgrow.nn.tasks import MultiLabel, NodeTask, SingleLabel
+from outgrow.nn.tasks import MultiLabel, NodeClassification, NodeTask
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem, Strategy
@@ -105,7 +105,7 @@ GRAPHS = {
     "isolated": with_relations(topology_of(9, [(0, 4), (4, 0), (4, 4)]), RELATIONS),
     "no-edges": with_relations(topology_of(5, []), RELATIONS),
 }
-TASKS: dict[str, NodeTask] = {"single": SingleLabel(), "multi": MultiLabel()}
+TASKS: dict[str, NodeTask] = {"single": NodeClassification(), "multi": MultiLabel()}
 EPOCH = 3
 
 

@@ -22,6 +22,7 @@ from outgrow.app.console import log_message
 from outgrow.app.graph_sources import reader_for_object, reader_for_path
 from outgrow.app.model_probe import warn_of_probe
 from outgrow.app.node_outputs import compute_embeddings, compute_logits
+from outgrow.app.node_task import resolve_task, task_of_nodes
 from outgrow.app.output_request import Nodes, make_output_request
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.plan.question import PlanSite, candidate_layouts, query_for_graph
@@ -45,6 +46,7 @@ from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.builders.to_store import convert_to_store as write
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
+from outgrow.nn.tasks import LinkPrediction, NodeTask
 from outgrow.planning import planner
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.runtime.system.environment import (
@@ -86,6 +88,7 @@ def train(
     graph: Graph,
     model: Model,
     *,
+    task: NodeTask | LinkPrediction | str | None = None,
     strategy: str | Strategy = "auto",
     workers: int | Workers | None = None,
     out: str | Path | None = None,
@@ -101,6 +104,9 @@ def train(
         model: Model that labels nodes or, with a decoder, predicts links (some edges are held out for
             validation and test). Trained in place; ends with the parameters of the epoch with the best
             validation score.
+        task: What is predicted, and by which loss: an ``og.NodeClassification``, ``og.MultiLabel``,
+            ``og.NodeRegression`` or ``og.LinkPrediction``, or the name of a task of nodes (``"regression"``); None
+            for the classes or links.
         strategy: ``"auto"``, a name, or a strategy with its options such as ``og.Full()``.
         workers: Number of worker processes, or ``og.Workers(...)`` to say what happens when one dies. None
             for one, or for the processes of torchrun in a script that it started.
@@ -129,10 +135,11 @@ def train(
     worker_settings = resolve_workers(workers, _pop_option(options, "device", "auto"))
     validate_argument_types(graph, model)
     graph = align_with_model(graph, model)
-    validate_problem(graph, model)
-    validate_workers(graph, worker_settings)
     # What is left of the options belongs to the loop; `with_options` refuses unknown names.
     settings = (config or TrainConfig()).with_options(**options)
+    settings, own_task = resolve_task(task, model, settings, options)
+    validate_problem(graph, model, own_task or task_of_nodes(graph, model, settings))
+    validate_workers(graph, worker_settings)
     validate_fanout(graph, model, settings)
     # Worker 0 chooses and broadcasts its choice; the others only need a strategy to start with.
     if is_torchrun_leader():
@@ -173,6 +180,7 @@ def train(
             device=worker_settings.device,
             data=facts.get("data", {}),
             grace_seconds=worker_settings.grace_seconds,
+            task=own_task,
         )
         model.schema = describe_schema(graph)
         if torchrun_world_size():
@@ -227,9 +235,10 @@ def plan(
         InputError: The graph, the model, the machine or an option cannot be used.
     """
     device = _pop_option(options, "device", "auto")
-    validate_problem(graph, model)
+    validate_argument_types(graph, model)
     validate_positive("plan", workers=workers)
     settings = (config or TrainConfig()).with_options(**options)
+    validate_problem(graph, model, task_of_nodes(graph, model, settings, plans=True))
     validate_fanout(graph, model, settings)
     # Without a number of workers, the profile of a fully used machine is the one to plan with.
     profile, _ = select_machine(hardware, WorkerLayout(workers=workers or available_cores()), device)

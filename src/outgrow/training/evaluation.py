@@ -22,7 +22,7 @@ class Metrics:
     """Metrics of a model.
 
     Attributes:
-        score: Main metric, in [0, 1], by which models are compared; NaN if there was nothing to score.
+        score: Main metric, by which models are compared; NaN if there was nothing to score.
         loss: Loss, which breaks ties between equal scores (lower is better); NaN if not computed.
         figures: All metrics by name.
     """
@@ -48,6 +48,10 @@ class Evaluation(Protocol):
     @property
     def metric(self) -> str:
         """Name of the main metric."""
+
+    @property
+    def larger_is_better(self) -> bool:
+        """Whether a larger main metric is a better one."""
 
     @property
     def scored_nodes(self) -> tuple[Tensor, Tensor]:
@@ -89,6 +93,11 @@ class NodeEvaluation:
     def metric(self) -> str:
         """Name of the task's metric."""
         return self.task.metric
+
+    @property
+    def larger_is_better(self) -> bool:
+        """Whether a larger metric of the task is a better one."""
+        return self.task.larger_is_better
 
     @property
     def scored_nodes(self) -> tuple[Tensor, Tensor]:
@@ -157,6 +166,7 @@ class LinkEvaluation:
     """
 
     metric = "mrr"
+    larger_is_better = True
 
     def __init__(self, val: LinkRanker, test: LinkRanker) -> None:
         self.val, self.test = val, test

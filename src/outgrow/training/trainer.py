@@ -255,7 +255,10 @@ class Trainer:
         """Return the validation score; keep the model if it is the best so far (ties: lower loss)."""
         progress = self.progress
         metrics = evaluator.validate()
-        if (metrics.score, -metrics.loss) > (progress.best_score, -progress.best_loss):
+        # Compared as scores of which more is better; the best one so far is -inf before the first.
+        sign = 1 if self.evaluation.larger_is_better or not progress.best_epoch else -1
+        score = metrics.score if self.evaluation.larger_is_better else -metrics.score
+        if (score, -metrics.loss) > (sign * progress.best_score, -progress.best_loss):
             progress.best_epoch = progress.finished_epochs
             progress.best_score = metrics.score
             progress.best_loss = metrics.loss

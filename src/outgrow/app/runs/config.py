@@ -10,12 +10,14 @@ from typing import Any
 import torch
 
 from outgrow.app.model_registry import build_model
+from outgrow.app.node_task import graph_for_model
 from outgrow.app.runs.workers import Workers
 from outgrow.core.errors import InputError
 from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.reader import is_store
 from outgrow.nn.model import Model
+from outgrow.nn.tasks import NodeTask
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
@@ -63,8 +65,10 @@ def read_model_record(record: Mapping[str, Any], path: Path) -> tuple[str, dict[
     return record["model"]["name"], dict(record["model"]["options"])
 
 
-def build_seeded_model(name: str, graph: Graph, settings: Mapping[str, object], seed: int) -> Model:
-    """Build a model by name, with parameters initialised from the seed."""
+def build_seeded_model(
+    name: str, graph: Graph, settings: Mapping[str, object], seed: int, task: NodeTask | None = None
+) -> Model:
+    """Build a model by name for a task of nodes, or without one, with parameters initialised from the seed."""
     # Constructors draw the parameters: with the seed set here, each start of the run begins with the same.
     torch.manual_seed(seed)
-    return build_model(name, graph, settings)
+    return build_model(name, graph if task is None else graph_for_model(graph, task), settings)

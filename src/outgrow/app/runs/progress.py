@@ -9,8 +9,10 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
+from outgrow.app.node_task import task_kind
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
+from outgrow.nn.tasks import MultiLabel, NodeClassification, NodeRegression
 from outgrow.training.config import TrainConfig
 from outgrow.training.progress_events import ProgressEvent
 from outgrow.training.trainer import EpochReport
@@ -42,10 +44,13 @@ class ProgressDisplay(Protocol):
 def make_progress_display(graph: Graph, model: Model, config: TrainConfig, *, show: bool) -> ProgressDisplay:
     """Return the display that suits standard error, or a silent one unless ``show``."""
     # A bar redraws its line with control characters, which would fill a log file.
-    metric = "val MRR" if model.decoder is not None else "val F1" if graph.multi_label else "val acc"
+    metric = "val MRR" if model.decoder is not None else _METRICS[task_kind(graph, config)]
     if not show:
         return SilentDisplay()
     return BarDisplay(config.epochs, metric) if sys.stderr.isatty() else LineDisplay(config.epochs, metric)
+
+
+_METRICS = {MultiLabel.kind: "val F1", NodeClassification.kind: "val acc", NodeRegression.kind: "val MAE"}
 
 
 class SilentDisplay:

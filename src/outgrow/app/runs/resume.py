@@ -11,6 +11,7 @@ from typing import Any
 from outgrow.app.auto_strategy import select_from_cli
 from outgrow.app.compatibility import validate_fanout
 from outgrow.app.model_registry import AUTO, model_options, reads_relations
+from outgrow.app.node_task import make_node_task
 from outgrow.app.runs.config import (
     absolute_source,
     build_seeded_model,
@@ -28,6 +29,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.engine.batches import parse_fanouts
 from outgrow.graph.alignment import describe_schema
+from outgrow.nn.losses import validate_weights
 from outgrow.nn.model import Model
 from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
@@ -68,7 +70,8 @@ def plan_resumed_run(
         load_recorded_graph(record, data_dir), record, reads_relations=reads_relations(name, settings)
     )
     validate_workers(loaded, workers)
-    model = build_seeded_model(name, loaded, settings, config.seed)
+    task = None if "decoder" in settings else make_node_task(loaded, config)
+    model = build_seeded_model(name, loaded, settings, config.seed, task)
     model.schema = describe_schema(loaded)
     validate_fanout(loaded, model, config)
     chosen, reason = select_from_cli(choice, strategy_options, loaded, model, config, workers)
@@ -117,11 +120,13 @@ def _merge_options(
     # Another strategy may have an option of the same name that means something else.
     strategy_options = use_new_names(kind, record["strategy"]["options"]) if choice == before else {}
     identity = {"graph": absolute_source(record["graph"]), "model": name, "strategy": before}
-    identity["task"] = "links" if "decoder" in settings else "nodes"
     # Defaults come before the record: a run of an older version lacks the options added since.
     started = {**dict.fromkeys(model_options(name)), **identity, **settings, **asdict(TrainConfig()), **record["train"]}
+    started["task"] = "links" if "decoder" in settings else config.task or "nodes"
     for option, value in given.items():
         then = validate_choice("option", option, {**started, **known})
+        if (option, value) == ("task", "nodes") and then != "links":
+            continue
         # An option repeated with its old value changes nothing and is accepted.
         if option not in {"strategy", *_MAY_CHANGE, *known} and then != value:
             raise InputError(
@@ -139,6 +144,9 @@ def _to_record(given: Mapping[str, object]) -> dict[str, object]:
     """Convert given options to the form in which ``config.json`` has them, so that both can be compared."""
     # The record names the decoder that "auto" chose; asking for "auto" again changes nothing.
     same = {option: value for option, value in given.items() if (option, value) != ("decoder", AUTO)}
+    for option in ("class_weight", "pos_weight"):
+        if option in same:
+            same[option] = json.loads(json.dumps(validate_weights(option, same[option])))
     if "graph" in same:
         same["graph"] = absolute_source(str(same["graph"]))
     if "fanout" in same:

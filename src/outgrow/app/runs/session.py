@@ -16,6 +16,7 @@ from outgrow.app.compatibility import validate_problem
 from outgrow.app.console import log_message
 from outgrow.app.link_task import make_link_evaluation, make_link_problem, make_link_split, remove_held_out_links
 from outgrow.app.model_probe import probe_model
+from outgrow.app.node_task import make_node_task
 from outgrow.app.runs.directory import HintsWriter, RunDirectory
 from outgrow.app.runs.memory_monitor import MemoryMonitor, make_worker_record
 from outgrow.app.runs.result import Run
@@ -29,7 +30,7 @@ from outgrow.engine.shard import FullGraphShard, GraphShard
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.reader import find_feature_file
 from outgrow.nn.model import Model
-from outgrow.nn.tasks import MultiLabel, SingleLabel
+from outgrow.nn.tasks import NodeTask
 from outgrow.ops.linear import use_bfloat16_matmul
 from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.runtime.system.device import CPU, choose_device
@@ -42,7 +43,12 @@ from outgrow.training.trainer import Trainer, TrainerCallback, TrainResult
 
 
 def make_problem(
-    graph: Graph, model: Model, seed: int, share: GraphShard | None = None, batches: BatchConfig = FULL_GRAPH
+    graph: Graph,
+    model: Model,
+    seed: int,
+    share: GraphShard | None = None,
+    batches: BatchConfig = FULL_GRAPH,
+    task: NodeTask | None = None,
 ) -> Problem:
     """Make the training problem of a model that labels nodes.
 
@@ -52,11 +58,13 @@ def make_problem(
         seed: Seed of every random draw.
         share: Part of the graph that the worker holds; None for all of it.
         batches: Mini-batch size and fan-outs.
+        task: The task; None for the one of the labels.
 
     Raises:
         InputError: See `validate_problem`.
     """
-    validate_problem(graph, model)
+    task = task or make_node_task(graph, TrainConfig())
+    validate_problem(graph, model, task)
     assert graph.features is not None
     assert graph.labels is not None
     problem = Problem.from_node_labels(
@@ -64,7 +72,7 @@ def make_problem(
         features=graph.features,
         labels=graph.labels,
         train=graph.split.train,
-        task=MultiLabel() if graph.multi_label else SingleLabel(),
+        task=task,
         model=model,
         seed=seed,
         batches=batches,
@@ -90,6 +98,7 @@ class Session:
         warn: Called with a message before memory is full, on every worker, and for unusable checkpoints.
         data: Fingerprint of the graph's contents, which checkpoints record; empty if there are none.
         grace_seconds: How long training may go on after a signal that asks to end it.
+        task: Task of a model of nodes; None for the one that the options of the loop name.
     """
 
     graph: Graph
@@ -105,6 +114,7 @@ class Session:
     warn: Callable[[str], None] = log_message
     data: Mapping[str, str] = field(default_factory=dict)
     grace_seconds: float = GRACE_SECONDS
+    task: NodeTask | None = None
 
     def run(self, *, resume: bool) -> Run:
         """Train, from the last checkpoint if ``resume``, and write the files of the run."""
@@ -189,13 +199,17 @@ class Session:
         comm = self.comm
         if model.decoder is None:
             share = self.strategy.shard_graph(graph, comm, model, self.config.batch_config)
-            problem = make_problem(graph, model, self.config.seed, share, self.config.batch_config)
+            task = self.task or make_node_task(graph, self.config)
+            problem = make_problem(graph, model, self.config.seed, share, self.config.batch_config, task)
             problem = replace(
                 problem,
                 checkpoint_steps=self.config.checkpoint_steps,
                 memory_limit=self.strategy.memory_limit if self.strategy.uses_minibatches else None,
             )
-            return problem, NodeEvaluation(problem, graph.split.val, graph.split.test)
+            assert graph.labels is not None
+            # Nodes without a known target are not scored.
+            val, test = (task.select_known(graph.labels, part) for part in (graph.split.val, graph.split.test))
+            return problem, NodeEvaluation(problem, val, test)
         split = make_link_split(graph, self.config)
         # Held-out links are no edges of the training graph: message passing must not see the answers.
         share = self.strategy.shard_graph(remove_held_out_links(graph, split), comm, model)
@@ -268,6 +282,7 @@ class Session:
             "seconds": dict(seconds),
             "graph": self.graph.name,
             "task": "nodes" if self.model.decoder is None else "links",
+            "task_options": trainer.problem.describe_task(),
             "metric": trainer.evaluation.metric,
             "scores": {name: _finite_metrics(marks) for name, marks in (("val", outcome.val), ("test", outcome.test))},
             "best_epoch": progress.best_epoch,

@@ -179,6 +179,7 @@ def _broken_manifest_error(folder: Path, needed: str, got: str) -> StoreError:
 
 
 _FLOATS, _IDS, _SMALL = ("<f2", "<f4", "<f8"), ("<i4", "<i8"), ("|i1", "<i2", "<i4")
+_TARGETS = ("<f4", "<f8")
 _ALWAYS = frozenset({"indptr", "indices", "train", "val", "test"})
 _SPARSE = frozenset({"feature_indptr", "feature_indices", "feature_values"})
 
@@ -226,7 +227,8 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
     given = manifest.arrays
     # Sparse values have no count of their own in the manifest: all three arrays must agree with one.
     values = next(iter(given["feature_values"].shape), -1) if "feature_values" in given else -1
-    multi = "labels" in given and len(given["labels"].shape) == 2
+    labels = given.get("labels")
+    several = labels is not None and len(labels.shape) == 2
     return {
         "indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "indices": ArraySchema((edges,), _IDS),
@@ -236,9 +238,9 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         "feature_indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "feature_indices": ArraySchema((values,), ("<i4",)),
         "feature_values": ArraySchema((values,), _FLOATS),
-        "labels": ArraySchema((nodes, manifest.num_classes), ("|u1",))
-        if multi
-        else ArraySchema((nodes,), (*_SMALL, "<i8")),
+        "labels": ArraySchema((nodes, manifest.num_classes), ("|u1", *_TARGETS))
+        if several
+        else ArraySchema((nodes,), (*_SMALL, "<i8", *_TARGETS)),
         "train": ArraySchema((-1,), ("<i8",)),
         "val": ArraySchema((-1,), ("<i8",)),
         "test": ArraySchema((-1,), ("<i8",)),
