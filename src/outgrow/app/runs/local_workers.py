@@ -17,6 +17,7 @@ from outgrow.app.runs.workers import GRAPH, Workers
 from outgrow.core.errors import InputError
 from outgrow.graph.store.reader import matches_store, open_store, write_store
 from outgrow.nn.model import Model
+from outgrow.nn.tasks import NodeTask
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 from outgrow.training.progress_events import ProgressEvent
@@ -49,6 +50,7 @@ class TrainingJob:
         needs_checkpoints: Whether to write checkpoints to the scratch folder if there is no run directory.
         data: Fingerprint of the graph's contents.
         grace_seconds: How long training may go on after a signal that asks to end it.
+        task: Task of a model of nodes; None for the one that the options of the loop name.
     """
 
     store: Path | None
@@ -61,6 +63,7 @@ class TrainingJob:
     device: str = "auto"
     data: Mapping[str, str] = field(default_factory=dict)
     grace_seconds: float = GRACE_SECONDS
+    task: NodeTask | None = None
 
     def __call__(self, context: WorkerContext) -> WorkerResult | None:
         """Train as one worker; return the result on worker 0, None on the others."""
@@ -80,6 +83,7 @@ class TrainingJob:
             warn=context.send_message,
             data=self.data,
             grace_seconds=self.grace_seconds,
+            task=self.task,
         )
         # Worker 0 decides for all. The attempt is the same everywhere, so either all workers take part in
         # the broadcast or none does.
@@ -149,6 +153,7 @@ def _run_in_workers(session: Session, workers: Workers, resume: bool, log: Calla
         device=session.device,
         data=session.data,
         grace_seconds=session.grace_seconds,
+        task=session.task,
     )
     # Signals reach only this process. It asks the workers to stop after an epoch, so that they write a
     # checkpoint and a summary.

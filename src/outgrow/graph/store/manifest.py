@@ -179,7 +179,6 @@ def _broken_manifest_error(folder: Path, needed: str, got: str) -> StoreError:
 
 
 _FLOATS, _IDS, _SMALL = ("<f2", "<f4", "<f8"), ("<i4", "<i8"), ("|i1", "<i2", "<i4")
-_TARGETS = ("<f4", "<f8")
 _ALWAYS = frozenset({"indptr", "indices", "train", "val", "test"})
 _SPARSE = frozenset({"feature_indptr", "feature_indices", "feature_values"})
 
@@ -238,9 +237,9 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         "feature_indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "feature_indices": ArraySchema((values,), ("<i4",)),
         "feature_values": ArraySchema((values,), _FLOATS),
-        "labels": ArraySchema((nodes, manifest.num_classes), ("|u1", *_TARGETS))
+        "labels": ArraySchema((nodes, manifest.num_classes), ("|u1", *_FLOATS))
         if several
-        else ArraySchema((nodes,), (*_SMALL, "<i8", *_TARGETS)),
+        else ArraySchema((nodes,), (*_SMALL, "<i8", *_FLOATS)),
         "train": ArraySchema((-1,), ("<i8",)),
         "val": ArraySchema((-1,), ("<i8",)),
         "test": ArraySchema((-1,), ("<i8",)),
