@@ -58,7 +58,7 @@ def test_half_the_goal_is_half_the_loss(world: Planted) -> None:
     problem = world.problem()
     goal = problem.objective
     assert isinstance(goal, NodeObjective)
-    task, labels, rows, total = goal
+    task, labels, rows, total, _ = goal
     halves = [NodeObjective(task, labels[part], rows[part], total) for part in (slice(0, 9), slice(9, None))]
     parts = []
     for goal in halves:

@@ -46,7 +46,6 @@ from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.builders.to_store import convert_to_store as write
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
-from outgrow.nn.tasks import LinkPrediction, NodeTask
 from outgrow.planning import planner
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.runtime.system.environment import (
@@ -88,7 +87,6 @@ def train(
     graph: Graph,
     model: Model,
     *,
-    task: NodeTask | LinkPrediction | str | None = None,
     strategy: str | Strategy = "auto",
     workers: int | Workers | None = None,
     out: str | Path | None = None,
@@ -104,9 +102,6 @@ def train(
         model: Model that labels nodes or, with a decoder, predicts links (some edges are held out for
             validation and test). Trained in place; ends with the parameters of the epoch with the best
             validation score.
-        task: What is predicted, and by which loss: an ``og.NodeClassification``, ``og.MultiLabel``,
-            ``og.NodeRegression`` or ``og.LinkPrediction``, or the name of a task of nodes (``"regression"``); None
-            for the classes or links.
         strategy: ``"auto"``, a name, or a strategy with its options such as ``og.Full()``.
         workers: Number of worker processes, or ``og.Workers(...)`` to say what happens when one dies. None
             for one, or for the processes of torchrun in a script that it started.
@@ -115,9 +110,11 @@ def train(
             ``"auto"`` also starts the run if there is none.
         progress: Show progress on standard error.
         config: Options of the training loop; None for the defaults of `TrainConfig`.
-        **options: ``device``, which workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA device each;
-            ``"auto"`` leaves it to ``workers``. ``allow_changed_data``, whether to resume though
-            the contents of the graph have changed: what was measured on the former ones (scores, the best epoch)
+        **options: ``task``, what is predicted and by which loss: an ``og.NodeClassification``, ``og.MultiLabel``,
+            ``og.NodeRegression`` or ``og.LinkPrediction``, or the name of a task of nodes, such as ``"regression"``;
+            by default the classes or links. ``device``, which workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA
+            device each; ``"auto"`` leaves it to ``workers``. ``allow_changed_data``, whether to resume though the
+            contents of the graph have changed: what was measured on the former ones (scores, the best epoch)
             is forgotten. Also fields of `TrainConfig`, such as
             ``epochs=200``, which override ``config``; ``num_neighbors`` is ``fanout``.
 
@@ -136,8 +133,7 @@ def train(
     validate_argument_types(graph, model)
     graph = align_with_model(graph, model)
     # What is left of the options belongs to the loop; `with_options` refuses unknown names.
-    settings = (config or TrainConfig()).with_options(**options)
-    settings, own_task = resolve_task(task, model, settings, options)
+    settings, own_task = resolve_task(model, config or TrainConfig(), options)
     validate_problem(graph, model, own_task or task_of_nodes(graph, model, settings))
     validate_workers(graph, worker_settings)
     validate_fanout(graph, model, settings)

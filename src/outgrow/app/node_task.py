@@ -60,32 +60,29 @@ def task_of_nodes(graph: Graph, model: Model, config: TrainConfig, *, plans: boo
 
 
 def resolve_task(
-    task: NodeTask | LinkPrediction | str | None, model: Model, config: TrainConfig, options: Mapping[str, object]
+    model: Model, config: TrainConfig, options: Mapping[str, object]
 ) -> tuple[TrainConfig, NodeTask | None]:
-    """Return options of the loop that say what a task says, and the task if it is one of nodes.
+    """Return the options of the loop, with what a task says, and the task if an object of one of nodes is given.
 
     Args:
-        task: What `og.train` was given.
         model: The model.
         config: Options of the loop.
-        options: Those given by name.
+        options: Those given by name; ``task`` may be an object.
 
     Raises:
-        InputError: The task is not one of the model, or what it says is also given as an option.
+        InputError: There is no such option, the task is not one of the model, or what it says is also an option.
     """
-    validate_types({"task": task}, {"task": NodeTask | LinkPrediction | str | None})
-    if task is None:
-        return config, None
-    if isinstance(task, str):
-        task_config = config.with_options(task=task)
-        _require_model_of_task(model, task, of_links=False)
-        return task_config, None
+    task = options.get("task")
+    if not isinstance(task, NodeTask | LinkPrediction):
+        if task is not None:
+            validate_types({"task": task}, {"task": NodeTask | LinkPrediction | str | None})
+            _require_model_of_task(model, str(task), of_links=False)
+        return config.with_options(**options), None
     of_links = isinstance(task, LinkPrediction)
     _require_model_of_task(model, type(task).__name__, of_links=of_links)
-    own = _LINK_OPTIONS if of_links else (*_OPTIONS, "task")
-    twice = [name for name in own if name in options]
-    if not of_links:
-        twice += [name for name in _given_options(config) if name not in twice]
+    rest = {name: value for name, value in options.items() if name != "task"}
+    settings = config.with_options(**rest)
+    twice = [name for name in _LINK_OPTIONS if name in options] if of_links else list(_given_options(settings))
     if twice:
         raise InputError(
             "the task is described twice",
@@ -94,8 +91,8 @@ def resolve_task(
             repair="give the options to the task",
         )
     if isinstance(task, LinkPrediction):
-        return config.with_options(**asdict(task)), None
-    return config.with_options(**task.options()), task
+        return settings.with_options(**asdict(task)), None
+    return settings.with_options(**task.options()), task
 
 
 def graph_for_model(graph: Graph, task: NodeTask) -> Graph:

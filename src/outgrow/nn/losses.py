@@ -6,7 +6,7 @@ Letters: ``N`` labelled nodes, ``C`` classes, ``K`` targets of a regression.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -70,6 +70,9 @@ def validate_weights(option: str, given: object) -> tuple[float, ...] | str | No
         if given is None or "," not in given:
             return given if given is None else validate_choice(option, given, {BALANCED: BALANCED})
         given = given.split(",")  # as on the command line
+    # The keys of a mapping would be taken for weights.
+    if isinstance(given, Mapping):
+        raise _weights_error(option, describe_value(given))
     try:
         rows = given.tolist() if isinstance(given, Tensor) else list(given)  # type: ignore[call-overload]
         weights = tuple(float(each) for each in rows)

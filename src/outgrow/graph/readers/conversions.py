@@ -76,7 +76,8 @@ def to_labels(labels: NDArray[Any], *, named: bool, where: str = "labels") -> ND
             f"{len(bad)} others, the first is {labels.reshape(-1)[bad[0]]} at node {int(bad[0]) // columns}",
             "replace infinite labels, for example by NaN",
         )
-    return labels if labels.dtype in (np.float32, np.float64) else labels.astype(np.float32)
+    # Always a copy: what a graph holds must be writable.
+    return labels.astype(labels.dtype if labels.dtype in (np.float32, np.float64) else np.float32)
 
 
 def _are_classes(labels: NDArray[Any]) -> bool:
