@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from outgrow.nn.tasks import MultiLabel, NodeTask, SingleLabel
+from outgrow.nn.tasks import MultiLabel, NodeClassification, NodeTask
 from outgrow.runtime.distributed.comm import SingleProcessComm
 from outgrow.training.metric_fit import make_node_metrics
 from outgrow.training.metric_request import parse_metrics
@@ -83,7 +83,7 @@ class WithoutDirection(MeanOfMeans):
 
 
 ROWS, CLASSES = 60, 4
-SINGLE, MULTI = SingleLabel(), MultiLabel()
+SINGLE, MULTI = NodeClassification(), MultiLabel()
 
 
 def rows_of(task: NodeTask, classes: int = CLASSES, rows: int = ROWS) -> tuple[Tensor, Tensor]:
@@ -114,26 +114,3 @@ def probabilities(task: NodeTask, classes: int = CLASSES) -> tuple[np.ndarray, n
     logits, labels = rows_of(task, classes)
     chances = torch.sigmoid(logits) if task is MULTI else torch.softmax(logits, 1)
     return labels.numpy(), chances.numpy()
-
-
-class Numbers(NodeTask):
-    """Numbers to predict, as a task of the user's could have them."""
-
-    metric, target_kind, larger_is_better = "error", "regression", False
-
-    def loss(self, logits_VC: Tensor, labels_N: Tensor, total: int, rows_N: Tensor | None = None) -> Tensor:
-        raise NotImplementedError
-
-    def metric_counts(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def metric_from_counts(self, counts_T: Tensor) -> float:
-        raise NotImplementedError
-
-    def metric_input(self, logits_NC: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Without nodes whose number is unknown."""
-        known = ~labels_N.isnan()
-        return logits_NC[known, 0], labels_N[known]
-
-    def predict(self, logits_NC: Tensor) -> Tensor:
-        return logits_NC[:, 0]

@@ -10,7 +10,7 @@ import torch
 from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, SAGE, Model
-from outgrow.nn.tasks import SingleLabel
+from outgrow.nn.tasks import NodeClassification
 from outgrow.strategies.base import Problem
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import NodeEvaluation
@@ -50,7 +50,7 @@ class Planted:
             features=self.features,
             labels=self.labels,
             train=torch.arange(0, NODES, 3),
-            task=SingleLabel(),
+            task=NodeClassification(),
             model=model_of(kind, seed),
             seed=seed,
         )

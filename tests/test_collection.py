@@ -16,7 +16,7 @@ import torch
 TESTS = Path(__file__).parent
 UNSEEDED = ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random")
 OPTIONAL = ("triton", "outgrow.ops.gpu")
-WITHOUT_PARAMETERS = ("Model", "Layer", "SingleLabel", "MultiLabel")
+WITHOUT_PARAMETERS = ("Model", "Layer", "NodeClassification", "MultiLabel")
 """Modules of ours that have none but those they are given."""
 
 

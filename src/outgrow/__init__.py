@@ -47,6 +47,10 @@ if TYPE_CHECKING:
     from outgrow.graph.graph import Graph as Graph
     from outgrow.graph.graph import NodeType as NodeType
     from outgrow.graph.graph import Split as Split
+    from outgrow.nn.regression import NodeRegression as NodeRegression
+    from outgrow.nn.tasks import LinkPrediction as LinkPrediction
+    from outgrow.nn.tasks import MultiLabel as MultiLabel
+    from outgrow.nn.tasks import NodeClassification as NodeClassification
     from outgrow.strategies.full import Full as Full
     from outgrow.strategies.migrate.strategy import Migrate as Migrate
     from outgrow.strategies.offload.strategy import Offload as Offload
@@ -83,6 +87,10 @@ _HOME = {
     "Graph": "outgrow.graph.graph",
     "NodeType": "outgrow.graph.graph",
     "Split": "outgrow.graph.graph",
+    "LinkPrediction": "outgrow.nn.tasks",
+    "MultiLabel": "outgrow.nn.tasks",
+    "NodeClassification": "outgrow.nn.tasks",
+    "NodeRegression": "outgrow.nn.regression",
     "Full": "outgrow.strategies.full",
     "Migrate": "outgrow.strategies.migrate.strategy",
     "Offload": "outgrow.strategies.offload.strategy",
@@ -99,9 +107,13 @@ __all__ = [
     "Full",
     "Graph",
     "InputError",
+    "LinkPrediction",
     "Migrate",
     "ModelWarning",
+    "MultiLabel",
     "NeighborLoader",
+    "NodeClassification",
+    "NodeRegression",
     "NodeType",
     "Offload",
     "Orchestrate",

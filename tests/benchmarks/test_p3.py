@@ -21,7 +21,7 @@ from outgrow.engine.minibatch_loop import make_sampler
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.graph.graph import Graph
 from outgrow.nn import GAT, GCN, SAGE, Model
-from outgrow.nn.tasks import SingleLabel
+from outgrow.nn.tasks import NodeClassification
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem, Strategy
@@ -91,7 +91,7 @@ def seen(share: GraphShard, case: Case, strategy: Strategy) -> Seen:
         features=normal(NODES, case.width, seed=1),
         labels=torch.arange(NODES) * 7 % CLASSES,
         train=TRAIN,
-        task=SingleLabel(),
+        task=NodeClassification(),
         model=model,
         seed=SEED,
         batches=case.batches,

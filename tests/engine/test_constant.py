@@ -10,7 +10,7 @@ from outgrow.engine.inference import infer_full_graph
 from outgrow.engine.shard import FullGraphShard
 from outgrow.nn import GAT, GCN, GIN, SAGE, CommNet, Layer
 from outgrow.nn.model import Model
-from outgrow.nn.tasks import SingleLabel
+from outgrow.nn.tasks import NodeClassification
 from outgrow.ops.rng import fold_in
 from outgrow.strategies.base import Problem
 from outgrow.strategies.full import Full
@@ -26,11 +26,11 @@ def test_training_with_it_gives_the_gradients_without_it(make: type[Model]) -> N
     x, labels, train = normal(40, 6), torch.arange(40) % 3, torch.arange(0, 40, 2)
     blocks = whole_blocks(model, TOPOLOGY)
     assert cached_first_aggregate(model, blocks[0], x) is not None
-    SingleLabel().loss(model(blocks, x, fold_in(5, 1, 0))[train], labels[train], len(train)).backward()
+    NodeClassification().loss(model(blocks, x, fold_in(5, 1, 0))[train], labels[train], len(train)).backward()
     expected = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
     problem = Problem.from_node_labels(
-        FullGraphShard(TOPOLOGY), features=x, labels=labels, train=train, task=SingleLabel(), model=model, seed=5
+        FullGraphShard(TOPOLOGY), features=x, labels=labels, train=train, task=NodeClassification(), model=model, seed=5
     )
     next(iter(Full().prepare(problem).steps(1)))
     for ours, theirs in zip(model.parameters(), expected, strict=True):

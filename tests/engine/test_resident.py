@@ -7,7 +7,7 @@ import torch
 
 from outgrow.engine.full_graph import FullGraphEpoch
 from outgrow.engine.objective import NodeObjective, Objective
-from outgrow.nn.tasks import MultiLabel, NodeTask, SingleLabel
+from outgrow.nn.tasks import MultiLabel, NodeClassification, NodeTask
 from outgrow.strategies.base import Problem
 from planted import NODES, Planted, planted
 from support import normal
@@ -29,7 +29,7 @@ def gradients(problem: Problem) -> list[torch.Tensor]:
     return [grad for grad in found if grad is not None]
 
 
-@pytest.mark.parametrize("task", [SingleLabel(), MultiLabel()], ids=["single", "multi"])
+@pytest.mark.parametrize("task", [NodeClassification(), MultiLabel()], ids=["single", "multi"])
 def test_shares_of_a_goal_add_up(task: NodeTask) -> None:
     logits, several = normal(NODES, 3), isinstance(task, MultiLabel)
     labels = (normal(NODES, 3) > 0).long() if several else torch.arange(NODES) % 3
@@ -58,7 +58,7 @@ def test_half_the_goal_is_half_the_loss(world: Planted) -> None:
     problem = world.problem()
     goal = problem.objective
     assert isinstance(goal, NodeObjective)
-    task, labels, rows, total = goal
+    task, labels, rows, total, _ = goal
     halves = [NodeObjective(task, labels[part], rows[part], total) for part in (slice(0, 9), slice(9, None))]
     parts = []
     for goal in halves:

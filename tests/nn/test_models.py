@@ -13,7 +13,7 @@ import torch
 from outgrow.core.errors import InputError
 from outgrow.nn import GAT, GCN, SAGE, Epilogue, GATConv, GCNConv, Layer, Model, Stack
 from outgrow.nn.model import layer_key
-from outgrow.nn.tasks import MultiLabel, SingleLabel
+from outgrow.nn.tasks import MultiLabel, NodeClassification
 from outgrow.ops.rng import dropout, fold_in
 from outgrow.ops.sparse import SparseRows
 from support import normal, random_topology, whole_blocks
@@ -99,24 +99,24 @@ def test_the_score_of_a_target_is_that_of_its_projection() -> None:
 
 def test_loss_is_a_sum_over_nodes_that_adds_up_over_workers() -> None:
     logits, classes = normal(10, 4), torch.arange(10) % 4
-    for task, labels in ((SingleLabel(), classes), (MultiLabel(), (normal(10, 4, seed=1) > 0).to(torch.uint8))):
+    for task, labels in ((NodeClassification(), classes), (MultiLabel(), (normal(10, 4, seed=1) > 0).to(torch.uint8))):
         whole = task.loss(logits, labels, 10)
         parts = task.loss(logits[:3], labels[:3], 10) + task.loss(logits[3:], labels[3:], 10)
         torch.testing.assert_close(parts, whole, rtol=1e-14, atol=1e-14)
     expected = -logits.log_softmax(1)[torch.arange(10), classes].mean()
-    torch.testing.assert_close(SingleLabel().loss(logits, classes, 10), expected)
+    torch.testing.assert_close(NodeClassification().loss(logits, classes, 10), expected)
 
 
 def test_the_loss_on_some_rows_is_that_of_these_rows_alone() -> None:
     logits, classes, rows = normal(10, 4), torch.arange(10) % 4, torch.tensor([7, 2, 3])
-    for task, labels in ((SingleLabel(), classes), (MultiLabel(), (normal(10, 4, seed=1) > 0).to(torch.uint8))):
+    for task, labels in ((NodeClassification(), classes), (MultiLabel(), (normal(10, 4, seed=1) > 0).to(torch.uint8))):
         expected = task.loss(logits[rows], labels[rows], 5)
         torch.testing.assert_close(task.loss(logits, labels[rows], 5, rows), expected, rtol=1e-14, atol=1e-14)
 
 
 def test_scores() -> None:
     logits = torch.tensor([[2.0, -1.0], [-1.0, 3.0], [1.0, 0.5]])
-    assert SingleLabel().score(logits, torch.tensor([0, 1, 1])) == pytest.approx(2 / 3)
+    assert NodeClassification().score(logits, torch.tensor([0, 1, 1])) == pytest.approx(2 / 3)
     truth = torch.tensor([[1, 0], [1, 1], [0, 1]], dtype=torch.uint8)
     # predicted 10, 01, 11; three hits, two wrong
     assert MultiLabel().score(logits, truth) == pytest.approx(2 * 3 / (2 * 3 + 2))
@@ -126,7 +126,7 @@ def test_scores() -> None:
 
 def test_the_score_of_nothing_is_not_a_number() -> None:
     nothing = torch.empty(0, 3)
-    assert math.isnan(SingleLabel().score(nothing, torch.empty(0, dtype=torch.int64)))
+    assert math.isnan(NodeClassification().score(nothing, torch.empty(0, dtype=torch.int64)))
     assert math.isnan(MultiLabel().score(nothing, torch.empty(0, 3)))
 
 

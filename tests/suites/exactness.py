@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-from layer_table import CONVS, OUT, RELATIONS, one_of_each
+from layer_table import CONVS, RELATIONS, one_of_each
 from torch import Tensor
 
 from hosts import on_hosts, spread_over
@@ -20,7 +20,6 @@ from outgrow.engine.layer_plan import has_fixed_weights
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Layer
-from outgrow.nn.tasks import MultiLabel, NodeTask, SingleLabel
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem, Strategy
@@ -34,6 +33,7 @@ from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.strategies.tensor.strategy import TensorParallel
 from suites.cases import DEALS, DECOUPLED, Case, features_of, model_of
 from suites.mutants import MUTANTS, Mutant
+from suites.objectives import make_task
 from suites.sampled_ways import COLD, FEW, SAMPLED_BY, SAMPLED_WAYS
 from support import disk_folder, random_topology, topology_of, with_relations
 
@@ -105,7 +105,6 @@ GRAPHS = {
     "isolated": with_relations(topology_of(9, [(0, 4), (4, 0), (4, 4)]), RELATIONS),
     "no-edges": with_relations(topology_of(5, []), RELATIONS),
 }
-TASKS: dict[str, NodeTask] = {"single": SingleLabel(), "multi": MultiLabel()}
 EPOCH = 3
 
 
@@ -239,10 +238,8 @@ EVERY_DEAL = [
 def problem_of(case: Case, share: GraphShard, batches: BatchConfig) -> Problem:
     """The problem on a share; about half of the nodes are to be trained on."""
     num_nodes = share.topology.num_nodes
-    classes = torch.arange(num_nodes) * 7 % OUT
-    labels = classes if case.task == "single" else (classes[:, None] >= torch.arange(OUT)).to(torch.uint8)
-    train, task, model = torch.arange(0, num_nodes, 2), TASKS[case.task], model_of(case)
-    features = features_of(case, num_nodes)
+    train, model, features = torch.arange(0, num_nodes, 2), model_of(case), features_of(case, num_nodes)
+    task, labels = make_task(case.task, num_nodes)
     return Problem.from_node_labels(
         share, features=features, labels=labels, train=train, task=task, model=model, seed=11, batches=batches
     )

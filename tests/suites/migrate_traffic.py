@@ -14,7 +14,7 @@ from outgrow.engine.batches import BatchConfig
 from outgrow.engine.shard import PartitionShard
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.nn import GCN, SAGE, Model
-from outgrow.nn.tasks import SingleLabel
+from outgrow.nn.tasks import NodeClassification
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem
 from outgrow.strategies.migrate.strategy import Migrate
@@ -180,7 +180,7 @@ def problem_of(place: WorkerContext, traffic: Traffic) -> Problem:
         features=features if traffic.row == 8 * WIDTH else features.half(),
         labels=torch.arange(NODES) % 3,
         train=TRAIN,
-        task=SingleLabel(),
+        task=NodeClassification(),
         model=traffic.build(),
         seed=SEED,
         batches=FEW,

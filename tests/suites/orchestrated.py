@@ -20,7 +20,7 @@ from outgrow.engine.shard import FullGraphShard, PartitionShard, layer_topology
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.nn import Conv, Epilogue, GATConv, GCNConv, GGCNConv, Layer, RGCNConv, SAGEConv, SAGEMaxConv
 from outgrow.nn.model import Model
-from outgrow.nn.tasks import SingleLabel
+from outgrow.nn.tasks import NodeClassification
 from outgrow.ops.rng import dropout, fold_in
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.base import Problem, Strategy
@@ -87,7 +87,7 @@ def problem_of(
         features=world.features,
         labels=world.labels,
         train=torch.arange(0, NODES, 3),
-        task=SingleLabel(),
+        task=NodeClassification(),
         model=model,
         seed=SEED,
         batches=batches,

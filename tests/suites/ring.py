@@ -13,7 +13,7 @@ from outgrow.engine.batches import BatchConfig
 from outgrow.engine.minibatch_loop import MicroBatch, MiniBatchLoop
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.nn import GCN, SAGE, Model
-from outgrow.nn.tasks import SingleLabel
+from outgrow.nn.tasks import NodeClassification
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem
@@ -95,7 +95,7 @@ def record(comm: Comm, kind: str, options: dict[str, Any]) -> Record:
         features=FEATURES,
         labels=torch.arange(NODES) % 3,
         train=torch.arange(0, NODES, 2),
-        task=SingleLabel(),
+        task=NodeClassification(),
         model=model_of(kind),
         seed=3,
         batches=BATCHES,

@@ -16,7 +16,7 @@ from outgrow.engine.shard import PartitionShard
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, GIN, SAGE, Model
-from outgrow.nn.tasks import SingleLabel
+from outgrow.nn.tasks import NodeClassification
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem
 from outgrow.strategies.split.strategy import SplitParallel
@@ -136,7 +136,7 @@ def bytes_by_model(place: WorkerContext) -> dict[str, Counter[Kind]]:
             features=normal(60, 8, seed=1),
             labels=torch.arange(60) % 3,
             train=TRAIN,
-            task=SingleLabel(),
+            task=NodeClassification(),
             model=traffic.build().double(),
             seed=SEED,
             batches=traffic.batches,

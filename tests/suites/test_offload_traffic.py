@@ -14,7 +14,7 @@ import torch
 from outgrow.core.ledger import Kind, Link
 from outgrow.engine.shard import PartitionShard
 from outgrow.nn import GAT, GCN, GIN, SAGE, Model
-from outgrow.nn.tasks import SingleLabel
+from outgrow.nn.tasks import NodeClassification
 from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem
@@ -110,7 +110,7 @@ def problem_of(kinds: Kinds, comm: Comm) -> Problem:
         features=world.features.half() if kinds.half else world.features,
         labels=world.labels,
         train=torch.arange(0, NODES, 3),
-        task=SingleLabel(),
+        task=NodeClassification(),
         model=model if kinds.half else model.double(),
         seed=4,
     )

@@ -21,7 +21,7 @@ from outgrow.engine.shard import PartitionShard
 from outgrow.graph.store.reader import write_store
 from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, GGCN, RGCN, SAGE, Decoupled, DecoupledGAT, Model
-from outgrow.nn.tasks import SingleLabel
+from outgrow.nn.tasks import NodeClassification
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem
@@ -169,7 +169,7 @@ def problem_on(comm: Comm, model: Model) -> Problem:
         features=world.features,
         labels=world.labels,
         train=torch.arange(0, NODES, 3),
-        task=SingleLabel(),
+        task=NodeClassification(),
         model=model.double(),
         seed=4,
     )

@@ -22,7 +22,6 @@ from metric_objects import (
     Bootstrapped,
     ByPosition,
     MeanOfMeans,
-    Numbers,
     Overwritten,
     Raising,
     made,
@@ -30,7 +29,7 @@ from metric_objects import (
     value_of,
 )
 from outgrow.core.errors import InputError
-from outgrow.nn.tasks import NodeTask
+from outgrow.nn.tasks import NodeRegression, NodeTask
 from outgrow.runtime.distributed.comm import SingleProcessComm
 from outgrow.training import metric_states
 from outgrow.training import metrics as metrics_module
@@ -83,7 +82,7 @@ def test_objects_give_what_they_give_of_all_rows_at_once(name: str) -> None:
 
 
 def test_objects_for_numbers() -> None:
-    task, labels = Numbers(), torch.empty(0, dtype=torch.float64)
+    task, labels = NodeRegression(), torch.empty(0, dtype=torch.float64)
     with quiet_metrics():  # of the memory that it takes
         rho = torchmetrics.SpearmanCorrCoef()
     given = {"rho": rho, "ccc": torchmetrics.ConcordanceCorrCoef()}

@@ -23,6 +23,7 @@ from outgrow.app.messages import log_warning
 from outgrow.app.metric_checks import validate_metrics
 from outgrow.app.model_probe import warn_of_probe
 from outgrow.app.node_outputs import compute_embeddings, compute_logits
+from outgrow.app.node_task import resolve_task, task_of_nodes
 from outgrow.app.output_request import Nodes, make_output_request
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.plan.question import PlanSite, candidate_layouts, query_for_graph
@@ -115,11 +116,13 @@ def train(
             ``"auto"`` also starts the run if there is none.
         progress: Show progress on standard error.
         config: Options of the training loop; None for the defaults of `TrainConfig`.
-        **options: ``device``, which workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA device each;
-            ``"auto"`` leaves it to ``workers``. ``allow_changed_data``, whether to resume though
-            the contents of the graph have changed: what was measured on the former ones (scores, the best epoch)
+        **options: ``task``, what is predicted and by which loss: an ``og.NodeClassification``, ``og.MultiLabel``,
+            ``og.NodeRegression`` or ``og.LinkPrediction``, or the name of a task of nodes, such as ``"regression"``;
+            by default the classes or links. ``device``, which workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA
+            device each; ``"auto"`` leaves it to ``workers``. ``allow_changed_data``, whether to resume though the
+            contents of the graph have changed: what was measured on the former ones (scores, the best epoch)
             is forgotten. ``callbacks``, a list of `og.Callback` to call while training goes on. ``metrics``, what to
-            compute beside accuracy: names (``"auroc,f1-macro"`` or a list), or objects of torchmetrics by name;
+            compute beside the task's own: names (``"auroc,f1-macro"`` or a list), or objects of torchmetrics by name;
             ``monitor`` is the one that chooses the best epoch. Also fields of `TrainConfig`, such as ``epochs=200``,
             which override ``config``; ``num_neighbors`` is ``fanout``. Options of the optimizer and of the schedule,
             such as ``momentum=0.9``, stand beside them.
@@ -139,16 +142,17 @@ def train(
     worker_settings = resolve_workers(workers, _pop_option(options, "device", "auto"))
     validate_argument_types(graph, model)
     graph = align_with_model(graph, model)
-    validate_problem(graph, model)
-    validate_workers(graph, worker_settings)
     # What is left of the options belongs to the loop; `with_options` refuses unknown names.
     # Objects travel beside the options, which are recorded as JSON and hold their names.
     request = parse_metrics(options.get("metrics"))
     options |= {"metrics": request.names} if "metrics" in options else {}
-    settings = (config or TrainConfig()).with_options(**options)
+    settings, own_task = resolve_task(model, config or TrainConfig(), options)
+    task = own_task or task_of_nodes(graph, model, settings)
+    validate_problem(graph, model, task)
+    validate_workers(graph, worker_settings)
     validate_fanout(graph, model, settings)
     check_optimization(settings, model, len(graph.split.train))
-    validate_metrics(graph, model, settings, request.objects)
+    validate_metrics(graph, model, settings, request.objects, task)
     # Worker 0 chooses and broadcasts its choice; the others only need a strategy to start with.
     if is_torchrun_leader():
         warn_of_unread_weights(graph, model)
@@ -190,6 +194,7 @@ def train(
             data=facts.get("data", {}),
             grace_seconds=worker_settings.grace_seconds,
             metrics=request.objects,
+            task=own_task,
         )
         model.schema = describe_schema(graph)
         if torchrun_world_size():
@@ -244,9 +249,10 @@ def plan(
         InputError: The graph, the model, the machine or an option cannot be used.
     """
     device = _pop_option(options, "device", "auto")
-    validate_problem(graph, model)
+    validate_argument_types(graph, model)
     validate_positive("plan", workers=workers)
     settings = (config or TrainConfig()).with_options(**options)
+    validate_problem(graph, model, task_of_nodes(graph, model, settings, plans=True))
     validate_fanout(graph, model, settings)
     # Without a number of workers, the profile of a fully used machine is the one to plan with.
     profile, _ = select_machine(hardware, WorkerLayout(workers=workers or available_cores()), device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from outgrow.app.link_task import validate_link_problem
+from outgrow.app.node_task import make_node_task
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.engine.batches import BatchConfig
@@ -17,16 +18,22 @@ from outgrow.nn.encoder import Encoder
 from outgrow.nn.layer import Conv, Layer
 from outgrow.nn.model import Model
 from outgrow.nn.pyg import PyGAggregation
+from outgrow.nn.tasks import NodeRegression, NodeTask
 from outgrow.ops.edge_weight import require_divisible_weights
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
 
-def validate_problem(graph: Graph, model: Model) -> None:
+def validate_problem(graph: Graph, model: Model, task: NodeTask | None = None) -> None:
     """Check that a model can be trained on a graph.
 
+    Args:
+        graph: The graph.
+        model: The model.
+        task: The task of a model of nodes; None for classes, as the labels are.
+
     Raises:
-        InputError: The graph cannot be trained on, or the model does not fit it.
+        InputError: The graph cannot be trained on, or the model or the task does not fit it.
     """
     validate_argument_types(graph, model)
     if model.decoder is not None:
@@ -37,7 +44,7 @@ def validate_problem(graph: Graph, model: Model) -> None:
     require_trainable(graph)
     validate_model_fits_graph(graph, model)
     _validate_trainable(model)
-    _validate_classes(graph, model)
+    _validate_task(graph, model, task or make_node_task(graph, TrainConfig()))
 
 
 def validate_argument_types(graph: Graph, model: Model) -> None:
@@ -147,15 +154,21 @@ def _wrapped_name(conv: Conv) -> str:
     return type(conv.aggregation.conv if isinstance(conv.aggregation, PyGAggregation) else conv).__name__
 
 
-def _validate_classes(graph: Graph, model: Model) -> None:
+def _validate_task(graph: Graph, model: Model, task: NodeTask) -> None:
+    assert graph.labels is not None
+    task.validate_labels(graph.labels, graph.name)
     last = model.layers_list()[-1]
-    if last.spec.out_features != graph.num_classes:
+    needed = task.count_outputs(graph.labels, graph.num_classes)
+    if last.spec.out_features != needed:
         raise InputError(
             f"the model does not fit the graph {graph.name!r}",
-            needed=f"{graph.num_classes} outputs, one for each class",
+            needed=f"{needed} outputs, one for each {'target' if task.kind == NodeRegression.kind else 'class'}",
             got=f"{last.spec.out_features} outputs",
-            repair="build the model with graph.num_classes",
+            repair="build the model with graph.num_classes"
+            if needed == graph.num_classes
+            else f"build the model with {needed} outputs",
         )
+    task.validate(graph.labels, graph.split.train, needed, graph.name, model.dtype)
 
 
 def validate_strategy(graph: Graph, model: Model, strategy: Strategy, config: TrainConfig) -> None:

@@ -55,7 +55,8 @@ def from_arrays(
         features: ``[V, D]`` floating, or a SciPy sparse matrix of that shape. Half precision is kept, and
             widened for computation.
         labels: ``[V]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones. Floats that hold whole
-            numbers are read as classes, NaN as unknown, with a warning.
+            numbers are read as classes, NaN as unknown, with a warning. Other floats are the targets of a
+            regression, ``[V]`` or ``[V, K]``, NaN where unknown.
         split: ``{"train": ids, "val": ids, "test": ids}``; each ``[n]`` ids or a ``[V]`` mask, of booleans or
             of bytes that hold only 0 and 1.
         num_nodes: ``V``; None to take it from features, labels or the largest id.

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from outgrow.app.node_task import make_node_task
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.core.validation import validate_choice
 from outgrow.graph.graph import Graph
 from outgrow.inference.modes import NONE
 from outgrow.nn.model import Model
-from outgrow.nn.tasks import MultiLabel, NodeTask, SingleLabel
+from outgrow.nn.tasks import MultiLabel, NodeTask
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import LINK_METRICS
 from outgrow.training.metric_fit import make_node_metrics
@@ -104,11 +105,13 @@ def validate_metrics(
     if not config.metrics and config.monitor is None and config.monitor_mode is None:
         return
     objects = objects or {}
-    task = task or (MultiLabel() if graph.multi_label else SingleLabel())
+    task = task or make_node_task(graph, config)
     metrics, _ = choose_metrics(graph, model, task, config, objects)
+    assert graph.labels is not None
+    val, test = (task.select_known(graph.labels, part) for part in (graph.split.val, graph.split.test))
     evaluated = {
-        "validation": (graph.split.val, config.evaluation.val),
-        "test": (graph.split.test, config.evaluation.test),
+        "validation": (val, config.evaluation.val),
+        "test": (test, config.evaluation.test),
     }
     _validate_monitored(config, *evaluated["validation"])
     for name, (nodes, mode) in evaluated.items():

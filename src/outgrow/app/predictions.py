@@ -15,15 +15,15 @@ from torch import Tensor
 from outgrow.app.runs.directory import convert_write_errors
 from outgrow.core.errors import InputError
 from outgrow.graph.store.writer import ArrayWriter
-from outgrow.nn.tasks import MultiLabel, SingleLabel
+from outgrow.nn.tasks import MultiLabel, NodeClassification, NodeRegression
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 _CHUNK_BYTES = 64 << 20
-WHAT = ("classes", "probabilities", "logits", "embeddings")
-"""Outputs that can be written."""
+WHAT = ("classes", "probabilities", "logits", "embeddings", "values")
+"""Outputs that can be written; values are those of a regression."""
 
 
 class PredictionRows(NamedTuple):
@@ -53,20 +53,24 @@ class PredictionFormat:
         what: One of `WHAT`.
         class_names: Names of the classes; may be empty.
         multi_label: Whether a node may have several labels.
+        regression: Whether outputs are numbers, not logits of classes.
     """
 
     what: str
     class_names: tuple[str, ...] = ()
     multi_label: bool = False
+    regression: bool = False
 
     def convert_outputs(self, rows: Tensor) -> Tensor:
         """Return what is written of outputs ``[k, O]``, embeddings or else logits.
 
         Classes are ``[k]`` int64 or, if multi-label, ``[k, C]`` uint8 zeros and ones; probabilities and logits are
-        ``[k, C]``; embeddings are ``[k, H]``.
+        ``[k, C]``; embeddings are ``[k, H]``; values are ``[k]`` or, if there are several, ``[k, K]``.
         """
+        if self.what == "values":
+            return NodeRegression().predict(rows)
         if self.what == "classes":
-            return (MultiLabel() if self.multi_label else SingleLabel()).predict(rows)
+            return (MultiLabel() if self.multi_label else NodeClassification()).predict(rows)
         return self.compute_probabilities(rows) if self.what == "probabilities" else rows
 
     def compute_probabilities(self, logits: Tensor) -> Tensor:
@@ -213,7 +217,7 @@ def _make_table(form: PredictionFormat, rows: PredictionRows) -> pa.Table:
     columns = {"node": pa.array(rows.nodes.numpy())}
     if rows.logits is not None:
         columns |= _class_columns(form, rows.logits)
-    if form.what != "classes":
+    if form.what not in ("classes", "values"):
         values = rows.embeddings if form.what == "embeddings" else rows.logits
         assert values is not None
         lists = form.convert_outputs(values)
@@ -223,9 +227,12 @@ def _make_table(form: PredictionFormat, rows: PredictionRows) -> pa.Table:
 
 
 def _class_columns(form: PredictionFormat, logits: Tensor) -> dict[str, Any]:
-    """Return the columns of labels, class names and probabilities."""
+    """Return the columns of labels, class names and probabilities; or of the values of a regression."""
     import pyarrow as pa
 
+    if form.regression:
+        columns_of = logits.T.contiguous().numpy()
+        return {_value_name(i, len(columns_of)): pa.array(column) for i, column in enumerate(columns_of)}
     columns: dict[str, Any] = {}
     probability = form.compute_probabilities(logits)
     names = form.class_names
@@ -233,9 +240,31 @@ def _class_columns(form: PredictionFormat, logits: Tensor) -> dict[str, Any]:
         names = names or tuple(str(i) for i in range(probability.shape[1]))
         columns |= {name: pa.array(probability[:, i].numpy()) for i, name in enumerate(names)}
     else:
-        label = SingleLabel().predict(logits)
+        label = NodeClassification().predict(logits)
         columns["label"] = pa.array(label.numpy())
         if names:
             columns["class"] = pa.array(names, pa.string()).take(columns["label"])
         columns["probability"] = pa.array(probability.gather(1, label[:, None])[:, 0].numpy())
     return columns
+
+
+def _value_name(column: int, count: int) -> str:
+    return "value" if count == 1 else f"value_{column}"
+
+
+def choose_output(what: str | None, *, regression: bool) -> str:
+    """Return what to write: as asked for, or else classes, or the values of a regression.
+
+    Raises:
+        InputError: A regression has no classes or probabilities, and classes are no values.
+    """
+    if what is None:
+        return "values" if regression else "classes"
+    if what in (("classes", "probabilities") if regression else ("values",)):
+        raise InputError(
+            f"the run has no {what}",
+            needed="values, logits or embeddings of a regression" if regression else "an output of classes",
+            got=f"--what {what}",
+            repair="leave --what out",
+        )
+    return what

@@ -11,6 +11,8 @@ from typing import Any, TypeVar, get_type_hints
 from outgrow.core.errors import InputError
 from outgrow.core.validation import to_python_number, validate_choice, validate_types
 
+_TASK_MODULES = ("outgrow.nn.tasks", "outgrow.nn.regression")
+"""Modules of `outgrow.nn` whose classes are names of `outgrow`."""
 Target = TypeVar("Target", bound=Callable[..., Any])
 
 
@@ -116,4 +118,5 @@ def _check_calls(function: Callable[..., Any], name: str, unchecked: Collection[
 
 def _public_name(target: Callable[..., Any]) -> str:
     module = target.__module__
-    return f"og.nn.{target.__qualname__}" if module.startswith("outgrow.nn") else f"og.{target.__qualname__}"
+    in_nn = module.startswith("outgrow.nn") and module not in _TASK_MODULES
+    return f"og.nn.{target.__qualname__}" if in_nn else f"og.{target.__qualname__}"

@@ -63,15 +63,17 @@ class NodeObjective(NamedTuple):
 
     Attributes:
         task: The task, which defines the loss.
-        labels: ``[m]`` integer, or ``[m, C]`` zeros and ones, of the worker's nodes to train on.
+        labels: ``[m]`` or ``[m, C]``, of the worker's nodes to train on.
         rows: ``[m]`` int64, ascending, rows of these nodes among the own ones.
         total: Number of nodes to train on, over all workers.
+        weights: ``[m]`` sample weights of these nodes; None for equal ones.
     """
 
     task: NodeTask
     labels: Tensor
     rows: Tensor
     total: int
+    weights: Tensor | None = None
 
     @property
     def as_rowwise(self) -> NodeObjective:
@@ -89,18 +91,20 @@ class NodeObjective(NamedTuple):
 
     def to(self, device: torch.device) -> NodeObjective:
         """Return the objective for output on a device."""
-        return self._replace(labels=self.labels.to(device), rows=self.rows.to(device))
+        weights = None if self.weights is None else self.weights.to(device)
+        return self._replace(labels=self.labels.to(device), rows=self.rows.to(device), weights=weights)
 
     def for_row_range(self, first: int, last: int) -> NodeObjective:
         """Return the objective of a range of own rows alone."""
         # Rows ascend, so those of a chunk are a slice and labels need no copy.
         here = row_range(self.rows, first, last)
-        return self._replace(labels=self.labels[here], rows=self.rows[here] - first)
+        weights = None if self.weights is None else self.weights[here]
+        return self._replace(labels=self.labels[here], rows=self.rows[here] - first, weights=weights)
 
     def loss(self, out: Tensor, key: int = 0) -> Tensor:
-        """Return the sum over the worker's nodes to train on, divided by ``total``."""
+        """Return the sum over the worker's nodes to train on, divided by ``total``: see `NodeTask`."""
         # Divided by the total over all workers, so that shares of the loss add up.
-        return self.task.loss(out, self.labels, self.total, self.rows)
+        return self.task.loss(out, self.labels, self.total, self.rows, self.weights)
 
 
 class GradientObjective(NamedTuple):
@@ -136,16 +140,18 @@ class NodeTargets:
     """Labelled nodes to train on.
 
     Attributes:
-        labels: ``[n]`` integer, or ``[n, C]`` zeros and ones, of the own nodes.
+        labels: ``[n]`` or ``[n, C]``, of the own nodes, as the task reads them.
         train_rows: ``[m]`` int64, rows of the own nodes to train on.
         nodes: ``[num_train]`` int64, ids of the nodes to train on, over all workers.
         task: The task, which defines the loss.
+        weights: ``[n]`` sample weights of the own nodes; None for equal ones.
     """
 
     labels: Tensor
     train_rows: Tensor
     nodes: Tensor
     task: NodeTask
+    weights: Tensor | None = None
 
     @property
     def num_targets(self) -> int:
@@ -155,8 +161,26 @@ class NodeTargets:
     def make_objective(self, shard: GraphShard, model: Model) -> Objective:
         """Return the objective for logits of all own nodes."""
         return NodeObjective(
-            task=self.task, labels=self.labels[self.train_rows], rows=self.train_rows, total=self.num_targets
+            task=self.task,
+            labels=self.labels[self.train_rows],
+            rows=self.train_rows,
+            total=self.num_targets,
+            weights=None if self.weights is None else self.weights[self.train_rows],
         )
+
+    def join_weights(self) -> Tensor:
+        """Return the labels or, if nodes have weights, ``[n, C + 1]`` float64: the weights after the labels."""
+        if self.weights is None:
+            return self.labels
+        # One tensor, so that both cross between workers at once; float64 holds every class.
+        return torch.cat([self.labels.double().view(len(self.labels), -1), self.weights.double()[:, None]], 1)
+
+    def split_weights(self, joined: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the labels and the sample weights of rows of `join_weights`."""
+        if self.weights is None:
+            return joined, None
+        labels = joined[:, 0] if self.labels.dim() == 1 else joined[:, :-1]
+        return labels.to(self.labels.dtype), joined[:, -1]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -76,6 +76,10 @@ class Problem:
         assert isinstance(self.targets, NodeTargets)
         return self.targets
 
+    def describe_task(self) -> dict[str, object]:
+        """Return the options of a task of nodes, as plain values; nothing for links."""
+        return self.targets.task.describe() if isinstance(self.targets, NodeTargets) else {}
+
     @cached_property
     def input(self) -> ShardInputs:
         """Features of the worker's nodes, in memory; fetched on first access, by all workers together."""
@@ -129,12 +133,16 @@ class Problem:
 
     @cached_property
     def seed_labels(self) -> TrainingLabels:
-        """Labels of all nodes to train on; fetched on first access, by all workers together."""
-        return TrainingLabels(self.shard, self.node_targets.labels, self.node_targets.nodes)
+        """Labels (and weights) of all nodes to train on; fetched on first access, by all workers together."""
+        return TrainingLabels(self.shard, self._joined_labels, self.node_targets.nodes)
+
+    @cached_property
+    def _joined_labels(self) -> Tensor:
+        return self.node_targets.join_weights()
 
     def own_labels(self, seeds: Tensor) -> Tensor:
-        """Return labels of some own nodes, ``[n, ...]``, in the given order."""
-        return self.node_targets.labels[self.shard.local_index(seeds)]
+        """Return labels (and weights) of some own nodes, ``[n, ...]``, in the given order, for `batch_loss`."""
+        return self._joined_labels[self.shard.local_index(seeds)]
 
     def reserve_memory_of_batches(self) -> None:
         """Let freed memory of a batch be kept for the next ones; no more than the peak where memory is limited."""
@@ -146,11 +154,13 @@ class Problem:
 
         Args:
             logits: ``[n, C]`` of the seeds that it computes.
-            labels: ``[n, ...]`` of the same seeds.
+            labels: ``[n, ...]`` of the same seeds, from `own_labels` or `seed_labels`.
             num_seeds: Number of seeds over all workers.
         """
+        targets = self.node_targets
+        labels, weights = targets.split_weights(labels.to(logits.device))
         # Divided by the seeds of all workers, so that shares of the loss and of the gradient add up.
-        return self.node_targets.task.loss(logits, labels.to(logits.device), num_seeds)
+        return targets.task.loss(logits, labels, num_seeds, weights_N=weights)
 
     @staticmethod
     def from_node_labels(
@@ -169,20 +179,31 @@ class Problem:
         Args:
             shard: The worker's shard of the graph.
             features: ``[V, D]``, as the graph stores them.
-            labels: ``[V]`` integer, or ``[V, C]`` zeros and ones.
-            train: Ids of all nodes to train on.
+            labels: ``[V]`` or ``[V, C]``, as the task reads them.
+            train: Ids of all nodes to train on; those without a known target are left out.
             task: The task, which defines the loss.
             model: The model, the same on all workers.
             seed: Seed of every random draw.
             batches: Configuration of mini-batches.
         """
         # Each worker keeps labels of own nodes only; others are fetched if a strategy needs them.
+        train = task.select_known(labels, train)
         own = shard.select_owned(labels)
         assert isinstance(own, Tensor)
+        weights = task.sample_weights()
+        own_weights = None if weights is None else shard.select_owned(weights)
+        assert own_weights is None or isinstance(own_weights, Tensor)
+        targets = NodeTargets(
+            labels=own,
+            train_rows=shard.local_index(train),
+            nodes=train,
+            task=task.resolve(labels, train, model.layers_list()[-1].spec.out_features),
+            weights=own_weights,
+        )
         return Problem(
             shard=shard,
             features=features,
-            targets=NodeTargets(labels=own, train_rows=shard.local_index(train), nodes=train, task=task),
+            targets=targets,
             model=model,
             seed=seed,
             batches=batches,

@@ -64,10 +64,10 @@ class Graph:
         name: Name in messages and reports.
         topology: In-edges of every node.
         features: ``[V, D]`` floating, or sparse rows of that shape; None if nodes have no features.
-        labels: ``[V]`` integer, -1 where unknown; or ``[V, C]`` uint8 zeros and ones (multi-label); None
-            without.
+        labels: ``[V]`` integer, -1 where unknown; or ``[V, C]`` uint8 zeros and ones (multi-label); or ``[V]`` or
+            ``[V, K]`` floating, NaN where unknown (regression); None without.
         split: Node ids of training, validation and test.
-        num_classes: ``C``; 0 without labels.
+        num_classes: ``C``, the number of outputs of a model: classes, or targets of a regression; 0 without labels.
         class_names: Name of each class, or empty.
         relation_names: Name of each relation, or empty.
         node_types: Ranges of node ids in order; empty if all nodes have one type.
@@ -111,7 +111,12 @@ class Graph:
     @property
     def multi_label(self) -> bool:
         """Whether a node may have several labels."""
-        return self.labels is not None and self.labels.dim() == 2
+        return self.labels is not None and self.labels.dim() == 2 and not self.has_targets
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether labels are numbers to predict, targets of a regression, and no classes."""
+        return self.labels is not None and self.labels.is_floating_point()
 
     @property
     def sparse(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -17,6 +17,8 @@ from outgrow.core.validation import out_of_range_error, validate_choice
 from outgrow.engine.batches import BatchConfig, parse_fanouts
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, SAMPLERS, Fanout
 from outgrow.inference.modes import AUTO, EVALUATION_MODES, EvaluationOptions
+from outgrow.nn.losses import ENTRY_LOSSES, validate_weights
+from outgrow.nn.tasks import NODE_TASKS
 from outgrow.training.given_objects import describe_choice, record_choice
 from outgrow.training.loop_options import read_optimizer, read_schedule, split_loop_options
 from outgrow.training.metric_request import parse_metrics
@@ -72,6 +74,12 @@ class TrainConfig:
         weighted: Whether neighbours are sampled in proportion to edge weights.
         sampler: How neighbours are sampled: ``neighbor`` (without replacement), ``neighbor-with-replacement``,
             ``labor`` (LABOR) or ``fastgcn`` (layer-wise; a fan-out is then the number of nodes drawn for a hop).
+        task: What is predicted of nodes: ``classification`` (one class per node), ``multilabel`` or ``regression``;
+            None for classes, as the labels are.
+        class_weight: Classification: a weight for each class, or ``balanced``; see `NodeClassification`.
+        label_smoothing: Classification: share of the target that is spread over all classes.
+        pos_weight: Several labels per node: a weight of the ones of each class, or ``balanced``; see `MultiLabel`.
+        loss: Regression: ``mse``, ``mae`` or ``huber``; None for ``mse``.
         negatives: Link prediction: negative links per link of the graph.
         val_links: Link prediction: share of the linked pairs of nodes to validate on.
         test_links: Link prediction: share of the linked pairs to test on.
@@ -118,6 +126,11 @@ class TrainConfig:
     fanout: tuple[Fanout, ...] | None = None
     weighted: bool = False
     sampler: str = NEIGHBOR
+    task: str | None = None
+    class_weight: Sequence[float] | str | None = None
+    label_smoothing: float = 0.0
+    pos_weight: Sequence[float] | str | None = None
+    loss: str | None = None
     negatives: int = 1
     val_links: float = 0.05
     test_links: float = 0.1
@@ -153,6 +166,13 @@ class TrainConfig:
         for name in ("eval", "val", "test"):
             if getattr(self, name) is not None:
                 validate_choice(name, getattr(self, name), dict.fromkeys(EVALUATION_MODES))
+        for name in ("class_weight", "pos_weight"):
+            object.__setattr__(self, name, validate_weights(name, getattr(self, name)))
+        for name, choices in (("task", NODE_TASKS), ("loss", ENTRY_LOSSES)):
+            if getattr(self, name) is not None:
+                validate_choice(name, getattr(self, name), dict.fromkeys(choices))
+        if not 0 <= self.label_smoothing < 1:
+            raise out_of_range_error("label_smoothing", "at least 0, below 1", self.label_smoothing)
         for name, value in {**read_optimizer(self), **read_schedule(self)}.items():
             object.__setattr__(self, name, value)
         validate_choice("sampler", self.sampler, dict.fromkeys(SAMPLERS))

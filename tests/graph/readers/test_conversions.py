@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 from numpy.typing import NDArray
 
 import outgrow as og
+from outgrow.app.cli.info import describe_graph
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import DataWarning
 from outgrow.graph.readers.conversions import to_integer_labels, to_node_ids, to_weights
+from outgrow.graph.store.reader import open_store, write_store
 
 EDGES = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
 NUMBERS = st_numpy.boolean_dtypes() | st_numpy.integer_dtypes() | st_numpy.unsigned_integer_dtypes()
@@ -108,10 +113,54 @@ def test_label_sets_as_floats_need_no_warning() -> None:
     assert graph.multi_label
 
 
-@pytest.mark.parametrize("labels", [[0.2, 0.7, 1, 0], [0, np.inf, 1, 0], [0, 2.0**60, 1, 0]])
-def test_quantities_are_no_labels(labels: list[float]) -> None:
-    with pytest.raises(InputError, match=r"got: +[12] others, the first is"):
+@pytest.mark.parametrize("labels", [[0.2, 0.7, 1, 0], [0, 2.0**60, 1, np.nan], [-2.0, 0, 1, 1]])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_floats_that_are_no_classes_are_targets(labels: list[float], kind: type) -> None:
+    graph = og.from_arrays(EDGES, labels=np.array(labels, kind), split={"train": np.arange(4)})
+    assert graph.labels is not None
+    assert graph.has_targets
+    assert graph.num_classes == 1
+    np.testing.assert_array_equal(graph.labels.numpy(), np.array(labels, kind))
+
+
+@pytest.mark.parametrize("labels", [np.full((4, 3), 0.5), np.array([[0, 1], [np.nan, 1], [0, 0], [1, 1]])])
+def test_floats_of_several_columns_that_are_no_label_sets_are_targets(labels: NDArray[np.float64]) -> None:
+    graph = og.from_arrays(EDGES, labels=labels)
+    assert graph.has_targets
+    assert not graph.multi_label
+    assert graph.num_classes == labels.shape[1]
+
+
+def test_targets_in_half_precision_and_in_one_column() -> None:
+    half = og.from_arrays(EDGES, labels=np.array([0.5, 1, 2, np.nan], np.float16))
+    column = og.from_arrays(EDGES, labels=np.array([[0.5], [1], [2], [3]]))
+    assert half.labels is not None
+    assert column.labels is not None
+    assert half.labels.dtype == torch.float32
+    assert column.labels.shape == (4,)
+
+
+@pytest.mark.parametrize("labels", [[0, np.inf, 1, 0], [0.5, -np.inf, 1, 0]])
+def test_infinite_labels_are_refused(labels: list[float]) -> None:
+    with pytest.raises(InputError, match=r"got: +1 others, the first is -?inf at node 1"):
         og.from_arrays(EDGES, labels=np.array(labels))
+
+
+def test_targets_in_a_store(tmp_path: Path) -> None:
+    for number, labels in enumerate((np.array([0.5, np.nan, 2, 3]), np.array([[0.5, 1]] * 4, np.float32))):
+        graph = og.from_arrays(EDGES, features=np.ones((4, 2)), labels=labels, split={"train": np.arange(4)})
+        write_store(graph, tmp_path / str(number))
+        found = open_store(tmp_path / str(number), verify=True)
+        assert found.labels is not None
+        np.testing.assert_array_equal(found.labels.numpy(), labels)
+        assert found.num_classes == graph.num_classes
+        assert describe_graph(found)["labels_are"] == "numbers"
+        assert describe_graph(found)["labelled_nodes"] == 3 + number
+        whole = replace(found, labels=found.labels.round())
+        write_store(whole, tmp_path / f"{number} whole")
+        assert open_store(tmp_path / f"{number} whole", verify=True).has_targets
+        with pytest.raises(InputError, match="targets of a regression are wrong"):
+            write_store(replace(whole, num_classes=7), tmp_path / "wrong")
 
 
 @pytest.mark.parametrize("weight", [1e39, -1e300, 1e-60])

@@ -244,7 +244,7 @@ def test_ogb_multi_label_and_binary(tmp_path):
         ({"raw/node-feat.csv.gz": "0,1\n2,x\n0,0\n"}, "line 2"),
         ({"raw/node-feat.csv.gz": "0,1\n\n2\n0,0\n"}, "line 3"),
         ({"raw/node-feat.csv.gz": "0,1\n2,nan\n0,0\n"}, "not finite"),
-        ({"raw/node-label.csv.gz": "0\n1.5\n2\n"}, "needed: +classes"),
+        ({"raw/node-label.csv.gz": "0\ninf\n2\n"}, "needed: +finite"),
         ({"raw/num-node-list.csv.gz": "3\n4\n"}, "not one graph"),
         ({"split/other/train.csv.gz": "0\n"}, "several splits"),
         ({"raw/relations/edge.csv.gz": ""}, "several types"),

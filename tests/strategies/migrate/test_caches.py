@@ -12,7 +12,7 @@ import torch
 from outgrow.core.errors import InputError
 from outgrow.engine.batches import BatchConfig
 from outgrow.engine.shard import PartitionShard
-from outgrow.nn.tasks import SingleLabel
+from outgrow.nn.tasks import NodeClassification
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem
 from outgrow.strategies.migrate.strategy import Migrate
@@ -32,7 +32,7 @@ def cached_run(options: Migrate, epoch: int = 1) -> tuple[list[float], Counter[s
             features=world.features,
             labels=world.labels,
             train=torch.arange(0, NODES, 3),
-            task=SingleLabel(),
+            task=NodeClassification(),
             model=model_of("sage", SEED),
             seed=SEED,
             batches=BatchConfig(size=9, fanout=(3, 2)),

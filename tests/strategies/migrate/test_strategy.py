@@ -21,7 +21,7 @@ from outgrow.engine.model_migration import send_model
 from outgrow.engine.shard import FullGraphShard, PartitionShard
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.nn import GCN, Dot
-from outgrow.nn.tasks import SingleLabel
+from outgrow.nn.tasks import NodeClassification
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.base import Execution, Problem, Strategy
 from outgrow.strategies.migrate import strategy as migrate
@@ -47,7 +47,7 @@ def problem_of(comm: Comm | None = None) -> Problem:
         features=world.features,
         labels=world.labels,
         train=TRAIN,
-        task=SingleLabel(),
+        task=NodeClassification(),
         model=model_of("sage", SEED),
         seed=SEED,
         batches=BATCHES,

@@ -19,7 +19,7 @@ from outgrow.engine.batches import BatchConfig
 from outgrow.engine.shard import FullGraphShard, PartitionShard
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.nn import GCN, Dot
-from outgrow.nn.tasks import SingleLabel
+from outgrow.nn.tasks import NodeClassification
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem, Strategy
@@ -55,7 +55,7 @@ def problem_of(comm: Comm | None = None, batches: BatchConfig = BATCHES) -> Prob
         features=world.features,
         labels=world.labels,
         train=torch.arange(0, NODES, 3),
-        task=SingleLabel(),
+        task=NodeClassification(),
         model=model_of("sage", SEED),
         seed=SEED,
         batches=batches,

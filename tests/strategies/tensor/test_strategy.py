@@ -33,7 +33,7 @@ from outgrow.nn import (
     Model,
     PropagateConv,
 )
-from outgrow.nn.tasks import SingleLabel
+from outgrow.nn.tasks import NodeClassification
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem, Strategy
@@ -93,7 +93,7 @@ def problem_of(comm: Comm, model: Model) -> Problem:
         features=world.features,
         labels=world.labels,
         train=torch.arange(0, NODES, 3),
-        task=SingleLabel(),
+        task=NodeClassification(),
         model=model.double(),
         seed=4,
     )

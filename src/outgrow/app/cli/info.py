@@ -46,7 +46,8 @@ def describe_graph(graph: Graph) -> dict[str, Any]:
         "features": graph.num_features,
         "features_are": _describe_features(graph),
         "classes": graph.num_classes,
-        "labels_per_node": "several" if graph.multi_label else "one",
+        "labels_per_node": "several" if graph.labels is not None and graph.labels.dim() == 2 else "one",
+        "labels_are": "none" if graph.labels is None else "numbers" if graph.has_targets else "classes",
         "labelled_nodes": _count_labelled(graph),
         "train_nodes": len(split.train),
         "val_nodes": len(split.val),
@@ -70,6 +71,9 @@ def _describe_features(graph: Graph) -> str:
 def _count_labelled(graph: Graph) -> int:
     if graph.labels is None:
         return 0
+    if graph.has_targets:
+        known = ~graph.labels.isnan()
+        return int((known if known.dim() == 1 else known.any(1)).sum())
     return graph.num_nodes if graph.multi_label else int((graph.labels >= 0).sum())
 
 

@@ -25,9 +25,13 @@ def predict(
     run: Annotated[Path, typer.Argument(help="Directory of a run.")],
     out: Annotated[Path, typer.Option(help="File to write: .parquet for a table, .npy for an array.")],
     what: Annotated[
-        str,
-        typer.Option(help="classes, probabilities, logits, or embeddings: what the last layer, or a decoder, takes."),
-    ] = "classes",
+        str | None,
+        typer.Option(
+            help="classes, probabilities, logits, or embeddings: what the last layer, or a decoder, takes; of a "
+            "regression values, logits (the same, as lists) or embeddings.",
+            show_default="classes, or values of a regression",
+        ),
+    ] = None,
     graph: Annotated[
         str | None, typer.Option(help="Another graph of the same features and classes.", show_default="the run's")
     ] = None,
@@ -60,6 +64,8 @@ def predict(
     Rows are in the order of the nodes. An array has a row for each: its class (with several labels, zeros and
     ones), or probabilities, logits or embeddings.
 
+    Of a regression a table has the column value, or value_0, value_1, ... of several targets; an array has the numbers.
+
     Of a run that predicts links there are embeddings alone: what its decoder takes of both ends.
 
     Rows go to the disk as they are computed, so there may be more of them than fit into memory. The file appears
@@ -77,7 +83,8 @@ def predict(
     if torchrun_world_size():
         raise torchrun_error(f"one of {torchrun_world_size()} processes of torchrun")
     # The file is checked before hours of computation, not when the first chunk is written.
-    validate_choice("--what", what, dict.fromkeys(WHAT))
+    if what is not None:
+        validate_choice("--what", what, dict.fromkeys(WHAT))
     validate_output_path(out)
     with exit_on_ending_signals():
         directory = RunDirectory.open(run)
@@ -85,17 +92,18 @@ def predict(
         ids = None if nodes is None else read_nodes(nodes)
         request = make_output_request(loaded, model, ids, device=device, workers=workers, memory=memory)
         write_prediction_file(request, form, out)
-    log_message(f"{what} of {request.nodes.num_rows:,} nodes written to {out}")
+    log_message(f"{form.what} of {request.nodes.num_rows:,} nodes written to {out}")
 
 
 def _load_best_model(
-    directory: RunDirectory, what: str, graph: str | None, data_dir: Path | None
+    directory: RunDirectory, what: str | None, graph: str | None, data_dir: Path | None
 ) -> tuple[Graph, Model, PredictionFormat]:
     """Return the graph to predict on, the best model of a run, and what is written of its outputs."""
-    from outgrow.app.predictions import PredictionFormat
+    from outgrow.app.predictions import PredictionFormat, choose_output
     from outgrow.app.runs.config import load_recorded_graph, read_model_record
     from outgrow.app.runs.data import align_with_record
     from outgrow.graph import datasets
+    from outgrow.nn.regression import NodeRegression
 
     config = directory.config
     made = read_model_record(config, directory.path)
@@ -108,7 +116,15 @@ def _load_best_model(
     # store, and workers would copy it.
     model = made.build(replace(loaded, num_classes=recorded["classes"], class_names=names), 0)
     directory.load_best(model)
-    return loaded, model, PredictionFormat(what=what, class_names=names, multi_label=recorded["several_labels"])
+    # Runs of older versions recorded no task: they had classes.
+    regression = recorded.get("task") == NodeRegression.kind
+    form = PredictionFormat(
+        what=choose_output(what, regression=regression),
+        class_names=names,
+        multi_label=recorded["several_labels"],
+        regression=regression,
+    )
+    return loaded, model, form
 
 
 def _require_features(graph: Graph) -> None:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from outgrow.app.runs.workers import Workers
 
 
-# The exit code by which shells recognise a process that Ctrl-C has ended.
+TASKS = ("nodes", "links", "classification", "multilabel", "regression")
+"""Choices of ``--task``."""
 
 
 def train(
@@ -45,7 +46,9 @@ def train(
     task: Annotated[
         str | None,
         typer.Option(
-            help="What to predict: nodes (their labels) or links (which edges there are).", show_default="nodes"
+            help="What to predict: nodes (their labels, as they are) or links (which edges there are); of nodes also "
+            "classification (one class for each), multilabel (any number of classes) or regression (numbers).",
+            show_default="nodes",
         ),
     ] = None,
     layers: Annotated[int | None, typer.Option(help="Number of layers.")] = None,
@@ -120,8 +123,10 @@ def train(
             "--set",
             metavar="NAME=VALUE",
             help="Any other option of the model (heads, attention_dropout, input_dropout, norm, residual, ...), of "
-            "the loop (optimizer, any of torch by name, with its options, such as momentum; schedule: cosine, step, "
-            "linear, plateau, ..., with its options, warmup and schedule_per; clip_grad_norm, accumulate, ema, "
+            "the loop (class_weight, numbers or balanced, and label_smoothing; of multilabel pos_weight; of regression "
+            "loss: mse, mae or huber; optimizer, any of torch by name, with its options, such as momentum; schedule: "
+            "cosine, step, linear, plateau, ..., with its options, warmup and schedule_per; clip_grad_norm, "
+            "accumulate, ema, "
             "weight_decay, patience, eval, val and test: auto, exact, sampled, layerwise or none; "
             "eval_fanout, eval_batch_size, eval_every, monitor, monitor_mode, "
             "checkpoint_every, checkpoint_steps, weighted, "
@@ -187,15 +192,16 @@ def train(
     given |= {"batch_size": batch_size, "fanout": fanout, "sampler": sampler, "memory": memory}
     given["metrics"] = metric
     if task is not None:
-        validate_choice("task", task, dict.fromkeys(("nodes", "links")))
+        validate_choice("task", task, dict.fromkeys(TASKS))
     # A decoder is what makes a model one of links; `--set decoder=...` overrides the automatic one.
     given["decoder"] = "auto" if task == "links" else None
+    given["task"] = task if task in TASKS[2:] else None
     options = {name: value for name, value in given.items() if value is not None} | parse_assignments(set_ or [])
-    if task == "nodes" and "decoder" in options:
+    if task not in (None, "links") and "decoder" in options:
         raise InputError(
             "a decoder is for links",
             needed="--task links, or no decoder",
-            got=f"--task nodes with decoder {options['decoder']}",
+            got=f"--task {task} with decoder {options['decoder']}",
             repair="leave one of both out",
         )
     worker_settings = Workers(

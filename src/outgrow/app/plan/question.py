@@ -13,6 +13,7 @@ import torch
 from outgrow.app.compatibility import validate_fanout, validate_problem, validate_strategy
 from outgrow.app.metric_checks import estimate_metric_bytes
 from outgrow.app.model_registry import MODELS, build_model, model_options
+from outgrow.app.node_task import make_node_task
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
 from outgrow.app.runs.config import absolute_source, build_seeded_model
@@ -231,8 +232,9 @@ def answer_request(request: PlanRequest) -> tuple[Plan, bool]:
     # Everything above is checked before the graph is loaded, which may take minutes.
     graph = datasets.load_graph(absolute_source(request.graph), data_dir=request.data_dir)
     require_trainable(graph)
-    built = build_seeded_model(name, graph, settings, config.seed)
-    validate_problem(graph, built)
+    task = make_node_task(graph, config, plans=True)
+    built = build_seeded_model(name, graph, settings, config.seed, task)
+    validate_problem(graph, built, task)
     validate_fanout(graph, built, config)
     site = PlanSite(profile, candidate_layouts(profile, request.workers, graph.num_nodes), request.memory)
     return make_plan(query_for_graph(graph, built, config, site)), measured

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from outgrow.app.model_registry import build_model, model_options, reads_relations
+from outgrow.app.node_task import graph_for_model
 from outgrow.app.runs.python_model import PYTHON, load_python_model
 from outgrow.app.runs.workers import Workers
 from outgrow.core.errors import InputError
@@ -19,6 +20,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.store.fingerprint import fingerprint_graph
 from outgrow.graph.store.reader import is_store, matches_store
 from outgrow.nn.model import Model
+from outgrow.nn.tasks import NodeTask
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
@@ -108,9 +110,9 @@ class RecordedModel:
         """Whether relations of edges matter to the model."""
         return reads_relations(self.name, self.options) if self.made is None else self.made.reads_relations
 
-    def build(self, graph: Graph, seed: int) -> Model:
+    def build(self, graph: Graph, seed: int, task: NodeTask | None = None) -> Model:
         """Return the model as the run started with it."""
-        return build_seeded_model(self.name, graph, self.options, seed) if self.made is None else self.made
+        return build_seeded_model(self.name, graph, self.options, seed, task) if self.made is None else self.made
 
 
 def read_model_record(record: Mapping[str, Any], path: Path) -> RecordedModel:
@@ -131,8 +133,10 @@ def read_model_record(record: Mapping[str, Any], path: Path) -> RecordedModel:
     return RecordedModel(name=recorded["name"], options=dict(recorded["options"]), made=made)
 
 
-def build_seeded_model(name: str, graph: Graph, settings: Mapping[str, object], seed: int) -> Model:
-    """Build a model by name, with parameters initialised from the seed."""
+def build_seeded_model(
+    name: str, graph: Graph, settings: Mapping[str, object], seed: int, task: NodeTask | None = None
+) -> Model:
+    """Build a model by name for a task of nodes, or without one, with parameters initialised from the seed."""
     # Constructors draw the parameters: with the seed set here, each start of the run begins with the same.
     torch.manual_seed(seed)
-    return build_model(name, graph, settings)
+    return build_model(name, graph if task is None else graph_for_model(graph, task), settings)

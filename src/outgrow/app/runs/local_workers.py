@@ -18,6 +18,7 @@ from outgrow.app.runs.workers import GRAPH, Workers
 from outgrow.core.errors import InputError
 from outgrow.graph.store.reader import matches_store, open_store, write_store
 from outgrow.nn.model import Model
+from outgrow.nn.tasks import NodeTask
 from outgrow.runtime.distributed.job_files import serialize_by_value
 from outgrow.strategies.base import Strategy
 from outgrow.training.callbacks import Callback, EpochReport, detach
@@ -56,6 +57,7 @@ class TrainingJob:
         grace_seconds: How long training may go on after a signal that asks to end it.
         callbacks: Callbacks of the user.
         metrics: Metrics that were given as objects, by name.
+        task: Task of a model of nodes; None for the one that the options of the loop name.
     """
 
     store: Path | None
@@ -70,6 +72,7 @@ class TrainingJob:
     grace_seconds: float = GRACE_SECONDS
     callbacks: tuple[Callback, ...] = ()
     metrics: Mapping[str, Metric] = field(default_factory=dict)
+    task: NodeTask | None = None
 
     def __call__(self, context: WorkerContext) -> WorkerResult | None:
         """Train as one worker; return the result on worker 0, None on the others."""
@@ -91,6 +94,7 @@ class TrainingJob:
             data=self.data,
             grace_seconds=self.grace_seconds,
             metrics=self.metrics,
+            task=self.task,
         )
         # Worker 0 decides for all. The attempt is the same everywhere, so either all workers take part in
         # the broadcast or none does.
@@ -176,6 +180,7 @@ def _run_in_workers(session: Session, workers: Workers, resume: bool, log: Calla
         grace_seconds=session.grace_seconds,
         callbacks=session.user_callbacks,
         metrics=session.metrics,
+        task=session.task,
     )
     # Signals reach only this process. It asks the workers to stop after an epoch, so that they write a
     # checkpoint and a summary.

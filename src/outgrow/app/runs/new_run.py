@@ -19,6 +19,7 @@ from outgrow.app.compatibility import (
 from outgrow.app.link_task import validate_link_graph
 from outgrow.app.metric_checks import validate_metric_names, validate_metrics
 from outgrow.app.model_registry import AUTO, MODELS, choose_decoder, model_options
+from outgrow.app.node_task import graph_for_model, make_node_task
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
 from outgrow.app.runs.config import absolute_source, build_seeded_model, training_record
 from outgrow.app.runs.data import graph_record
@@ -32,6 +33,7 @@ from outgrow.graph.alignment import describe_schema
 from outgrow.graph.builders.validate import require_trainable
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
+from outgrow.nn.regression import NodeRegression
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 from outgrow.training.loop_options import describe_options, open_option_names
@@ -74,13 +76,18 @@ class RunPlan:
         saved = [] if graph.features is None else describe_layers(self.model, graph.features, cache_constants=caches)
         lines = (
             f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features:,} "
-            f"{'sparse ' if graph.sparse else ''}features, {graph.num_classes} classes",
+            f"{'sparse ' if graph.sparse else ''}features, {self._describe_labels()}",
             f"{self.model_name}: {options}; {parameters:,} parameters; "
             f"{describe_options(self.config)} seed {self.config.seed}{self._describe_batches()}",
             f"{self.reason}; {_describe_strategy(self.strategy.options(), self.workers.number)}",
             *saved,
         )
         return "\n".join(lines)
+
+    def _describe_labels(self) -> str:
+        if self.config.task == NodeRegression.kind:
+            return f"targets: {self.model.layers_list()[-1].spec.out_features}"
+        return f"{self.graph.num_classes} classes"
 
     def _describe_batches(self) -> str:
         batches = self.config.batch_config
@@ -140,14 +147,15 @@ def plan_new_run(
         # Resolved before it is recorded, so that a resumed run builds the same model.
         if model_settings["decoder"] == AUTO:
             model_settings["decoder"] = choose_decoder(loaded)
-    built = build_seeded_model(name, loaded, model_settings, config.seed)
-    validate_problem(loaded, built)
+    task = None if "decoder" in model_settings else make_node_task(loaded, config)
+    built = build_seeded_model(name, loaded, model_settings, config.seed, task)
+    validate_problem(loaded, built, task)
     built.schema = describe_schema(loaded)
     warn_of_unread_weights(loaded, built)
     validate_workers(loaded, workers)
     validate_fanout(loaded, built, config)
     check_optimization(config, built, len(loaded.split.train))
-    validate_metrics(loaded, built, config)
+    validate_metrics(loaded, built, config, None, task)
     chosen, reason = select_from_cli(strategy, strategy_part, loaded, built, config, workers)
     validate_strategy(loaded, built, chosen, config)
     path = out or _unused_folder(f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
@@ -158,9 +166,10 @@ def plan_new_run(
         "model": {
             "name": name,
             "options": model_settings,
-            "classes": loaded.num_classes,
+            "classes": loaded.num_classes if task is None else graph_for_model(loaded, task).num_classes,
             "class_names": list(loaded.class_names),
             "several_labels": loaded.multi_label,
+            "task": None if task is None else task.kind,
         },
         **graph_record(loaded),
         **training_record(config, chosen, workers),

@@ -11,8 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from outgrow.app.messages import is_quiet, log_detail, log_message
+from outgrow.app.node_task import task_kind
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
+from outgrow.nn.tasks import MultiLabel, NodeClassification, NodeRegression
 from outgrow.training.callbacks import Callback, EpochReport
 from outgrow.training.config import TrainConfig
 from outgrow.training.progress_events import ProgressEvent
@@ -44,13 +46,16 @@ class ProgressDisplay(Callback, ABC):
 def make_progress_display(graph: Graph, model: Model, config: TrainConfig, *, show: bool) -> ProgressDisplay:
     """Return the display that suits standard error, or a silent one unless ``show``."""
     # A bar redraws its line with control characters, which would fill a log file.
-    own = "MRR" if model.decoder is not None else "F1" if graph.multi_label else "acc"
+    own = "MRR" if model.decoder is not None else _METRICS[task_kind(graph, config)]
     metric = f"val {config.monitor or own}"
     if not show:
         return SilentDisplay()
     # Lines are messages, which `--quiet` hides and a log file has.
     draws = sys.stderr.isatty() and not is_quiet()
     return BarDisplay(config.epochs, metric) if draws else LineDisplay(config.epochs, metric)
+
+
+_METRICS = {MultiLabel.kind: "F1", NodeClassification.kind: "acc", NodeRegression.kind: "MAE"}
 
 
 class SilentDisplay(ProgressDisplay):

@@ -12,6 +12,7 @@ from outgrow.app.auto_strategy import select_from_cli
 from outgrow.app.compatibility import validate_fanout, validate_problem
 from outgrow.app.metric_checks import require_recorded_metrics, validate_metrics
 from outgrow.app.model_registry import AUTO
+from outgrow.app.node_task import make_node_task
 from outgrow.app.runs.config import (
     RecordedModel,
     absolute_source,
@@ -29,6 +30,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.engine.batches import parse_fanouts
 from outgrow.graph.alignment import describe_schema
+from outgrow.nn.losses import validate_weights
 from outgrow.nn.model import Model
 from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
@@ -70,12 +72,13 @@ def plan_resumed_run(
     workers = replace(workers, number=record.get("workers", 1)) if keep_num_workers else workers
     loaded = align_with_record(load_recorded_graph(record, data_dir), record, reads_relations=recorded.reads_relations)
     validate_workers(loaded, workers)
-    model = recorded.build(loaded, config.seed)
-    validate_problem(loaded, model)
+    task = None if recorded.predicts_links else make_node_task(loaded, config)
+    model = recorded.build(loaded, config.seed, task)
+    validate_problem(loaded, model, task)
     model.schema = describe_schema(loaded)
     validate_fanout(loaded, model, config)
     require_recorded_metrics(record, given, out)
-    validate_metrics(loaded, model, config)
+    validate_metrics(loaded, model, config, None, task)
     chosen, reason = select_from_cli(choice, strategy_options, loaded, model, config, workers)
     # A run that is still at work here would replace the checkpoint while it is read.
     with directory.locked_unless_refused():
@@ -122,7 +125,6 @@ def _merge_options(
     # Another strategy may have an option of the same name that means something else.
     strategy_options = use_new_names(kind, record["strategy"]["options"]) if choice == before else {}
     identity = {"graph": absolute_source(record["graph"]), "model": recorded.name, "strategy": before}
-    identity["task"] = "links" if recorded.predicts_links else "nodes"
     # Defaults come before the record: a run of an older version lacks the options added since.
     open_options = {**config.optimizer_options, **config.schedule_options}
     started = {
@@ -134,8 +136,11 @@ def _merge_options(
         **asdict(TrainConfig()),
         **record["train"],
     }
+    started["task"] = "links" if recorded.predicts_links else config.task or "nodes"
     for option, value in given.items():
         then = validate_choice("option", option, {**started, **known})
+        if (option, value) == ("task", "nodes") and then != "links":
+            continue
         # An option repeated with its old value changes nothing and is accepted.
         if option not in {"strategy", *_MAY_CHANGE, *known} and then != value:
             raise InputError(
@@ -153,6 +158,9 @@ def _to_record(given: Mapping[str, object]) -> dict[str, object]:
     """Convert given options to the form in which ``config.json`` has them, so that both can be compared."""
     # The record names the decoder that "auto" chose; asking for "auto" again changes nothing.
     same = {option: value for option, value in given.items() if (option, value) != ("decoder", AUTO)}
+    for option in ("class_weight", "pos_weight"):
+        if option in same:
+            same[option] = json.loads(json.dumps(validate_weights(option, same[option])))
     if "graph" in same:
         same["graph"] = absolute_source(str(same["graph"]))
     if "fanout" in same:

@@ -18,6 +18,7 @@ from outgrow.app.loggers.tensorboard import TensorBoard
 from outgrow.app.messages import log_warning
 from outgrow.app.metric_checks import choose_metrics
 from outgrow.app.model_probe import probe_model
+from outgrow.app.node_task import make_node_task
 from outgrow.app.runs.directory import HintsWriter, RunDirectory
 from outgrow.app.runs.memory_monitor import MemoryMonitor, make_worker_record
 from outgrow.app.runs.provenance import describe_provenance
@@ -33,7 +34,7 @@ from outgrow.engine.shard import FullGraphShard, GraphShard
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.reader import find_feature_file
 from outgrow.nn.model import Model
-from outgrow.nn.tasks import MultiLabel, SingleLabel
+from outgrow.nn.tasks import NodeTask
 from outgrow.ops.linear import use_bfloat16_matmul
 from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.runtime.system.device import CPU, choose_device
@@ -51,7 +52,12 @@ if TYPE_CHECKING:
 
 
 def make_problem(
-    graph: Graph, model: Model, seed: int, share: GraphShard | None = None, batches: BatchConfig = FULL_GRAPH
+    graph: Graph,
+    model: Model,
+    seed: int,
+    share: GraphShard | None = None,
+    batches: BatchConfig = FULL_GRAPH,
+    task: NodeTask | None = None,
 ) -> Problem:
     """Make the training problem of a model that labels nodes.
 
@@ -61,11 +67,13 @@ def make_problem(
         seed: Seed of every random draw.
         share: Part of the graph that the worker holds; None for all of it.
         batches: Mini-batch size and fan-outs.
+        task: The task; None for the one of the labels.
 
     Raises:
         InputError: See `validate_problem`.
     """
-    validate_problem(graph, model)
+    task = task or make_node_task(graph, TrainConfig())
+    validate_problem(graph, model, task)
     assert graph.features is not None
     assert graph.labels is not None
     problem = Problem.from_node_labels(
@@ -73,7 +81,7 @@ def make_problem(
         features=graph.features,
         labels=graph.labels,
         train=graph.split.train,
-        task=MultiLabel() if graph.multi_label else SingleLabel(),
+        task=task,
         model=model,
         seed=seed,
         batches=batches,
@@ -101,6 +109,7 @@ class Session:
         data: Fingerprint of the graph's contents, which checkpoints record; empty if there are none.
         grace_seconds: How long training may go on after a signal that asks to end it.
         metrics: Metrics that were given as objects, by name; ``config`` names these and the others.
+        task: Task of a model of nodes; None for the one that the options of the loop name.
     """
 
     graph: Graph
@@ -118,6 +127,7 @@ class Session:
     data: Mapping[str, str] = field(default_factory=dict)
     grace_seconds: float = GRACE_SECONDS
     metrics: Mapping[str, Metric] = field(default_factory=dict)
+    task: NodeTask | None = None
 
     def prepare_worker(self) -> None:
         """Choose the device of this worker, and return freed memory to the system. Before memory is measured.
@@ -221,15 +231,18 @@ class Session:
         comm = self.comm
         if model.decoder is None:
             share = self.strategy.shard_graph(graph, comm, model, self.config.batch_config)
-            problem = make_problem(graph, model, self.config.seed, share, self.config.batch_config)
+            task = self.task or make_node_task(graph, self.config)
+            problem = make_problem(graph, model, self.config.seed, share, self.config.batch_config, task)
             problem = replace(
                 problem,
                 checkpoint_steps=self.config.checkpoint_steps,
                 memory_limit=self.strategy.memory_limit if self.strategy.uses_minibatches else None,
             )
-            metrics, monitor = choose_metrics(graph, model, problem.node_targets.task, self.config, self.metrics)
-            evaluation = NodeEvaluation(problem, graph.split.val, graph.split.test, metrics=metrics, monitor=monitor)
-            return problem, evaluation
+            assert graph.labels is not None
+            # Nodes without a known target are not scored.
+            val, test = (task.select_known(graph.labels, part) for part in (graph.split.val, graph.split.test))
+            metrics, monitor = choose_metrics(graph, model, task, self.config, self.metrics)
+            return problem, NodeEvaluation(problem, val, test, metrics=metrics, monitor=monitor)
         split = make_link_split(graph, self.config)
         # Held-out links are no edges of the training graph: message passing must not see the answers.
         share = self.strategy.shard_graph(remove_held_out_links(graph, split), comm, model)
@@ -307,6 +320,7 @@ class Session:
             "seconds": dict(seconds),
             "graph": self.graph.name,
             "task": "nodes" if self.model.decoder is None else "links",
+            "task_options": trainer.problem.describe_task(),
             "metric": trainer.evaluation.monitor.name,
             "metric_mode": trainer.evaluation.monitor.mode,
             "scores": {name: _finite_metrics(marks) for name, marks in (("val", outcome.val), ("test", outcome.test))},

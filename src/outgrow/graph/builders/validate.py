@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.graph import NodeType
-from outgrow.graph.readers.conversions import to_integer_labels, to_node_ids
+from outgrow.graph.readers.conversions import FEW_CLASSES, to_labels, to_node_ids
 from outgrow.graph.readers.source import Ids
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ SPLITS = ("train", "val", "test")
 
 NO_EMBEDDINGS = "; a vector learned for each node is not among what is trained: give fixed ones, such as random vectors"
 """What to say where features are missing."""
-_FEW_CLASSES = 1000
 
 
 def require_trainable(graph: Graph) -> None:
@@ -98,12 +97,13 @@ def validate_labels(labels: NDArray[Any], class_names: tuple[str, ...], num_node
 
     Args:
         labels: ``[V]`` or ``[V, 1]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones; also as
-            floats, with NaN for unknown.
+            floats, with NaN for unknown. Floats that are no classes are the targets ``[V]`` or ``[V, K]`` of a
+            regression: see `to_labels`.
         class_names: Name of each class; empty if the largest label tells.
         num_nodes: ``V``.
 
     Returns:
-        ``[V]`` int16 or int32, or ``[V, C]`` uint8; and ``C``.
+        ``[V]`` int16 or int32, or ``[V, C]`` uint8; or ``[V]`` or ``[V, K]`` floating; and ``C`` or ``K``.
 
     Raises:
         InputError: A label out of range, of the wrong type, or not one for each node.
@@ -111,20 +111,25 @@ def validate_labels(labels: NDArray[Any], class_names: tuple[str, ...], num_node
     if labels.ndim not in (1, 2) or len(labels) != num_nodes or 0 in labels.shape or labels.dtype.kind not in "iubf":
         raise InputError(
             "labels have the wrong form",
-            needed=f"integers of shape [{num_nodes}], or zeros and ones of shape [{num_nodes}, classes]",
+            needed=f"integers of shape [{num_nodes}], zeros and ones of shape [{num_nodes}, classes], or numbers",
             got=f"{labels.dtype} of shape {list(labels.shape)}",
             repair="give one label for each node, -1 where it is unknown",
         )
     given = labels.dtype
-    labels = to_integer_labels(labels, named=bool(class_names))
+    labels = to_labels(labels, named=bool(class_names))
+    if labels.dtype.kind == "f":
+        return (labels, labels.shape[1]) if labels.ndim == 2 and labels.shape[1] > 1 else (labels.reshape(-1), 1)
     if labels.ndim == 2 and labels.shape[1] > 1:
         return _validate_multi_labels(labels, class_names)
     if given.kind == "f":
-        warn_about_data(f"labels are {given} without fractions: whole numbers are read as classes, NaN as unknown")
+        warn_about_data(
+            f"labels are {given} without fractions: whole numbers are read as classes, NaN as unknown; "
+            "og.NodeRegression (--task regression) predicts them as numbers"
+        )
     labels = labels.reshape(-1)
     largest = int(labels.max())
     num_classes = len(class_names) or largest + 1
-    if not class_names and num_classes > max(_FEW_CLASSES, num_nodes):
+    if not class_names and num_classes > max(FEW_CLASSES, num_nodes):
         raise InputError(
             "labels are not numbered from 0",
             needed=f"fewer classes than nodes ({num_nodes})",
@@ -212,7 +217,8 @@ def check_split_labels(labels: NDArray[Any] | None, parts: tuple[Ids, Ids, Ids])
         InputError: A node of a split has no label.
     """
     for name, nodes in zip(SPLITS, parts, strict=True):
-        if labels is None or labels.ndim == 2:
+        # Nodes without a target are left out of a regression.
+        if labels is None or labels.ndim == 2 or labels.dtype.kind == "f":
             return
         without = nodes[labels[nodes] < 0]
         if len(without):

@@ -1,7 +1,7 @@
 """Conversions of what users give to the types of a graph: one for all readers, and none that loses values.
 
-Labels become integers, masks become node ids, weights become float32. What cannot be converted without
-losing values is refused.
+Labels become integers or, if they are no classes, float32 or float64; masks become node ids, weights float32. What
+cannot be converted without losing values is refused.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 
+FEW_CLASSES = 1000
+"""So many classes may be more than there are nodes."""
 _MAX_INT64 = np.iinfo(np.int64).max
 # Beyond 2^53 not every whole number is a float64, so that a label of this size would be a rounded one.
 _MOST_EXACT_FLOAT = 2.0**53
@@ -44,6 +46,48 @@ def to_integer_labels(labels: NDArray[Any], *, named: bool, where: str = "labels
         )
         return np.where(labels == 255, np.int16(-1), labels.astype(np.int16))
     return labels
+
+
+def to_labels(labels: NDArray[Any], *, named: bool, where: str = "labels") -> NDArray[Any]:
+    """Return labels as integers, or as numbers of a regression: floats that cannot be classes.
+
+    Floats are classes if all that are known are whole, from 0 on (or -1), and classes have names or are fewer than
+    nodes or 1000; of several columns, if all are 0 or 1.
+
+    Args:
+        labels: ``[V]`` or ``[V, C]``, of any type.
+        named: Whether classes have names; floats are then classes.
+        where: Name of the labels in errors.
+
+    Returns:
+        Integers, see `to_integer_labels`; or float32 or float64, with NaN for unknown.
+
+    Raises:
+        InputError: No numbers, or numbers that are infinite.
+    """
+    if labels.dtype.kind != "f" or named or _are_classes(labels):
+        return to_integer_labels(labels, named=named, where=where)
+    bad = np.flatnonzero(np.isinf(labels))
+    if len(bad):
+        columns = max(1, labels.size // max(1, len(labels)))
+        raise _label_error(
+            where,
+            "finite numbers; NaN where a label is unknown",
+            f"{len(bad)} others, the first is {labels.reshape(-1)[bad[0]]} at node {int(bad[0]) // columns}",
+            "replace infinite labels, for example by NaN",
+        )
+    # Always a copy: what a graph holds must be writable.
+    return labels.astype(labels.dtype if labels.dtype in (np.float32, np.float64) else np.float32)
+
+
+def _are_classes(labels: NDArray[Any]) -> bool:
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        return bool(((labels == 0) | (labels == 1)).all())
+    known = labels[~np.isnan(labels)]
+    # Of nothing known it cannot be told; it is then what it was before there were regressions.
+    if not len(known):
+        return True
+    return bool(known.min() >= -1 and known.max() < max(FEW_CLASSES, len(labels)) and (known == np.rint(known)).all())
 
 
 def to_node_ids(nodes: NDArray[Any], num_nodes: int, where: str) -> NDArray[Any]:
@@ -124,7 +168,7 @@ def _whole_floats(labels: NDArray[Any], where: str) -> NDArray[np.int64]:
             where,
             "classes, as whole numbers; NaN where a label is unknown",
             f"{len(bad)} others, the first is {known.reshape(-1)[bad[0]]} at node {int(bad[0]) // columns}",
-            "number the classes from 0; a quantity is not among what can be predicted",
+            "number the classes from 0",
         )
     return known.astype(np.int64)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.conversions import to_integer_labels
+from outgrow.graph.readers.conversions import to_labels
 from outgrow.graph.readers.edge_list import EdgeListSource
 from outgrow.graph.readers.npz import iter_array_edges
 from outgrow.graph.readers.npz_archive import NpzArchive
@@ -117,7 +117,7 @@ class OgbSource(GraphSource):
         else:
             return None
         # The format writes classes as floats, whose NaN are unknown: nothing to warn about.
-        return to_integer_labels(labels, named=False, where=f"the labels of {self._folder}")
+        return to_labels(labels, named=False, where=f"the labels of {self._folder}")
 
     def _read_split(self) -> tuple[Ids | None, Ids | None, Ids | None]:
         folders = sorted(path for path in (self._folder / "split").glob("*") if path.is_dir())

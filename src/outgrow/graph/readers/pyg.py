@@ -13,7 +13,7 @@ from scipy.sparse import csr_array, vstack
 
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import NodeType
-from outgrow.graph.readers.conversions import to_integer_labels, to_node_ids
+from outgrow.graph.readers.conversions import to_labels, to_node_ids
 from outgrow.graph.readers.matrices import block_diagonal_features, csr_from_arrays, type_widths
 from outgrow.graph.readers.npz import iter_array_edges
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
@@ -157,8 +157,12 @@ class PygSource(GraphSource):
         if labels.shape not in ((count,), (count, 1)):
             raise _attribute_error("y", f"one label for each of {count} nodes", f"shape {list(labels.shape)}")
         # Nodes of all other types are unlabelled.
-        all_labels = np.full(self._borders[-1], -1, dtype=np.int64)
-        all_labels[first : first + count] = to_integer_labels(labels, named=False, where="y").reshape(-1)
+        given_labels = to_labels(labels, named=False, where="y").reshape(-1)
+        is_number = given_labels.dtype.kind == "f"
+        all_labels = np.full(
+            self._borders[-1], np.nan if is_number else -1, given_labels.dtype if is_number else np.int64
+        )
+        all_labels[first : first + count] = given_labels
         return all_labels
 
     def _ids_from_masks(self, mask: str) -> Ids | None:

@@ -70,7 +70,7 @@ class NodeTableSource:
         num_nodes: ``V``; None if it follows from the largest id in the edges.
         features: ``[V, D]`` floating, or CSR of that shape, or rows made on demand (large ones are read in
             slices).
-        labels: ``[V]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones; also as floats.
+        labels: ``[V]`` integer with -1 for unknown, or ``[V, C]`` zeros and ones; also as floats, or numbers.
         train: ``[n]`` node ids, or a ``[V]`` mask; None if there is no split.
         val: ``[n]`` node ids, or a mask.
         test: ``[n]`` node ids, or a mask.

@@ -226,7 +226,8 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
     given = manifest.arrays
     # Sparse values have no count of their own in the manifest: all three arrays must agree with one.
     values = next(iter(given["feature_values"].shape), -1) if "feature_values" in given else -1
-    multi = "labels" in given and len(given["labels"].shape) == 2
+    labels = given.get("labels")
+    several = labels is not None and len(labels.shape) == 2
     return {
         "indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "indices": ArraySchema((edges,), _IDS),
@@ -236,9 +237,9 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         "feature_indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "feature_indices": ArraySchema((values,), ("<i4",)),
         "feature_values": ArraySchema((values,), _FLOATS),
-        "labels": ArraySchema((nodes, manifest.num_classes), ("|u1",))
-        if multi
-        else ArraySchema((nodes,), (*_SMALL, "<i8")),
+        "labels": ArraySchema((nodes, manifest.num_classes), ("|u1", *_FLOATS))
+        if several
+        else ArraySchema((nodes,), (*_SMALL, "<i8", *_FLOATS)),
         "train": ArraySchema((-1,), ("<i8",)),
         "val": ArraySchema((-1,), ("<i8",)),
         "test": ArraySchema((-1,), ("<i8",)),

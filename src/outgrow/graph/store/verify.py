@@ -39,7 +39,9 @@ def verify_graph(graph: Graph) -> None:
     _check_topology(graph.topology, graph.num_nodes, graph.num_relations)
     _check_features(graph)
     labels = None if graph.labels is None else graph.labels.numpy()
-    if labels is not None:
+    if labels is not None and graph.has_targets:
+        _check_targets(labels, graph.num_classes)
+    elif labels is not None:
         # Without class names, the number of classes is that of the largest label.
         _, classes = validate_labels(labels, graph.class_names, graph.num_nodes)
         if classes > graph.num_classes:
@@ -48,6 +50,16 @@ def verify_graph(graph: Graph) -> None:
     parts = validate_split((split.train.numpy(), split.val.numpy(), split.test.numpy()), graph.num_nodes)
     check_split_labels(labels, parts)
     check_node_types(graph.node_types, graph.num_nodes, graph.num_features)
+
+
+def _check_targets(labels: NDArray[Any], count: int) -> None:
+    columns = 1 if labels.ndim == 1 else labels.shape[1]
+    if columns != count or np.isinf(labels).any():
+        raise _graph_error(
+            "targets of a regression are wrong",
+            f"{count} columns of finite numbers, or NaN",
+            f"{columns} columns, {int(np.isinf(labels).sum())} infinite numbers",
+        )
 
 
 def _check_topology(topology: Topology, num_nodes: int, num_relations: int) -> None:

@@ -10,7 +10,7 @@ from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.graph import Graph, Split
 from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
-from outgrow.nn.tasks import SingleLabel
+from outgrow.nn.tasks import NodeClassification
 from outgrow.nn.zoo import GCN
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import full_graph_parts
@@ -37,7 +37,7 @@ def measure_epoch_seconds(device: torch.device) -> float:
         features=graph.features,
         labels=graph.labels,
         train=graph.split.train,
-        task=SingleLabel(),
+        task=NodeClassification(),
         model=model.to(device),
         seed=0,
     )

@@ -1,0 +1,118 @@
+"""The task of a run: from the options of the loop and the labels of a graph, or as it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+from outgrow.core.errors import InputError
+from outgrow.core.validation import validate_types
+from outgrow.graph.graph import Graph
+from outgrow.nn.model import Model
+from outgrow.nn.tasks import NODE_TASKS, LinkPrediction, MultiLabel, NodeClassification, NodeRegression, NodeTask
+from outgrow.training.config import TrainConfig
+
+_OPTIONS = {
+    "class_weight": NodeClassification.kind,
+    "label_smoothing": NodeClassification.kind,
+    "pos_weight": MultiLabel.kind,
+    "loss": NodeRegression.kind,
+}
+"""The task that each option belongs to."""
+_LINK_OPTIONS = tuple(field.name for field in fields(LinkPrediction))
+
+
+def task_kind(graph: Graph, config: TrainConfig) -> str:
+    """Return the name of the task that the options of the loop name, or of the one of the labels."""
+    return config.task or (MultiLabel.kind if graph.multi_label else NodeClassification.kind)
+
+
+def make_node_task(graph: Graph, config: TrainConfig, *, plans: bool = False) -> NodeTask:
+    """Return the task that the options of the loop name, or the one of the labels.
+
+    Args:
+        graph: The graph.
+        config: Options of the loop.
+        plans: Whether nothing is trained, so that numbers as labels need not be asked for.
+
+    Raises:
+        InputError: An option belongs to another task, or labels are numbers and no regression was asked for.
+    """
+    kind = NodeRegression.kind if graph.has_targets and plans else task_kind(graph, config)
+    given = _given_options(config)
+    for option in given:
+        if _OPTIONS[option] != kind:
+            raise InputError(
+                f"option {option} belongs to another task",
+                needed=f"{option} with task {_OPTIONS[option]}",
+                got=f"{option} with task {kind}",
+                repair=f"leave {option} out, or give --task {_OPTIONS[option]}",
+            )
+    return NODE_TASKS[kind](**given)
+
+
+def task_of_nodes(graph: Graph, model: Model, config: TrainConfig, *, plans: bool = False) -> NodeTask | None:
+    """Return `make_node_task`; None for a model of links, or without labels."""
+    if model.decoder is not None or graph.labels is None:
+        return None
+    return make_node_task(graph, config, plans=plans)
+
+
+def resolve_task(
+    model: Model, config: TrainConfig, options: Mapping[str, object]
+) -> tuple[TrainConfig, NodeTask | None]:
+    """Return the options of the loop, with what a task says, and the task if an object of one of nodes is given.
+
+    Args:
+        model: The model.
+        config: Options of the loop.
+        options: Those given by name; ``task`` may be an object.
+
+    Raises:
+        InputError: There is no such option, the task is not one of the model, or what it says is also an option.
+    """
+    task = options.get("task")
+    if not isinstance(task, NodeTask | LinkPrediction):
+        if task is not None:
+            validate_types({"task": task}, {"task": NodeTask | LinkPrediction | str | None})
+            _require_model_of_task(model, str(task), of_links=False)
+        return config.with_options(**options), None
+    of_links = isinstance(task, LinkPrediction)
+    _require_model_of_task(model, type(task).__name__, of_links=of_links)
+    rest = {name: value for name, value in options.items() if name != "task"}
+    settings = config.with_options(**rest)
+    twice = [name for name in _LINK_OPTIONS if name in options] if of_links else list(_given_options(settings))
+    if twice:
+        raise InputError(
+            "the task is described twice",
+            needed="a task, or options of it",
+            got=f"task={type(task).__name__}(...) and {', '.join(twice)}",
+            repair="give the options to the task",
+        )
+    if isinstance(task, LinkPrediction):
+        return settings.with_options(**asdict(task)), None
+    return settings.with_options(**task.options()), task
+
+
+def graph_for_model(graph: Graph, task: NodeTask) -> Graph:
+    """Return a graph that says how many outputs a model for this task has; to build models of, not to train on."""
+    if graph.labels is None:
+        return graph
+    outputs = task.count_outputs(graph.labels, graph.num_classes)
+    # A changed graph no longer comes from its store, so it is left as it is where it can be.
+    return graph if outputs == graph.num_classes else replace(graph, num_classes=outputs)
+
+
+def _given_options(config: TrainConfig) -> dict[str, Any]:
+    return {name: value for name in _OPTIONS if (value := getattr(config, name)) not in (None, 0.0)}
+
+
+def _require_model_of_task(model: Model, name: str, *, of_links: bool) -> None:
+    if (model.decoder is not None) != of_links:
+        raise InputError(
+            f"task {name} does not fit the model",
+            needed="a model with a decoder for og.LinkPrediction, and one without for tasks of nodes",
+            got="a model without a decoder" if of_links else "a model with a decoder, which predicts links",
+            repair="give model.with_decoder(og.nn.Dot())" if of_links else "build the model without a decoder",
+        )
