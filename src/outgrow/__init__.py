@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from outgrow.app.graph_sources import from_arrays as from_arrays
     from outgrow.app.graph_sources import save_graph as save_graph
     from outgrow.app.neighbor_loader import NeighborLoader as NeighborLoader
+    from outgrow.app.own_loop import Training as Training
+    from outgrow.app.own_loop import launch as launch
+    from outgrow.app.own_loop import prepare as prepare
     from outgrow.app.plan.table import PlanReport as PlanReport
     from outgrow.app.runs.load_run import load_run as load_run
     from outgrow.app.runs.result import Run as Run
@@ -71,6 +74,9 @@ _HOME = {
     "predict": "outgrow.app.api",
     "save_graph": "outgrow.app.graph_sources",
     "train": "outgrow.app.api",
+    "Training": "outgrow.app.own_loop",
+    "launch": "outgrow.app.own_loop",
+    "prepare": "outgrow.app.own_loop",
     "Workers": "outgrow.app.runs.local_workers",
     "NeighborLoader": "outgrow.app.neighbor_loader",
     "PlanReport": "outgrow.app.plan.table",
@@ -126,6 +132,7 @@ __all__ = [
     "StoreError",
     "TensorParallel",
     "TrainConfig",
+    "Training",
     "TrainingError",
     "WorkerError",
     "Workers",
@@ -133,12 +140,14 @@ __all__ = [
     "datasets",
     "embed",
     "from_arrays",
+    "launch",
     "load",
     "load_run",
     "loggers",
     "nn",
     "plan",
     "predict",
+    "prepare",
     "save_graph",
     "strategies",
     "train",

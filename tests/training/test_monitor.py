@@ -102,7 +102,7 @@ def test_the_epoch_with_the_lowest_loss_is_kept() -> None:
     losses = []
 
     class Watch:
-        def on_epoch_end(self, report) -> None:  # type: ignore[no-untyped-def]
+        def on_epoch(self, report) -> None:  # type: ignore[no-untyped-def]
             losses.append(report.scores["loss"])
 
     trainer = Trainer(problem, evaluation, TrainConfig(epochs=30, lr=0.2))

@@ -10,26 +10,22 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from outgrow._version import __version__
-from outgrow.app.auto_strategy import ClusterSpec, select_strategy
 from outgrow.app.compatibility import (
     validate_argument_types,
     validate_fanout,
     validate_problem,
-    validate_strategy,
-    warn_of_unread_weights,
 )
 from outgrow.app.graph_sources import reader_for_object, reader_for_path
 from outgrow.app.messages import log_warning
-from outgrow.app.metric_checks import validate_metrics
-from outgrow.app.model_probe import warn_of_probe
 from outgrow.app.node_outputs import compute_embeddings, compute_logits
-from outgrow.app.node_task import resolve_task, task_of_nodes
+from outgrow.app.node_task import task_of_nodes
 from outgrow.app.output_request import Nodes, make_output_request
+from outgrow.app.own_loop import require_not_launched
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.plan.question import PlanSite, candidate_layouts, query_for_graph
 from outgrow.app.plan.table import PlanReport
 from outgrow.app.runs.config import record_source
-from outgrow.app.runs.data import align_with_model, graph_record
+from outgrow.app.runs.data import graph_record
 from outgrow.app.runs.directory import RunDirectory, release_on_exit
 from outgrow.app.runs.local_workers import run_session
 from outgrow.app.runs.progress import make_progress_display
@@ -39,8 +35,8 @@ from outgrow.app.runs.result import Run
 from outgrow.app.runs.session import Session
 from outgrow.app.runs.signals import raise_as_signal
 from outgrow.app.runs.torchrun import join_torchrun_session
-from outgrow.app.runs.workers import Workers, resolve_workers, validate_workers
-from outgrow.app.strategy_registry import resolve_strategy
+from outgrow.app.runs.workers import Workers, resolve_workers
+from outgrow.app.training_request import make_training_request
 from outgrow.core.arguments import check_arguments
 from outgrow.core.validation import validate_positive, validate_types
 from outgrow.graph import datasets
@@ -60,8 +56,6 @@ from outgrow.runtime.system.environment import (
 from outgrow.strategies.base import Strategy
 from outgrow.training.callbacks import require_callbacks
 from outgrow.training.config import TrainConfig
-from outgrow.training.metric_request import parse_metrics
-from outgrow.training.optimization import check_optimization
 
 Option = TypeVar("Option", bool, str)
 
@@ -137,30 +131,12 @@ def train(
         KeyboardInterrupt: Ctrl-C has ended training, after the epoch; the files of the run are written.
         SystemExit: SIGTERM, SIGHUP or SIGUSR1 has, with the exit code that a shell gives for it.
     """
+    require_not_launched("og.train")
     allow_changed_data = _pop_option(options, "allow_changed_data", False)
     callbacks = require_callbacks(options.pop("callbacks", ()))
     worker_settings = resolve_workers(workers, _pop_option(options, "device", "auto"))
-    validate_argument_types(graph, model)
-    graph = align_with_model(graph, model)
-    # What is left of the options belongs to the loop; `with_options` refuses unknown names.
-    # Objects travel beside the options, which are recorded as JSON and hold their names.
-    request = parse_metrics(options.get("metrics"))
-    options |= {"metrics": request.names} if "metrics" in options else {}
-    settings, own_task = resolve_task(model, config or TrainConfig(), options)
-    task = own_task or task_of_nodes(graph, model, settings)
-    validate_problem(graph, model, task)
-    validate_workers(graph, worker_settings)
-    validate_fanout(graph, model, settings)
-    check_optimization(settings, model, len(graph.split.train))
-    validate_metrics(graph, model, settings, request.objects, task)
-    # Worker 0 chooses and broadcasts its choice; the others only need a strategy to start with.
-    if is_torchrun_leader():
-        warn_of_unread_weights(graph, model)
-        warn_of_probe(model)
-        chosen, _ = select_strategy(strategy, {}, graph, model, settings, ClusterSpec.from_workers(worker_settings))
-    else:
-        chosen, _ = resolve_strategy(strategy, batches=not settings.batch_config.is_full_graph)
-    validate_strategy(graph, model, chosen, settings)
+    request = make_training_request(graph, model, strategy, worker_settings, config, options)
+    graph, settings, chosen = request.graph, request.config, request.strategy
     resumes = resolve_resume(resume, out)
     facts = graph_record(graph) if out is not None and is_torchrun_leader() else {}
 
@@ -170,7 +146,7 @@ def train(
             **record_source(graph),
             "model": describe_python_model(model, graph),
             "train": settings.as_record(),
-            "metric_objects": list(request.objects),
+            "metric_objects": list(request.metrics),
             "strategy": {"name": chosen.name, "options": chosen.options()},
             "workers": worker_settings.number,
             **facts,
@@ -193,8 +169,8 @@ def train(
             device=worker_settings.device,
             data=facts.get("data", {}),
             grace_seconds=worker_settings.grace_seconds,
-            metrics=request.objects,
-            task=own_task,
+            metrics=request.metrics,
+            task=request.task,
         )
         model.schema = describe_schema(graph)
         if torchrun_world_size():

@@ -138,7 +138,7 @@ def join_torchrun_session(
     def train_worker(context: WorkerContext) -> Run:
         comm = context.comm
         again = _is_restart(context, out)
-        _validate_same_graph(session.graph, comm)
+        validate_same_graph(session.graph, comm)
         with release_on_exit(make_directory(again) if comm.is_rank_zero else None) as files:
             if files is not None:
                 files.write_json(JOB, {"job": context.job})
@@ -173,7 +173,12 @@ def _wait_for_signal(run: Run) -> Run:
     return run
 
 
-def _validate_same_graph(graph: Graph, comm: Comm) -> None:
+def validate_same_graph(graph: Graph, comm: Comm) -> None:
+    """Check that all workers have a graph of the same size. All workers together.
+
+    Raises:
+        InputError: They have not.
+    """
     # Sizes tell most mistakes apart; comparing contents would mean to read every graph.
     sizes = comm.all_gather_object((graph.num_nodes, graph.num_edges, graph.num_features))
     if len(set(sizes)) > 1:

@@ -1,0 +1,112 @@
+"""What `og.train` and `og.prepare` are asked for: checked, before anything is started or written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from outgrow.app.auto_strategy import ClusterSpec, select_strategy
+from outgrow.app.compatibility import (
+    validate_argument_types,
+    validate_fanout,
+    validate_problem,
+    validate_strategy,
+    warn_of_unread_weights,
+)
+from outgrow.app.metric_checks import validate_metrics
+from outgrow.app.model_probe import warn_of_probe
+from outgrow.app.node_task import resolve_task, task_of_nodes
+from outgrow.app.runs.data import align_with_model
+from outgrow.app.runs.workers import Workers, validate_workers
+from outgrow.app.strategy_registry import resolve_strategy
+from outgrow.graph.graph import Graph
+from outgrow.nn.model import Model
+from outgrow.nn.tasks import NodeTask
+from outgrow.runtime.system.environment import is_torchrun_leader
+from outgrow.strategies.base import Strategy
+from outgrow.training.config import TrainConfig
+from outgrow.training.metric_request import parse_metrics
+from outgrow.training.optimization import check_optimization
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainingRequest:
+    """A training that may start.
+
+    Attributes:
+        graph: The graph, with types and relations in the order of the model.
+        model: The model.
+        config: Options of the loop.
+        strategy: The strategy; of a group of processes, the first one's counts.
+        workers: The workers.
+        task: Task of nodes that was given as an object; None for the one that ``config`` names.
+        metrics: Metrics that were given as objects, by name.
+    """
+
+    graph: Graph
+    model: Model
+    config: TrainConfig
+    strategy: Strategy
+    workers: Workers
+    task: NodeTask | None
+    metrics: Mapping[str, Metric]
+
+
+def make_training_request(
+    graph: Graph,
+    model: Model,
+    strategy: str | Strategy,
+    workers: Workers,
+    config: TrainConfig | None,
+    options: dict[str, Any],
+    *,
+    leads: bool | None = None,
+) -> TrainingRequest:
+    """Check what is asked for, and choose the strategy.
+
+    Args:
+        graph: The graph.
+        model: The model.
+        strategy: ``"auto"``, a name, or a strategy.
+        workers: The workers.
+        config: Options of the loop; None for the defaults.
+        options: Options that override ``config``, with ``task`` and ``metrics``, which may be objects.
+        leads: Whether this process warns and chooses for its group; None to ask torchrun.
+
+    Raises:
+        InputError: The graph, the model or an option cannot be used.
+    """
+    validate_argument_types(graph, model)
+    graph = align_with_model(graph, model)
+    # Objects travel beside the options, which are recorded as JSON and hold their names.
+    request = parse_metrics(options.get("metrics"))
+    options = options | ({"metrics": request.names} if "metrics" in options else {})
+    # What is left of the options belongs to the loop, which refuses unknown names.
+    settings, own_task = resolve_task(model, config or TrainConfig(), options)
+    task = own_task or task_of_nodes(graph, model, settings)
+    validate_problem(graph, model, task)
+    validate_workers(graph, workers)
+    validate_fanout(graph, model, settings)
+    check_optimization(settings, model, len(graph.split.train))
+    validate_metrics(graph, model, settings, request.objects, task)
+    # Worker 0 chooses and broadcasts its choice; the others only need a strategy to start with.
+    if is_torchrun_leader() if leads is None else leads:
+        warn_of_unread_weights(graph, model)
+        warn_of_probe(model)
+        chosen, _ = select_strategy(strategy, {}, graph, model, settings, ClusterSpec.from_workers(workers))
+    else:
+        chosen, _ = resolve_strategy(strategy, batches=not settings.batch_config.is_full_graph)
+    validate_strategy(graph, model, chosen, settings)
+    return TrainingRequest(
+        graph=graph,
+        model=model,
+        config=settings,
+        strategy=chosen,
+        workers=workers,
+        task=own_task,
+        metrics=request.objects,
+    )
