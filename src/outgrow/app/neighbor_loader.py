@@ -335,4 +335,6 @@ def _index_labels(labels: Tensor, nodes: Tensor) -> Tensor:
 
 
 def _to_dense(rows: SparseRows) -> Tensor:
-    return torch.sparse_csr_tensor(rows.indptr, rows.indices.long(), rows.values, size=rows.shape).to_dense()
+    out = rows.values.new_zeros(rows.shape)
+    at = torch.repeat_interleave(torch.arange(len(rows)), rows.indptr[1:] - rows.indptr[:-1])
+    return out.index_put_((at, rows.indices.long()), rows.values, accumulate=True)
