@@ -50,12 +50,16 @@ def list_mutants() -> list[Mutant]:
     from suites.loop_ways import MUTANTS as LOOPS
     from suites.metrics import MUTANTS as METRICS
     from suites.mutants import MUTANTS as GRADIENTS
+    from suites.objectives import MUTANTS as OBJECTIVES
     from suites.samplers import MUTANTS as SAMPLERS
     from suites.test_leaks import MUTANTS as LEAKS
 
     tables: dict[str, Table] = {
         "suites/test_exactness.py::test_a_mutant_is_found": {
             name: (mutant.broken.__doc__, mutant.broken) for name, mutant in GRADIENTS.items()
+        },
+        "suites/test_objectives.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in OBJECTIVES.items()
         },
         "suites/test_links.py::test_a_mutant_is_found": {name: (each.__doc__, each) for name, each in LINKS.items()},
         "suites/test_loop.py::test_a_mutant_is_found": {name: (each.__doc__, each) for name, each in LOOPS.items()},

@@ -16,8 +16,9 @@ import torch
 TESTS = Path(__file__).parent
 UNSEEDED = ("numpy.random.default_rng", "numpy.random.RandomState", "random.Random")
 OPTIONAL = ("triton", "outgrow.ops.gpu")
-WITHOUT_PARAMETERS = ("Model", "Layer", "NodeClassification", "MultiLabel")
-"""Modules of ours that have none but those they are given."""
+LOSSES = ("CrossEntropyLoss", "BCEWithLogitsLoss", "MSELoss", "L1Loss", "HuberLoss")
+WITHOUT_PARAMETERS = ("Model", "Layer", "NodeClassification", "MultiLabel", *LOSSES)
+"""Modules of ours that have none but those they are given, and losses of torch, which have none."""
 
 
 def imported(tree: ast.Module) -> dict[str, str]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from layer_table import OUT
 from torch import Tensor
 from torch.nn import functional
 
+from outgrow.engine.problem import Problem
+from outgrow.engine.shard import GraphShard
 from outgrow.nn.tasks import MultiLabel, NodeClassification, NodeRegression, NodeTask
+from suites.hits import Hits
 from support import normal
 
 CLASS_WEIGHT = [0.5 + 0.7 * number for number in range(OUT)]
@@ -55,3 +62,39 @@ def make_task(name: str, num_nodes: int) -> tuple[NodeTask, Tensor]:
     targets[normal(num_nodes, OUT, seed=8) > 1] = torch.nan
     targets[::6] = torch.nan
     return task, targets
+
+
+@contextmanager
+def weights_from_own_nodes() -> Iterator[Hits]:
+    """A worker takes balanced weights and the mean weight from its own nodes to train on."""
+    hits, right = Hits(), Problem.from_node_labels
+
+    def make(shard: GraphShard, *, labels: Tensor, train: Tensor, task: NodeTask, **rest: Any) -> Problem:
+        problem = right(shard, labels=labels, train=train, task=task, **rest)
+        targets = problem.node_targets
+        own = task.resolve(labels, shard.filter_owned(targets.nodes), OUT)
+        hits.note(own.describe() != targets.task.describe() or own.mean_weight != targets.task.mean_weight)
+        return replace(problem, targets=replace(targets, task=own))
+
+    with patch.object(Problem, "from_node_labels", staticmethod(make)):
+        yield hits
+
+
+@contextmanager
+def weights_of_nodes_ignored() -> Iterator[Hits]:
+    """The mean weight is left out: the loss of a step is divided by the number of its nodes."""
+    hits, right = Hits(), NodeTask.resolve
+
+    def resolve(self: NodeTask, labels: Tensor, train: Tensor, num_classes: int) -> NodeTask:
+        made = right(self, labels, train, num_classes)
+        hits.note(made.mean_weight != 1)
+        return made.with_fields(mean_weight=1.0)
+
+    with patch.object(NodeTask, "resolve", resolve):
+        yield hits
+
+
+MUTANTS: dict[str, Callable[[], AbstractContextManager[Hits]]] = {
+    each.__name__: each for each in (weights_from_own_nodes, weights_of_nodes_ignored)
+}
+"""Ways to get the mean weight wrong."""

@@ -86,8 +86,8 @@ class NodeObjective(NamedTuple):
         return not len(self.rows)
 
     def extra_bytes(self, columns: int, number_bytes: int) -> int:
-        """Return 0: the estimates of layers include labels."""
-        return 0
+        """Return the bytes of the copies that the loss makes; the estimates of layers include labels."""
+        return self.task.loss_copies * len(self.rows) * columns * number_bytes
 
     def to(self, device: torch.device) -> NodeObjective:
         """Return the objective for output on a device."""

@@ -142,6 +142,11 @@ class NodeTask(ABC):
         return made.with_fields(mean_weight=mean)
 
     @property
+    def loss_copies(self) -> int:
+        """How many copies of the logits to train on a loss holds: the rows, what it keeps of them, their gradients."""
+        return 3
+
+    @property
     def is_weighted(self) -> bool:
         """Whether nodes may have different weights."""
         return self.sample_weight is not None

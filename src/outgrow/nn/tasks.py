@@ -78,11 +78,19 @@ class NodeClassification(NodeTask):
         weights_N: Tensor | None = None,
     ) -> Tensor:
         """Return the sum of the losses over ``total`` times the mean weight; labels ``[N]`` integer."""
-        plain = self.loss_function is None and self.class_weight is None and not self.label_smoothing
-        if plain and weights_N is None:
+        if self._is_plain and weights_N is None:
             # One pass each way, without a copy of the rows.
             return cross_entropy(logits_VC, labels_N.long(), rows_N) / total
         return super().loss(logits_VC, labels_N, total, rows_N, weights_N)
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.loss_function is None and self.class_weight is None and not self.label_smoothing
+
+    @property
+    def loss_copies(self) -> int:
+        """How many copies of the logits a loss holds: none without weights."""
+        return 0 if self._is_plain and self.sample_weight is None else super().loss_copies
 
     def own_losses(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """Return ``[N]`` cross-entropies, times the weight of the class."""
