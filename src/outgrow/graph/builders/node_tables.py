@@ -34,7 +34,8 @@ class NodeTables:
     Attributes:
         num_nodes: ``V``.
         features: ``[V, D]`` real numbers, or CSR of that shape; None if nodes have no features.
-        labels: ``[V]`` int16 or int32 with -1 for unknown, or ``[V, C]`` uint8; None if there are none.
+        labels: ``[V]`` int16 or int32 with -1 for unknown, or ``[V, C]`` uint8, or floating
+            targets ``[V]`` or ``[V, K]``; None if there are none.
         num_classes: ``C``; 0 without labels.
         split: ``[n]`` int64 each, sorted: training, validation, test.
         class_names: Name of each class, or empty.
