@@ -58,11 +58,15 @@ class PrefetchConfig(NamedTuple):
         return PrefetchConfig(threads or max(1, num_threads() // 2), batches)
 
 
-def make_sampler(topology: Topology, model: Model, batches: BatchConfig, seed: int) -> NeighborSampler:
-    """Return the sampler of a model's batches."""
+def make_sampler(
+    topology: Topology, model: Model, batches: BatchConfig, seed: int, memory_limit: int | None = None
+) -> NeighborSampler:
+    """Return the sampler of a model's batches; ``memory_limit`` in bytes, of the worker, None for what there is."""
     layers = model.layers_list()
     views = [sampling_view(topology, layer) for layer in layers]
-    return NeighborSampler(views, batches.fanout_per_hop(len(layers)), seed, **batches.sampling_options)
+    return NeighborSampler(
+        views, batches.fanout_per_hop(len(layers)), seed, memory_limit=memory_limit, **batches.sampling_options
+    )
 
 
 class MicroBatch(NamedTuple):

@@ -123,7 +123,7 @@ class ChunkedInference:
         self._nodes = nodes
         self._memory = memory
         views = [sampling_view(self._shard.topology, layer) for layer in self._layers]
-        self._sampler = NeighborSampler(views, (_ALL_NEIGHBORS,) * len(views), seed=0)
+        self._sampler = NeighborSampler(views, (_ALL_NEIGHBORS,) * len(views), seed=0, memory_limit=memory.limit)
 
     @torch.no_grad()
     def run(self) -> Iterator[tuple[Tensor, Tensor]]:

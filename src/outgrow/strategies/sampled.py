@@ -82,7 +82,7 @@ class Sampled(Strategy):
     def prepare(self, problem: Problem) -> Execution:
         """Return the execution that trains the problem."""
         shard = problem.shard
-        sampler = make_sampler(shard.topology, problem.model, problem.batches, problem.seed)
+        sampler = make_sampler(shard.topology, problem.model, problem.batches, problem.seed, problem.memory_limit)
 
         def plan_batch(seeds: Tensor) -> MicroBatchPlan:
             return MicroBatchPlan.in_one_step(shard.filter_owned(seeds))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
+from outgrow.core.readahead import RowReadahead, make_row_readahead
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, EdgeSampler, Fanout, SampledEdges
 from outgrow.graph.topology import GraphView, Topology
 from outgrow.ops.backend import as_numpy, as_tensor
@@ -43,6 +44,8 @@ class LayerSampling:
         weighted: Whether edges are sampled by weight. Then ``weight * sample_weight`` is the same for all
             draws of a node, and their sum is the weight of all its in-edges.
         sampler: One of `outgrow.graph.sampling.edge_sampler.SAMPLERS`.
+        memory_limit: Limit on the memory of the worker, in bytes: in-edges that are large beside it are read from their
+            files in coalesced runs. None for what there is.
 
     Raises:
         InputError: Not one fan-out for each view, views of different graphs or of 2^31 - 1 nodes or more, or
@@ -57,6 +60,7 @@ class LayerSampling:
         *,
         weighted: bool = False,
         sampler: str = NEIGHBOR,
+        memory_limit: int | None = None,
     ) -> None:
         _require_views(views, fanout)
         self.views = tuple(views)
@@ -70,6 +74,7 @@ class LayerSampling:
         # Numbers of in-edges are read from the graph as they are needed: an array of all takes 8 bytes for each node.
         self._degrees = [None if _counts_in_edges(view) else as_numpy(view.degree) for view in self.views]
         self.pool = ArrayPool()
+        self._readahead = [_make_readahead(each, memory_limit) for each in self._samplers]
 
     @property
     def num_nodes(self) -> int:
@@ -98,6 +103,9 @@ class LayerSampling:
         """
         # Without the worker and the batch: whoever samples a node in this step gets the same edges.
         key = fold_in(self.seed, epoch, step, layer + 1, NEIGHBOURS)
+        readahead = self._readahead[layer]
+        if readahead is not None:
+            readahead.read_rows(nodes)
         return self._samplers[layer].sample(nodes, key, bits, self.pool)
 
     def locate_sources(self, layer: int, sampled: SampledEdges) -> tuple[Ids, Array]:
@@ -161,6 +169,11 @@ class LayerSampling:
         out = self.pool.empty_array(len(rows), values.dtype)
         gather_values(values, rows, out)
         return as_tensor(out)
+
+
+def _make_readahead(sampler: EdgeSampler, limit: int | None) -> RowReadahead | None:
+    arrays = [each for each in (sampler.indices, sampler.relation, sampler.weight) if each is not None]
+    return make_row_readahead(sampler.indptr, arrays, limit)
 
 
 def _counts_in_edges(view: GraphView) -> bool:

@@ -131,7 +131,7 @@ class _MigrateExecution:
         # First: it decides what a batch requests, by which a cache may be filled.
         moves_model = options.move_model and isinstance(self.shard, PartitionShard)
         self.merger = self._make_merger(options) if moves_model else None
-        sampler = make_sampler(self.shard.topology, problem.model, problem.batches, problem.seed)
+        sampler = make_sampler(self.shard.topology, problem.model, problem.batches, problem.seed, problem.memory_limit)
         self.batches = MiniBatchExecution(
             problem,
             sampler,

@@ -216,7 +216,9 @@ class OrchestrateExecution:
         self.shard = problem.shard
         self.comm = problem.shard.comm
         self.model = problem.model
-        self.sampler = make_sampler(self.shard.topology, self.model, problem.batches, problem.seed)
+        self.sampler = make_sampler(
+            self.shard.topology, self.model, problem.batches, problem.seed, problem.memory_limit
+        )
         rows = partial(RemoteFeatureStore, self.shard, problem.feature_rows, input_dtype(self.model, problem.features))
         self.cold_store = CachedFeatureStore(rows(), partial(to_device_counted, comm=self.comm))
         self.hotness = self._count_hotness()

@@ -167,6 +167,7 @@ class _SplitExecution:
             owner=self.shard.owner if isinstance(self.shard, PartitionShard) else None,
             rank=self.comm.rank,
             size=self.comm.size,
+            memory_limit=problem.memory_limit,
             **problem.batches.sampling_options,
         )
         first, *others = self.comm.background_comms(self._num_sampling_threads(options.sampling_threads))
