@@ -10,8 +10,8 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
-from outgrow.core.readahead import RowReadahead, make_row_readahead
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, EdgeSampler, Fanout, SampledEdges
+from outgrow.graph.sampling.readahead import RowReadahead, make_row_readahead
 from outgrow.graph.topology import GraphView, Topology
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.memory_pool import ArrayPool
@@ -44,8 +44,6 @@ class LayerSampling:
         weighted: Whether edges are sampled by weight. Then ``weight * sample_weight`` is the same for all
             draws of a node, and their sum is the weight of all its in-edges.
         sampler: One of `outgrow.graph.sampling.edge_sampler.SAMPLERS`.
-        memory_limit: Limit on the memory of the worker, in bytes: in-edges that are large beside it are read from their
-            files in coalesced runs. None for what there is.
 
     Raises:
         InputError: Not one fan-out for each view, views of different graphs or of 2^31 - 1 nodes or more, or
@@ -60,7 +58,6 @@ class LayerSampling:
         *,
         weighted: bool = False,
         sampler: str = NEIGHBOR,
-        memory_limit: int | None = None,
     ) -> None:
         _require_views(views, fanout)
         self.views = tuple(views)
@@ -74,7 +71,14 @@ class LayerSampling:
         # Numbers of in-edges are read from the graph as they are needed: an array of all takes 8 bytes for each node.
         self._degrees = [None if _counts_in_edges(view) else as_numpy(view.degree) for view in self.views]
         self.pool = ArrayPool()
-        self._readahead = [_make_readahead(each, memory_limit) for each in self._samplers]
+        self.set_memory_limit(None)
+
+    def set_memory_limit(self, limit: int | None) -> None:
+        """Set the limit on the memory of the worker, in bytes; None for what there is, as it is at first.
+
+        In-edges that are large beside it are read ahead from their files in coalesced runs.
+        """
+        self._readahead = [_make_readahead(each, limit) for each in self._samplers]
 
     @property
     def num_nodes(self) -> int:

@@ -37,7 +37,7 @@ class NeighborSampler:
         seed: See `LayerSampling`.
         weighted: See `LayerSampling`.
         sampler: See `LayerSampling`.
-        memory_limit: See `LayerSampling`.
+        memory_limit: See `LayerSampling.set_memory_limit`.
 
     Raises:
         InputError: Views or fan-outs that `LayerSampling` rejects.
@@ -53,9 +53,8 @@ class NeighborSampler:
         sampler: str = NEIGHBOR,
         memory_limit: int | None = None,
     ) -> None:
-        self.sampling = LayerSampling(
-            views, fanout, seed, weighted=weighted, sampler=sampler, memory_limit=memory_limit
-        )
+        self.sampling = LayerSampling(views, fanout, seed, weighted=weighted, sampler=sampler)
+        self.sampling.set_memory_limit(memory_limit)
         # Appending to and popping from a deque are atomic, so threads need no lock.
         self._idle = deque[_RenumberScratch]()
 

@@ -91,7 +91,6 @@ class SplitSampler:
         size: Number of workers.
         weighted: See `LayerSampling`.
         sampler: See `LayerSampling`.
-        memory_limit: See `LayerSampling`.
 
     Raises:
         InputError: See `LayerSampling`.
@@ -108,11 +107,8 @@ class SplitSampler:
         size: int,
         weighted: bool = False,
         sampler: str = NEIGHBOR,
-        memory_limit: int | None = None,
     ) -> None:
-        self.sampling = LayerSampling(
-            views, fanout, seed, weighted=weighted, sampler=sampler, memory_limit=memory_limit
-        )
+        self.sampling = LayerSampling(views, fanout, seed, weighted=weighted, sampler=sampler)
         self.owner = torch.zeros(self.sampling.num_nodes, dtype=torch.int8) if owner is None else owner
         self.rank = rank
         self.size = size

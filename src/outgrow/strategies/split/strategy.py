@@ -167,9 +167,9 @@ class _SplitExecution:
             owner=self.shard.owner if isinstance(self.shard, PartitionShard) else None,
             rank=self.comm.rank,
             size=self.comm.size,
-            memory_limit=problem.memory_limit,
             **problem.batches.sampling_options,
         )
+        sampler.sampling.set_memory_limit(problem.memory_limit)
         first, *others = self.comm.background_comms(self._num_sampling_threads(options.sampling_threads))
         self.sampling_threads = [
             _SamplingThread(sampler, first, threading.Lock()),

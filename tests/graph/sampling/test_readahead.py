@@ -18,8 +18,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outgrow.core.readahead import RowReadahead, coalesce_ranges, is_mapped, make_row_readahead
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
+from outgrow.graph.sampling.readahead import RowReadahead, coalesce_ranges, is_mapped, make_row_readahead
 from outgrow.graph.topology import Topology
 from support import disk_folder
 
