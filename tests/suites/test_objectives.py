@@ -17,6 +17,8 @@ STRATEGIES = ("full", "offload-3", "tensor", "sampled", "split", "migrate-one-st
 NEW = [task for task in TASKS if task not in ("single", "multi")]
 FEW = [(way, Case("gcn", "weighted", task=task)) for way in STRATEGIES for task in ("class-weights", "focal")]
 FEW += [(way, Case("sage-project-first", task="huber-weights")) for way in STRATEGIES]
+# Of three workers one owns nothing.
+FEW += [(way, Case("gcn", "weighted", "one-node-part", task="sample-weights")) for way in STRATEGIES]
 CONVS = ("gcn", "sage-project-first")
 WHOLE = "orchestrate-aggregate"
 EVERY: list[Key] = [

@@ -173,7 +173,8 @@ class NodeTargets:
         if self.weights is None:
             return self.labels
         # One tensor, so that both cross between workers at once; float64 holds every class.
-        return torch.cat([self.labels.double().view(len(self.labels), -1), self.weights.double()[:, None]], 1)
+        columns = self.labels[:, None] if self.labels.dim() == 1 else self.labels
+        return torch.cat([columns.double(), self.weights.double()[:, None]], 1)
 
     def split_weights(self, joined: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the labels and the sample weights of rows of `join_weights`."""
