@@ -147,6 +147,7 @@ def train(
             "model": describe_python_model(model, graph),
             "train": settings.as_record(),
             "metric_objects": list(request.metrics),
+            "task_objects": [] if request.task is None else request.task.unnamed_options,
             "strategy": {"name": chosen.name, "options": chosen.options()},
             "workers": worker_settings.number,
             **facts,

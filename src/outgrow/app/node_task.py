@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any
 
 from outgrow.core.errors import InputError
@@ -93,6 +94,22 @@ def resolve_task(
     if isinstance(task, LinkPrediction):
         return settings.with_options(**asdict(task)), None
     return settings.with_options(**task.options()), task
+
+
+def require_recorded_task(record: Mapping[str, Any], out: Path) -> None:
+    """Check that the task of a recorded run can be made again.
+
+    Raises:
+        InputError: Its loss or its weights were objects, of which the record has their names alone.
+    """
+    objects = record.get("task_objects", [])
+    if objects:
+        raise InputError(
+            f"the run in {out} has a task that only Python can make again",
+            needed="a task of options that have a name or numbers",
+            got=f"objects given as {', '.join(objects)}",
+            repair="resume it with og.train, the same task and resume=True",
+        )
 
 
 def graph_for_model(graph: Graph, task: NodeTask) -> Graph:

@@ -142,6 +142,12 @@ class NodeTask(ABC):
         return made.with_fields(mean_weight=mean)
 
     @property
+    def unnamed_options(self) -> list[str]:
+        """Names of the options that are objects, so that no record can hold them."""
+        given = {"loss": callable(self.loss_function), "sample_weight": self.sample_weight is not None}
+        return [name for name, is_object in given.items() if is_object]
+
+    @property
     def loss_copies(self) -> int:
         """How many copies of the logits to train on a loss holds: the rows, what it keeps of them, their gradients."""
         return 3

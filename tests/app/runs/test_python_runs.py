@@ -124,6 +124,18 @@ def test_bad_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         og.load_run(tmp_path / "run")
 
 
+def test_a_task_of_objects_is_resumed_in_python_alone(tmp_path: Path, outgrow: Command) -> None:
+    og.save_graph(graph_of(), tmp_path / "store")
+    graph = og.load(tmp_path / "store")
+    task = og.NodeClassification(sample_weight=torch.ones(60))
+    og.train(graph, og.nn.GCN(5, 8, 3), task=task, epochs=1, out=tmp_path / "run", progress=False)
+    refused = outgrow("train", "--resume", "--out", tmp_path / "run", "--epochs", 2)
+    assert refused.code == 2
+    assert "objects given as sample_weight" in refused.err
+    run = og.train(graph, og.nn.GCN(5, 8, 3), task=task, epochs=2, out=tmp_path / "run", progress=False, resume=True)
+    assert len(run.loss) == 2
+
+
 def test_a_saved_graph_is_the_graph(tmp_path: Path) -> None:
     topology = random_topology(60, 300, weighted=True)
     # By the source, so that edges stay sorted.

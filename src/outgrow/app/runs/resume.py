@@ -12,7 +12,7 @@ from outgrow.app.auto_strategy import select_from_cli
 from outgrow.app.compatibility import validate_fanout, validate_problem
 from outgrow.app.metric_checks import require_recorded_metrics, validate_metrics
 from outgrow.app.model_registry import AUTO
-from outgrow.app.node_task import make_node_task
+from outgrow.app.node_task import make_node_task, require_recorded_task
 from outgrow.app.runs.config import (
     RecordedModel,
     absolute_source,
@@ -67,6 +67,7 @@ def plan_resumed_run(
     """
     directory = RunDirectory.open(out)
     record = directory.config
+    require_recorded_task(record, out)
     recorded = read_model_record(record, out)
     config, (choice, strategy_options) = _merge_options(record, recorded, _to_record(given), out)
     workers = replace(workers, number=record.get("workers", 1)) if keep_num_workers else workers
