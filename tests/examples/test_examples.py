@@ -164,6 +164,61 @@ def test_links_of_wordnet(place: Path) -> None:
     assert "relations: " in text
 
 
+def test_ogbn_train(npz: Path) -> None:
+    """On a generated graph, too small to learn much from: a score that stays the same lowers the rate."""
+    sizes = ("--epochs", 6, "--hidden", 16, "--batch-size", 256, "--patience", 1)
+    text = shown(npz.parent, "ogbn_train.py", "--graph", "products@0.005", *sizes)
+    rates = [float(rate) for rate in re.findall(r"learning rate: ([-.e\d]+),", text)]
+    assert len(rates) == 6
+    assert rates == sorted(rates, reverse=True)
+    assert 0 < rates[-1] < rates[0] == 3e-3
+    learnt = shown(npz.parent, "ogbn_train.py", "--graph", npz, "--epochs", 30, "--batch-size", 30)
+    assert number("test accuracy:", learnt) > 0.7
+
+
+def test_gcn2_cora(npz: Path) -> None:
+    text = shown(npz.parent, "gcn2_cora.py", "--graph", npz, "--layers", 16, "--epochs", 40)
+    assert last_loss(text) < number("loss:", text)
+    assert number("test accuracy:", text) > 0.6
+
+
+def test_correct_and_smooth(npz: Path) -> None:
+    text = shown(npz.parent, "correct_and_smooth.py", "--graph", npz)
+    alone, corrected, smoothed = map(float, re.findall(r"test accuracy ([\d.]+)", text))
+    assert smoothed > max(alone, 0.7)
+    assert corrected >= alone - 0.05
+
+
+@pytest.mark.usefixtures("pooled")
+def test_correct_and_smooth_on_two_workers(npz: Path) -> None:
+    """Layers of a script are sent to the workers, who compute the same."""
+    alone, together = (
+        shown(npz.parent, "correct_and_smooth.py", "--graph", npz, "--epochs", 10, "--workers", workers)
+        for workers in (1, 2)
+    )
+    assert alone == together
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyG
+def test_reddit(npz: Path) -> None:
+    pytest.importorskip("torch_geometric", reason="needs the extra pyg")
+    text = shown(npz.parent, "reddit.py", "--graph", npz, "--epochs", 20, "--batch-size", 30)
+    assert text.count("epoch ") == 20
+    assert number("test accuracy:", text.splitlines()[-1]) > 0.7
+
+
+@pytest.mark.usefixtures("pooled")
+def test_distributed_sampling(npz: Path) -> None:
+    """The last loss is the same on one worker."""
+    options = ("--graph", npz, "--epochs", 8, "--batch-size", 30)
+    alone, together = (
+        shown(npz.parent, "distributed_sampling.py", *options, "--workers", workers) for workers in (1, 2)
+    )
+    assert (number("workers:", alone), number("workers:", together)) == (1, 2)
+    assert number("last loss:", together) == pytest.approx(number("last loss:", alone), rel=1e-4)
+    assert number("test accuracy:", together) > 0.6
+
+
 def papers(place: Path, *options: object, run: Callable[..., str] = printed) -> str:
     """What the example of papers100M prints; the store that it names must be there, and scratch files gone."""
     text = run(place, "papers100m_from_disk.py", "--data-dir", place / "data", *options)

@@ -33,6 +33,8 @@ _WRAPPED = ("add_param_group", "load_state_dict", "state_dict", "step", "zero_gr
 # These need a closure that computes the loss several times in a step, or sparse gradients.
 _UNSUITED = ("LBFGS", "SparseAdam", "Optimizer")
 _HIDDEN = ("params", "lr", "weight_decay")
+# A deep model has hundreds of parameters: so many names from the first and from the last are shown.
+_ENDS = 6
 
 
 def _unwrap_methods(kind: type[Kind]) -> type[Kind]:
@@ -185,7 +187,7 @@ def group_parameters(model: nn.Module, groups: Mapping[str, Mapping[str, object]
         if not found:
             raise InputError(
                 f"the pattern {pattern!r} of param_groups matches no parameter",
-                needed=f"a glob, or {REGEX} and a regular expression, of the names {', '.join(named)}",
+                needed=f"a glob, or {REGEX} and a regular expression, of the whole name, of {_list_ends([*named])}",
                 got=repr(pattern),
                 repair="correct the pattern, or leave the group out",
             )
@@ -203,6 +205,11 @@ def group_parameters(model: nn.Module, groups: Mapping[str, Mapping[str, object]
     for pattern, options in groups.items():
         made.append({"params": [named[name] for name in named if owner.get(name) == pattern], **options})
     return made
+
+
+def _list_ends(names: list[str]) -> str:
+    few = names if len(names) <= 2 * _ENDS else [*names[:_ENDS], "...", *names[-_ENDS:]]
+    return ", ".join(few)
 
 
 def _compile_pattern(pattern: str) -> re.Pattern[str]:

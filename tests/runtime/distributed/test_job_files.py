@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from outgrow.core.errors import InputError
 from outgrow.runtime.distributed.job_files import (
@@ -18,6 +21,14 @@ from outgrow.runtime.distributed.job_files import (
     read_last_lines,
     serialize_by_value,
 )
+
+
+@pytest.mark.parametrize("name", ["classes", "ops", "backends"])
+def test_a_function_with_an_attribute_named_as_a_part_of_torch(name: str) -> None:
+    """Such a part is taken along, and is a module of a class of its own."""
+    function = eval(f"lambda given: torch.zeros(given.{name})", {"torch": torch})  # pickled by value, as one of a script
+    back = pickle.loads(serialize_by_value(function))
+    assert len(back(SimpleNamespace(**{name: 3}))) == 3
 
 
 def test_messages_come_once_and_in_order(tmp_path: Path) -> None:

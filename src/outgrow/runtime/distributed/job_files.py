@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import json
 import os
 import pickle
@@ -11,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -147,10 +150,23 @@ def serialize_by_value(value: object) -> bytes:
     for module in generated:
         cloudpickle.register_pickle_by_value(module)
     try:
-        return bytes(cloudpickle.dumps(value))
+        buffer = io.BytesIO()
+        _Pickler(buffer).dump(value)
+        return buffer.getvalue()
     finally:
         for module in generated:
             cloudpickle.unregister_pickle_by_value(module)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def reducer_override(self, value: Any) -> Any:
+        # Of a function that names torch and has an attribute `classes`, cloudpickle takes the module torch.classes along,
+        # but pickles modules of a class of their own as if they were any objects, which these do not allow.
+        if isinstance(value, ModuleType) and type(value) is not ModuleType:
+            for name, module in [*sys.modules.items()]:
+                if module is value:
+                    return importlib.import_module, (name,)
+        return super().reducer_override(value)
 
 
 def append_message(path: Path, message: bytes) -> None:
