@@ -72,7 +72,8 @@ def main() -> None:
     groups = {"layers.*.project.*": {"weight_decay": 0.01}, r"regex:encoder.*|.*readout.*": {"weight_decay": 5e-4}}
     run = og.train(graph, model, epochs=options.epochs, lr=0.01, param_groups=groups, patience=None)
     print(f"loss: {run.loss[0]:.3f} after the first epoch, {run.loss[-1]:.3f} after the last")
-    print(f"best epoch: {run.summary['best_epoch']}, val accuracy: {run.val_accuracy:.3f}, test accuracy: {run.test_accuracy:.3f}")
+    scores = f"val accuracy: {run.val_accuracy:.3f}, test accuracy: {run.test_accuracy:.3f}"
+    print(f"best epoch: {run.summary['best_epoch']}, {scores}")
 
 
 if __name__ == "__main__":

@@ -32,9 +32,9 @@ def main() -> None:
     parser.add_argument("--graph", default="products@0.02", help="a data set by name, or a store (products@0.02)")
     parser.add_argument("--hidden", type=int, default=64, help="width of the hidden layers (64)")
     parser.add_argument("--epochs", type=int, default=20, help="epochs to train (20)")
-    parser.add_argument("--batch-size", type=int, default=1024, help="nodes of a mini-batch (1024)")
+    parser.add_argument("--batch-size", type=int, default=256, help="nodes of a mini-batch (256)")
     parser.add_argument("--fanout", type=int, default=10, help="neighbours sampled in each layer (10)")
-    parser.add_argument("--patience", type=int, default=5, help="epochs without a better score before lr falls (5)")
+    parser.add_argument("--patience", type=int, default=2, help="epochs without a better score before lr falls (2)")
     options = parser.parse_args()
     graph = og.load(options.graph)
     print(graph)
@@ -54,7 +54,8 @@ def main() -> None:
         callbacks=[PrintEpoch()],
         progress=False,
     )
-    print(f"best epoch: {run.summary['best_epoch']}, val accuracy: {run.val_accuracy:.3f}, test accuracy: {run.test_accuracy:.3f}")
+    scores = f"val accuracy: {run.val_accuracy:.3f}, test accuracy: {run.test_accuracy:.3f}"
+    print(f"best epoch: {run.summary['best_epoch']}, {scores}")
 
 
 if __name__ == "__main__":

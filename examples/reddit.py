@@ -43,7 +43,7 @@ class SAGE(torch.nn.Module):
 def main() -> None:
     """Train and evaluate."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--graph", default="products@0.02", help="a data set by name, a store or a graph file (products@0.02)")
+    parser.add_argument("--graph", default="products@0.02", help="a data set, a store or a graph file (products@0.02)")
     parser.add_argument("--hidden", type=int, default=64, help="width of the hidden layer (64)")
     parser.add_argument("--epochs", type=int, default=10, help="epochs to train (10)")
     parser.add_argument("--batch-size", type=int, default=256, help="nodes of a mini-batch (256)")

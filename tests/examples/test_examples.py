@@ -189,6 +189,7 @@ def test_correct_and_smooth(npz: Path) -> None:
     assert corrected >= alone - 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pooled")
 def test_correct_and_smooth_on_two_workers(npz: Path) -> None:
     """Layers of a script are sent to the workers, who compute the same."""

@@ -25,8 +25,8 @@ from outgrow.runtime.distributed.job_files import (
 
 @pytest.mark.parametrize("name", ["classes", "ops", "backends"])
 def test_a_function_with_an_attribute_named_as_a_part_of_torch(name: str) -> None:
-    """Such a part is taken along, and is a module of a class of its own."""
-    function = eval(f"lambda given: torch.zeros(given.{name})", {"torch": torch})  # pickled by value, as one of a script
+    """A lambda is pickled by value, as a function of a script. It takes the part along, a module of its own class."""
+    function = eval(f"lambda given: torch.zeros(given.{name})", {"torch": torch})
     back = pickle.loads(serialize_by_value(function))
     assert len(back(SimpleNamespace(**{name: 3}))) == 3
 

@@ -160,8 +160,8 @@ def serialize_by_value(value: object) -> bytes:
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, value: Any) -> Any:
-        # Of a function that names torch and has an attribute `classes`, cloudpickle takes the module torch.classes along,
-        # but pickles modules of a class of their own as if they were any objects, which these do not allow.
+        # With a function that names torch and an attribute `classes`, cloudpickle takes the module torch.classes along.
+        # It pickles modules of a class of their own as if they were any objects, which these do not allow.
         if isinstance(value, ModuleType) and type(value) is not ModuleType:
             for name, module in [*sys.modules.items()]:
                 if module is value:
