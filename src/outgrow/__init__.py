@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from outgrow.app.api import plan as plan
     from outgrow.app.api import predict as predict
     from outgrow.app.api import train as train
+    from outgrow.app.export_inputs import export_inputs as export_inputs
     from outgrow.app.graph_sources import from_arrays as from_arrays
     from outgrow.app.graph_sources import save_graph as save_graph
     from outgrow.app.neighbor_loader import NeighborLoader as NeighborLoader
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 _HOME = {
     "convert": "outgrow.app.api",
     "embed": "outgrow.app.api",
+    "export_inputs": "outgrow.app.export_inputs",
     "from_arrays": "outgrow.app.graph_sources",
     "load": "outgrow.app.api",
     "plan": "outgrow.app.api",
@@ -139,6 +141,7 @@ __all__ = [
     "convert",
     "datasets",
     "embed",
+    "export_inputs",
     "from_arrays",
     "launch",
     "load",

@@ -19,6 +19,7 @@ from outgrow.nn.encoder import AttentionScores as AttentionScores
 from outgrow.nn.encoder import Encoder as Encoder
 from outgrow.nn.encoder import LinearEncoder as LinearEncoder
 from outgrow.nn.encoder import SequentialEncoder as SequentialEncoder
+from outgrow.nn.exportable import ExportableModel as ExportableModel
 from outgrow.nn.film import FiLMConv as FiLMConv
 from outgrow.nn.gated import GGCNConv as GGCNConv
 from outgrow.nn.gated import GGNNConv as GGNNConv

@@ -1,0 +1,60 @@
+"""Inputs of exported models, made from a graph."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outgrow.app.compatibility import validate_argument_types
+from outgrow.core.arguments import check_arguments
+from outgrow.core.block import Block
+from outgrow.core.errors import InputError
+from outgrow.engine.shard import sampling_view
+from outgrow.graph.graph import Graph
+from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
+from outgrow.nn.exportable import ExportableLayerInput
+from outgrow.nn.model import Model
+from outgrow.ops.sparse import SparseRows
+
+_ALL_NEIGHBORS = -1
+_STEP = 0  # nothing is drawn, so any number does
+
+
+@check_arguments(unchecked=("graph", "model", "nodes"))
+def export_inputs(graph: Graph, model: Model, nodes: Tensor | None = None) -> tuple[Tensor, list[ExportableLayerInput]]:
+    """Return what an `og.nn.ExportableModel` takes: features, and the in-edges of each layer.
+
+    Args:
+        graph: Graph with dense features.
+        model: The model.
+        nodes: ``[n]`` int64 distinct nodes whose logits are wanted, in order; None for all.
+
+    Returns:
+        ``x [S, D]``, in the type of the model, and an entry for each layer; the full neighbourhood of the nodes.
+
+    Raises:
+        InputError: The graph has no features, or sparse ones, or a node is not of the graph.
+    """
+    validate_argument_types(graph, model)
+    features = graph.features
+    if features is None or isinstance(features, SparseRows):
+        raise InputError(
+            f"{graph.name} has no features that an exported model can take",
+            needed="dense features",
+            got="none" if features is None else "sparse ones",
+            repair="predict with og.predict, or make the features dense",
+        )
+    layers = model.layers_list()
+    views = [sampling_view(graph.topology, layer) for layer in layers]
+    sampler = NeighborSampler(views, (_ALL_NEIGHBORS,) * len(layers), seed=0)
+    wanted = torch.arange(graph.num_nodes) if nodes is None else torch.as_tensor(nodes)
+    blocks = sampler.sample_blocks(wanted, _STEP, _STEP)
+    return features[blocks[0].src_nodes].to(model.dtype), [_layer_input(block, model.dtype) for block in blocks]
+
+
+def _layer_input(block: Block, dtype: torch.dtype) -> ExportableLayerInput:
+    edges = block.edges
+    target = torch.repeat_interleave(torch.arange(edges.num_dst), edges.indptr[1:] - edges.indptr[:-1])
+    weight = torch.ones(edges.num_edges, dtype=dtype) if edges.weight is None else edges.weight.to(dtype)
+    # Copies, since the sampler uses its memory again.
+    return torch.stack([edges.indices.long(), target]), weight, block.src_degree.clone(), block.dst_degree.clone()
