@@ -252,3 +252,15 @@ def test_a_limit_of_memory_is_kept_to(workers: int, monkeypatch: pytest.MonkeyPa
     limited = [memory for memory in seen if memory.limit is not None]
     assert len(limited) >= workers
     assert all(memory.total_bytes <= 64 * MIB and memory.chunk_bytes <= 8 * MIB for memory in limited)
+
+
+def test_a_model_without_parameters_predicts() -> None:
+    """Two rounds of propagation, each the product with the normalised adjacency."""
+    edges = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
+    x = torch.arange(8.0).view(4, 2)
+    layers = [og.nn.Layer(og.nn.PropagateConv(2)) for _ in range(2)]
+    dense = torch.eye(4).index_put((edges[1], edges[0]), torch.ones(6))
+    root = dense.sum(1).rsqrt()
+    dense = root[:, None] * dense * root
+    logits = og.predict(og.from_arrays(edges, features=x), og.nn.Model(layers))
+    torch.testing.assert_close(logits, dense @ dense @ x)

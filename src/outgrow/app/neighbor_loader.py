@@ -335,6 +335,7 @@ def _index_labels(labels: Tensor, nodes: Tensor) -> Tensor:
 
 
 def _to_dense(rows: SparseRows) -> Tensor:
-    out = rows.values.new_zeros(rows.shape)
-    at = torch.repeat_interleave(torch.arange(len(rows)), rows.indptr[1:] - rows.indptr[:-1])
-    return out.index_put_((at, rows.indices.long()), rows.values, accumulate=True)
+    # Not by torch's sparse tensors, of which it warns that they are in beta state.
+    row = torch.repeat_interleave(torch.arange(rows.shape[0]), rows.indptr.diff())
+    place = (row, rows.indices.long())
+    return rows.values.new_zeros(rows.shape).index_put_(place, rows.values, accumulate=True)
