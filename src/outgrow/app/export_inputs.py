@@ -14,7 +14,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.nn.exportable import ExportableLayerInput
 from outgrow.nn.model import Model
-from outgrow.ops.sparse import SparseRows
+from outgrow.ops.sparse import SparseRows, index_rows
 
 _ALL_NEIGHBORS = -1
 _STEP = 0  # nothing is drawn, so any number does
@@ -25,7 +25,7 @@ def export_inputs(graph: Graph, model: Model, nodes: Tensor | None = None) -> tu
     """Return what an `og.nn.ExportableModel` takes: features, and the in-edges of each layer.
 
     Args:
-        graph: Graph with dense features.
+        graph: Graph with features; sparse ones are made dense.
         model: The model.
         nodes: ``[n]`` int64 distinct nodes whose logits are wanted, in order; None for all.
 
@@ -33,23 +33,25 @@ def export_inputs(graph: Graph, model: Model, nodes: Tensor | None = None) -> tu
         ``x [S, D]``, in the type of the model, and an entry for each layer; the full neighbourhood of the nodes.
 
     Raises:
-        InputError: The graph has no features, or sparse ones, or a node is not of the graph.
+        InputError: The graph has no features, or a node is not of the graph.
     """
     validate_argument_types(graph, model)
     features = graph.features
-    if features is None or isinstance(features, SparseRows):
+    if features is None:
         raise InputError(
-            f"{graph.name} has no features that an exported model can take",
-            needed="dense features",
-            got="none" if features is None else "sparse ones",
-            repair="predict with og.predict, or make the features dense",
+            f"{graph.name} has no features",
+            needed="features of every node",
+            got="none",
+            repair="give the graph the features that the model was trained on",
         )
     layers = model.layers_list()
     views = [sampling_view(graph.topology, layer) for layer in layers]
     sampler = NeighborSampler(views, (_ALL_NEIGHBORS,) * len(layers), seed=0)
     wanted = torch.arange(graph.num_nodes) if nodes is None else torch.as_tensor(nodes)
     blocks = sampler.sample_blocks(wanted, _STEP, _STEP)
-    return features[blocks[0].src_nodes].to(model.dtype), [_layer_input(block, model.dtype) for block in blocks]
+    rows = index_rows(features, blocks[0].src_nodes)
+    x = rows.to_dense() if isinstance(rows, SparseRows) else rows
+    return x.to(model.dtype), [_layer_input(block, model.dtype) for block in blocks]
 
 
 def _layer_input(block: Block, dtype: torch.dtype) -> ExportableLayerInput:

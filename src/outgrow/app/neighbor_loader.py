@@ -214,7 +214,7 @@ class NeighborLoader:
         x = self._gather_features(nodes)
         if x is not None:
             # Layers of PyG take no sparse rows: those of a batch are few enough to be dense.
-            data.x = _to_dense(x) if isinstance(x, SparseRows) else x
+            data.x = x.to_dense() if isinstance(x, SparseRows) else x
         if graph.labels is not None:
             data.y = _index_labels(graph.labels, nodes)
         if graph.topology.weight is not None:
@@ -332,10 +332,3 @@ def _index_labels(labels: Tensor, nodes: Tensor) -> Tensor:
     rows = labels[nodes]
     # Losses of torch take int64 classes, and floats for zeros and ones.
     return rows.long() if labels.ndim == 1 and not labels.is_floating_point() else rows.float()
-
-
-def _to_dense(rows: SparseRows) -> Tensor:
-    # Not by torch's sparse tensors, of which it warns that they are in beta state.
-    row = torch.repeat_interleave(torch.arange(rows.shape[0]), rows.indptr.diff())
-    place = (row, rows.indices.long())
-    return rows.values.new_zeros(rows.shape).index_put_(place, rows.values, accumulate=True)

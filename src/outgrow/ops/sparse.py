@@ -87,6 +87,13 @@ class SparseRows:
             indptr=indptr, indices=self.indices[values], values=self.values[values], num_columns=self.num_columns
         )
 
+    def to_dense(self) -> Tensor:
+        """Return ``[V, D]``."""
+        # Not by torch's sparse tensors, of which it warns that they are in beta state.
+        row = torch.repeat_interleave(torch.arange(len(self), device=self.indptr.device), self.indptr.diff())
+        out = self.values.new_zeros(self.shape)
+        return out.index_put_((row, self.indices.long()), self.values, accumulate=True)
+
     def __matmul__(self, weight_DO: Tensor) -> Tensor:
         """Return ``[V, O]``: the product with a dense ``[D, O]``, differentiable in the weight."""
         return _SparseProduct.apply(self, weight_DO)  # type: ignore[no-any-return, no-untyped-call]
