@@ -177,7 +177,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_anything_is_comput
 def test_what_is_no_run_is_refused(outgrow: Command, npz: Path) -> None:
     refused(outgrow("predict", "nowhere", "--out", "p.parquet"), "no run in")
     og.train(og.load(npz), og.nn.GCN(8, 4, 4), epochs=1, out="python-run", progress=False)
-    refused(outgrow("predict", "python-run", "--out", "p.parquet"), "og.predict")
+    refused(outgrow("predict", "python-run", "--out", "p.parquet"), "og.save_graph")
 
 
 def test_a_graph_without_features_is_refused(outgrow: Command, run: Path) -> None:

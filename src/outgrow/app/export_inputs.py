@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from outgrow.app.compatibility import validate_argument_types
+from outgrow.app.output_request import Nodes, to_ids
 from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
 from outgrow.core.errors import InputError
@@ -21,13 +22,13 @@ _STEP = 0  # nothing is drawn, so any number does
 
 
 @check_arguments(unchecked=("graph", "model", "nodes"))
-def export_inputs(graph: Graph, model: Model, nodes: Tensor | None = None) -> tuple[Tensor, list[ExportableLayerInput]]:
+def export_inputs(graph: Graph, model: Model, nodes: Nodes = None) -> tuple[Tensor, list[ExportableLayerInput]]:
     """Return what an `og.nn.ExportableModel` takes: features, and the in-edges of each layer.
 
     Args:
         graph: Graph with features; sparse ones are made dense.
         model: The model.
-        nodes: ``[n]`` int64 distinct nodes whose logits are wanted, in order; None for all.
+        nodes: ``[n]`` ids of distinct nodes whose logits are wanted, in order, or a ``[V]`` mask; None for all.
 
     Returns:
         ``x [S, D]``, in the type of the model, and an entry for each layer; the full neighbourhood of the nodes.
@@ -47,7 +48,7 @@ def export_inputs(graph: Graph, model: Model, nodes: Tensor | None = None) -> tu
     layers = model.layers_list()
     views = [sampling_view(graph.topology, layer) for layer in layers]
     sampler = NeighborSampler(views, (_ALL_NEIGHBORS,) * len(layers), seed=0)
-    wanted = torch.arange(graph.num_nodes) if nodes is None else torch.as_tensor(nodes)
+    wanted = torch.arange(graph.num_nodes) if nodes is None else to_ids(nodes, graph.num_nodes)
     blocks = sampler.sample_blocks(wanted, _STEP, _STEP)
     rows = index_rows(features, blocks[0].src_nodes)
     x = rows.to_dense() if isinstance(rows, SparseRows) else rows

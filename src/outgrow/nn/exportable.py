@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 from outgrow.nn.attention import GATConv
 from outgrow.nn.convolution import CommNetConv, GCNConv, GINConv, SAGEConv, SAGEMaxConv
@@ -28,6 +29,7 @@ edge; ``[E]`` their weights in the graph, 1 where it has none; the sums of in-ed
 source rows and ``[T]`` of the target rows. A plain tuple, which programs of torch can be saved with."""
 
 
+@check_arguments()
 class ExportableModel(nn.Module):
     """A trained model of nodes in plain operations of torch, without dropout. Final.
 
