@@ -79,6 +79,8 @@ def kill_a_worker(scratch: Path) -> None:
     workers[-1].kill()
 
 
+# A signal that comes while a file is being opened leaves nobody who could close it.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.parametrize(
     ("name", "number"),
     [
