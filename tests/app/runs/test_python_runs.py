@@ -56,7 +56,7 @@ def train_in_a_process(folder: Path, out: str, kind: str, epochs: int) -> Path:
     return folder / out
 
 
-@pytest.mark.parametrize("kind", ["own", "built in"])
+@pytest.mark.parametrize("kind", ["own", pytest.param("built in", marks=pytest.mark.slow)])
 def test_the_command_line_goes_on_with_a_run_of_python(kind: str, tmp_path: Path, outgrow: Command) -> None:
     og.save_graph(graph_of(), tmp_path / "store")
     whole = train_in_a_process(tmp_path, "whole", kind, 5)
