@@ -31,9 +31,7 @@ EVERY: list[Key] = [
 ]
 
 
-@pytest.mark.parametrize(
-    "workers", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("workers", [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 3, 4))])
 def test_every_strategy_with_other_losses(workers: int) -> None:
     first, *others = in_threads(FEW, workers)
     require_equal(first, references(FEW))
@@ -42,7 +40,7 @@ def test_every_strategy_with_other_losses(workers: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_every_strategy_with_every_task(workers: int) -> None:
     expected = references(EVERY)
     first, *others = run_workers(partial(gradients, keys=EVERY), workers)
