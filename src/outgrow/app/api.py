@@ -144,7 +144,7 @@ def train(
         config = {
             "outgrow": __version__,
             **record_source(graph),
-            "model": describe_python_model(model, graph),
+            "model": describe_python_model(model, graph, request.task),
             "train": settings.as_record(),
             "metric_objects": list(request.metrics),
             "task_objects": [] if request.task is None else request.task.unnamed_options,

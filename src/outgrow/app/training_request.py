@@ -43,7 +43,7 @@ class TrainingRequest:
         config: Options of the loop.
         strategy: The strategy; of a group of processes, the first one's counts.
         workers: The workers.
-        task: Task of nodes that was given as an object; None for the one that ``config`` names.
+        task: Task of nodes, as it was given or as ``config`` and the labels name it; None for links.
         metrics: Metrics that were given as objects, by name.
     """
 
@@ -107,6 +107,6 @@ def make_training_request(
         config=settings,
         strategy=chosen,
         workers=workers,
-        task=own_task,
+        task=task,
         metrics=request.objects,
     )

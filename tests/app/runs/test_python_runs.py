@@ -136,6 +136,14 @@ def test_a_task_of_objects_is_resumed_in_python_alone(tmp_path: Path, outgrow: C
     assert len(run.loss) == 2
 
 
+def test_numbers_of_a_regression_are_predicted_by_the_command_line(tmp_path: Path, outgrow: Command) -> None:
+    og.save_graph(replace(graph_of(), labels=normal(60), num_classes=1), tmp_path / "store")
+    graph, model = og.load(tmp_path / "store"), og.nn.SAGE(5, 8, 1)
+    og.train(graph, model, task=og.NodeRegression(), epochs=2, out=tmp_path / "run", progress=False)
+    assert outgrow("predict", tmp_path / "run", "--out", "values.npy").code == 0
+    torch.testing.assert_close(torch.from_numpy(np.load("values.npy")), og.predict(graph, model)[:, 0])
+
+
 def test_a_saved_graph_is_the_graph(tmp_path: Path) -> None:
     topology = random_topology(60, 300, weighted=True)
     # By the source, so that edges stay sorted.

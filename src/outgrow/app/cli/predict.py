@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -102,6 +101,7 @@ def _load_best_model(
     from outgrow.app.predictions import PredictionFormat, choose_output
     from outgrow.app.runs.config import load_recorded_graph, read_model_record
     from outgrow.app.runs.data import align_with_record
+    from outgrow.app.runs.load_run import load_best_model
     from outgrow.graph import datasets
     from outgrow.nn.regression import NodeRegression
 
@@ -111,16 +111,12 @@ def _load_best_model(
     recorded = config["model"]
     _require_features(loaded)
     loaded = align_with_record(loaded, config, reads_relations=made.reads_relations)
-    names = tuple(recorded["class_names"])
-    # Only the model is built from the classes of the run's graph: a graph that is changed no longer comes from its
-    # store, and workers would copy it.
-    model = made.build(replace(loaded, num_classes=recorded["classes"], class_names=names), 0)
-    directory.load_best(model)
+    model = load_best_model(directory, made, lambda: loaded)
     # Runs of older versions recorded no task: they had classes.
     regression = recorded.get("task") == NodeRegression.kind
     form = PredictionFormat(
         what=choose_output(what, regression=regression),
-        class_names=names,
+        class_names=tuple(recorded["class_names"]),
         multi_label=recorded["several_labels"],
         regression=regression,
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from outgrow.app.report.data import read_run
-from outgrow.app.runs.config import load_recorded_graph, read_model_record
+from outgrow.app.runs.config import RecordedModel, load_recorded_graph, read_model_record
 from outgrow.app.runs.directory import RunDirectory
-from outgrow.app.runs.python_model import PYTHON
 from outgrow.app.runs.result import Run
 from outgrow.core.arguments import check_arguments
 from outgrow.core.graph_schema import GraphSchema
@@ -37,27 +37,29 @@ def load_run(path: str | Path, *, data_dir: str | Path | None = None) -> Run:
     folder = Path(path)
     found = read_run(folder)
     directory = RunDirectory(folder)
-    model = load_best_model(directory, None if data_dir is None else Path(data_dir))
+    config = directory.config
+    place = None if data_dir is None else Path(data_dir)
+    made = read_model_record(config, folder)
+    model = load_best_model(directory, made, lambda: load_recorded_graph(config, place))
     return Run(model=model, logits=None, summary=dict(found.summary), directory=folder)
 
 
-def load_best_model(directory: RunDirectory, data_dir: Path | None, graph: Graph | None = None) -> Model:
+def load_best_model(directory: RunDirectory, made: RecordedModel, load_graph: Callable[[], Graph]) -> Model:
     """Return the model of the best epoch of a run, in evaluation mode.
 
     Args:
         directory: Directory of the run.
-        data_dir: Folder to look in first for the files of a named data set.
-        graph: Graph of the model; None for that of the run.
+        made: The model as the run started with it.
+        load_graph: Returns the graph that a model of the command line is made for; others need none.
     """
     config = directory.config
-    made = read_model_record(config, directory.path)
     recorded = config["model"]
     model = made.made
-    if model is None or recorded["name"] != PYTHON:
-        loaded = graph or load_recorded_graph(config, data_dir)
-        # The model has the classes of the run's graph; another graph may have no labels, or other names.
+    if model is None:
+        # The model has the classes of the run's graph; another graph may have no labels, or other names. Only the
+        # model is built from that: a graph that is changed no longer comes from its store, and workers would copy it.
         names = tuple(recorded["class_names"])
-        model = made.build(replace(loaded, num_classes=recorded["classes"], class_names=names), 0)
+        model = made.build(replace(load_graph(), num_classes=recorded["classes"], class_names=names), 0)
     directory.load_best(model)
     model.schema = GraphSchema.from_record(config.get("graph_schema"))
     return model.eval()

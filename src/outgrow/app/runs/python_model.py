@@ -21,6 +21,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
+from outgrow.nn.tasks import NodeTask
 from outgrow.runtime.distributed.job_files import serialize_by_value
 
 PYTHON = "python"
@@ -30,8 +31,14 @@ _PICKLE = "model.pkl"
 _PLAIN = (str, int, float, bool, type(None))
 
 
-def describe_python_model(model: Model, graph: Graph) -> dict[str, Any]:
-    """Return what ``config.json`` records of a model: of those of the command line, what it records too."""
+def describe_python_model(model: Model, graph: Graph, task: NodeTask | None) -> dict[str, Any]:
+    """Return what ``config.json`` records of a model: of those of the command line, what it records too.
+
+    Args:
+        model: The model.
+        graph: The graph that it is trained on.
+        task: Its task; None for a model of links.
+    """
     made = _find_constructor(model)
     return {
         "name": PYTHON,
@@ -40,6 +47,7 @@ def describe_python_model(model: Model, graph: Graph) -> dict[str, Any]:
         "classes": graph.num_classes,
         "class_names": list(graph.class_names),
         "several_labels": graph.multi_label,
+        "task": None if task is None else task.kind,
     }
 
 
