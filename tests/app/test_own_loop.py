@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
 import outgrow as og
 from outgrow.core.errors import InputError
+from outgrow.inference.modes import InferenceChooser
 
 BATCHES: dict[str, Any] = {"batch_size": 64, "fanout": (5, 5)}
 STRATEGIES: list[Any] = [
@@ -95,6 +97,31 @@ def test_gradients_that_are_not_zeroed_add_up(graph: og.Graph) -> None:
         torch.testing.assert_close(parameter.grad, torch.stack(apart).sum(0))
 
 
+def added_up(graph: og.Graph) -> torch.Tensor:
+    """The sum of the gradients of an epoch."""
+    model = made(graph)
+    with og.prepare(graph, model, strategy=og.Sampled(), **BATCHES) as training:
+        for _ in training.steps(0):
+            pass
+        gradient = next(model.parameters()).grad
+        assert gradient is not None
+        return gradient
+
+
+def test_gradients_of_several_workers_add_up(graph: og.Graph) -> None:
+    """They are not counted once for each worker."""
+    torch.testing.assert_close(og.launch(added_up, graph, workers=2), added_up(graph), rtol=1e-3, atol=1e-5)
+
+
+def test_what_is_evaluated_is_found_once(graph: og.Graph) -> None:
+    """To find a neighbourhood takes a walk over the graph."""
+    with og.prepare(graph, made(graph), strategy=og.Sampled(), eval="exact", **BATCHES) as training:
+        with patch.object(InferenceChooser, "choose", autospec=True, side_effect=InferenceChooser.choose) as choose:
+            scores = [training.evaluate("test") for _ in range(2)]
+        assert choose.call_count == 1
+        assert scores[0] == scores[1]
+
+
 def looped(graph: og.Graph, strategy: Any, options: dict[str, Any]) -> tuple[list[float], dict[str, Any]]:
     model = made(graph)
     losses = own_losses(graph, model, strategy, options)
@@ -139,8 +166,11 @@ def test_a_loop_under_torchrun(graph: og.Graph, tmp_path: Path) -> None:
 
 def test_mistakes_are_said(graph: og.Graph) -> None:
     model = made(graph)
-    with pytest.raises(InputError, match="lr is an option of the loop"):
-        og.prepare(graph, model, lr=0.1)
+    for name, value in (("lr", 0.1), ("betas", (0.8, 0.9)), ("warmup", 2), ("monitor", "loss"), ("out", "run")):
+        with pytest.raises(InputError, match=f"{name} is an option of the loop"):
+            og.prepare(graph, model, **{name: value})
+    with pytest.raises(InputError, match="unknown training option"):
+        og.prepare(graph, model, batchsize=3)
     training = og.prepare(graph, model, strategy=og.Full())
     with pytest.raises(InputError, match="is not open"):
         next(training.steps(0))

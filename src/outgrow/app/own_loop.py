@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +26,7 @@ from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.runtime.system.environment import torchrun_world_size
 from outgrow.strategies.base import Step, Strategy
 from outgrow.training.config import TrainConfig
+from outgrow.training.loop_options import open_option_names
 from outgrow.training.prepared_training import PreparedTraining
 from outgrow.training.progress_events import ProgressReporter
 
@@ -218,14 +219,7 @@ def prepare(
     Raises:
         InputError: The graph, the model or an option cannot be used.
     """
-    for name in _LOOP_OPTIONS:
-        if name in options:
-            raise InputError(
-                f"{name} is an option of the loop, which is your own",
-                needed="options of batches, evaluation, precision and the task",
-                got=f"{name}={options[name]!r}",
-                repair=f"leave {name} out, or use og.train",
-            )
+    _refuse_loop_options(config or TrainConfig(), options)
     device = options.pop("device", "auto")
     workers = resolve_workers(None, device)
     if _launched is not None:
@@ -325,22 +319,24 @@ def _closed_error(got: str, repair: str) -> InputError:
     return InputError("this training cannot be used now", needed="an open context", got=f"it {got}", repair=repair)
 
 
-_LOOP_OPTIONS = (
-    "epochs",
-    "lr",
-    "optimizer",
-    "weight_decay",
-    "schedule",
-    "clip_grad_norm",
-    "accumulate",
-    "ema",
-    "patience",
-    "eval_every",
-    "checkpoint_every",
-    "checkpoint_steps",
-    "callbacks",
-    "workers",
-    "out",
-    "resume",
+def _refuse_loop_options(config: TrainConfig, options: Mapping[str, object]) -> None:
+    """Refuse what `og.train` takes and `prepare` leaves to the user's loop; unknown names are refused later."""
+    of_loop = {each.name for each in fields(TrainConfig)} | open_option_names(config.optimizer, config.schedule)
+    for name, value in options.items():
+        if name in _OF_TRAIN or (name in of_loop and name not in _OF_STEPS):
+            raise InputError(
+                f"{name} is an option of the loop, which is your own",
+                needed="options of batches, evaluation, precision and the task",
+                got=f"{name}={value!r}",
+                repair=f"leave {name} out, or use og.train",
+            )
+
+
+_OF_TRAIN = ("workers", "out", "resume", "progress", "callbacks", "allow_changed_data")
+_OF_STEPS = (
+    *("seed", "batch_size", "fanout", "weighted", "sampler", "precision"),
+    *("eval", "val", "test", "eval_fanout", "eval_batch_size", "metrics"),
+    *("task", "class_weight", "label_smoothing", "pos_weight", "loss"),
+    *("negatives", "val_links", "test_links", "split_seed"),
 )
-"""What `og.train` does and `prepare` leaves to the user's loop."""
+"""Fields of `TrainConfig` that steps and evaluations depend on."""
