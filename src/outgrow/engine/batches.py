@@ -72,6 +72,10 @@ class BatchConfig:
         by_weight = " by weight" if self.weighted else ""
         return f"fan-outs {self.describe()}{by_weight}{'' if self.sampler == NEIGHBOR else f', sampler {self.sampler}'}"
 
+    def num_steps(self, num_seeds: int) -> int:
+        """Return the number of steps of an epoch, as `seeds_of_epoch` divides ``num_seeds`` nodes."""
+        return 1 if self.size is None else max(1, -(-num_seeds // self.size))
+
     def seeds_of_epoch(self, nodes: Tensor, seed: int, epoch: int) -> list[Tensor]:
         """Return the seeds of each step of an epoch, over all workers; the last step may have fewer.
 

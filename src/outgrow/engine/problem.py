@@ -71,6 +71,11 @@ class Problem:
         return self.targets.num_targets
 
     @property
+    def num_steps(self) -> int:
+        """Number of steps of an epoch."""
+        return self.batches.num_steps(self.num_train)
+
+    @property
     def node_targets(self) -> NodeTargets:
         """Labelled nodes to train on; only for problems of nodes."""
         assert isinstance(self.targets, NodeTargets)

@@ -64,7 +64,7 @@ class CallbackCalls:
         self.config = config
         self.control = RunControl(problem.model)
         self.failure: CallbackFailure | None = None
-        self._steps_per_epoch = steps_of_problem(problem)
+        self._steps_per_epoch = problem.num_steps
         self._entries: list[tuple[Any, bool]] = []
         self._by_hook: dict[str, list[tuple[Any, bool]]] = {hook: [] for hook in _HOOKS}
 
@@ -218,9 +218,3 @@ def _make_error(what: str, trace: str, saved: str) -> TrainingError:
         got=f"an exception; {saved}\n\n{trace}\n",
         repair="correct the callback; where there is a checkpoint, go on from it with resume=True",
     )
-
-
-def steps_of_problem(problem: Problem) -> int:
-    """Return the number of batches of an epoch."""
-    size = problem.batches.size
-    return 1 if size is None else -(-problem.num_train // size)

@@ -45,7 +45,7 @@ class ModelEvaluator:
         self._options = options
         self._reporter = reporter
         self._chooser = InferenceChooser(problem, execution, options.batches, uses_minibatches=uses_minibatches)
-        self._validation = NO_INFERENCE
+        self._validation = self._testing = NO_INFERENCE
         self._notes: set[str] = set()
         if evaluation.has_validation:
             val_nodes, _ = evaluation.scored_nodes
@@ -65,10 +65,16 @@ class ModelEvaluator:
 
     def test(self) -> Metrics:
         """Return the metrics of the current model on the test set."""
+        if self._options.test == NONE:
+            return _NOT_SCORED
+        # Kept: to find the neighbourhood of the scored nodes takes a walk over the graph.
+        if self._testing is NO_INFERENCE:
+            _, nodes = self._evaluation.scored_nodes
+            self._testing = self._chooser.choose(self._options.test, nodes)
+            self._report_choice("test", self._testing)
         _, evaluator = self._evaluation.final_evaluators()
-        _, nodes = self._evaluation.scored_nodes
-        self._score("test", self._options.test, nodes, [evaluator])
-        return _NOT_SCORED if self._options.test == NONE else self._show_notes(evaluator.compute())
+        self._run("testing", self._testing, [evaluator])
+        return self._show_notes(evaluator.compute())
 
     def score_result(self) -> tuple[Metrics, Metrics, Tensor | None]:
         """Return the metrics of the final model on both sets; on rank 0 also ``[V, C]`` if that is in memory."""

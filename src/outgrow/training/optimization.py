@@ -322,12 +322,7 @@ def check_optimization(config: TrainConfig, model: nn.Module, num_train: int) ->
     Raises:
         InputError: See `Optimization.from_config`.
     """
-    Optimization.from_config(config, model, steps_per_epoch(config, num_train))
-
-
-def steps_per_epoch(config: TrainConfig, num_train: int) -> int:
-    """Return the number of batches of an epoch over ``num_train`` nodes."""
-    return 1 if config.batch_size is None else max(1, -(-num_train // config.batch_size))
+    Optimization.from_config(config, model, config.batch_config.num_steps(num_train))
 
 
 def _to_number(value: Any) -> Any:

@@ -16,7 +16,7 @@ from outgrow.core.ledger import Kind
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.training import checkpoint
-from outgrow.training.callback_calls import FAILED, CallbackCalls, steps_of_problem
+from outgrow.training.callback_calls import FAILED, CallbackCalls
 from outgrow.training.callbacks import EpochReport
 from outgrow.training.checkpoint import TrainingProgress
 from outgrow.training.config import TrainConfig
@@ -90,7 +90,7 @@ class Trainer:
         self.comm = problem.shard.comm
         self.ledger = problem.shard.comm.ledger
         self.optimization = Optimization.from_config(
-            config, problem.model, steps_of_problem(problem), larger_is_better=evaluation.monitor.higher_is_better
+            config, problem.model, problem.num_steps, larger_is_better=evaluation.monitor.higher_is_better
         )
         self.progress = TrainingProgress.at_start(evaluation.monitor)
         batches = problem.batches
@@ -183,7 +183,7 @@ class Trainer:
         edges_before = self.ledger.counters["edges_aggregated"]
         seconds_before = progress.seconds_so_far
         epoch = f"epoch {progress.finished_epochs + 1}"
-        num_steps = steps_of_problem(self.problem)
+        num_steps = self.problem.num_steps
         self.reporter.start_phase(epoch, num_steps)
         progress.course = self.step_signature
         reports_steps = self.callbacks.handle_steps
@@ -282,7 +282,7 @@ class Trainer:
         )
 
     def _step_label(self, epoch: int, step: int) -> str:
-        num_steps = steps_of_problem(self.problem)
+        num_steps = self.problem.num_steps
         return f"epoch {epoch}, step {step} of {num_steps}" if step and num_steps > 1 else f"epoch {epoch}"
 
     def _save_checkpoint(self, execution: Execution) -> int:
@@ -317,9 +317,3 @@ class Trainer:
         val, test, logits = evaluator.score_result()
         self.callbacks.tell_end(self.progress, stopped, val, test)
         return TrainResult(progress=self.progress, val=val, test=test, logits=logits, stop_reason=stopped)
-
-
-def _steps_per_epoch(problem: Problem) -> int:
-    """Return the number of steps of an epoch."""
-    size = problem.batches.size
-    return 1 if size is None else -(-problem.num_train // size)

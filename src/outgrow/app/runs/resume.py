@@ -35,7 +35,7 @@ from outgrow.nn.model import Model
 from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
 from outgrow.training.loop_options import open_option_names
-from outgrow.training.optimization import Optimization, steps_per_epoch
+from outgrow.training.optimization import Optimization
 
 _EVALUATION = {"eval", "val", "test", "eval_fanout", "eval_batch_size"}
 _METRICS = {"metrics", "monitor", "monitor_mode"}
@@ -178,7 +178,7 @@ def _validate_checkpoint(
     Raises:
         InputError: It does not.
     """
-    optimization = Optimization.from_config(config, model, steps_per_epoch(config, num_train))
+    optimization = Optimization.from_config(config, model, config.batch_config.num_steps(num_train))
     progress = checkpoint.restore_checkpoint(saved, path, model, optimization.optimizer, optimization)
     progress.adopt_data(data)
     checkpoint.validate_step_signature(progress, path, progress.course, config.epochs)

@@ -133,7 +133,7 @@ class Session:
         """Choose the device of this worker, and return freed memory to the system. Before memory is measured.
 
         Raises:
-            InputError: It cannot, or there is no such device.
+            InputError: The strategy cannot train on so many workers or hosts, or there is no such device.
         """
         comm = self.comm
         # Once more: nodes of torchrun's group may turn out to be one host.

@@ -71,12 +71,13 @@ class LayerSampling:
         # Numbers of in-edges are read from the graph as they are needed: an array of all takes 8 bytes for each node.
         self._degrees = [None if _counts_in_edges(view) else as_numpy(view.degree) for view in self.views]
         self.pool = ArrayPool()
-        self.set_memory_limit(None)
+        self._readahead: list[RowReadahead | None] = [None] * len(self.views)
 
     def set_memory_limit(self, limit: int | None) -> None:
-        """Set the limit on the memory of the worker, in bytes; None for what there is, as it is at first.
+        """Read in-edges ahead from their files, in coalesced runs, if they are large beside the memory of the worker.
 
-        In-edges that are large beside it are read ahead from their files in coalesced runs.
+        Args:
+            limit: Limit on that memory, in bytes; None for what there is.
         """
         self._readahead = [_make_readahead(each, limit) for each in self._samplers]
 

@@ -89,8 +89,9 @@ def is_mapped(array: Array) -> bool:
         return False
     address = array.ctypes.data
     for line in Path("/proc/self/maps").read_text().splitlines():
-        span, *_, rest = line.split(maxsplit=5) if len(line.split(maxsplit=5)) == 6 else (line.split()[0], "")
+        # Addresses, rights, offset, device and inode; a path, if it is a file.
+        span, _, _, _, _, *path = line.split(maxsplit=5)
         begin, end = (int(part, 16) for part in span.split("-"))
         if begin <= address < end:
-            return rest.startswith("/")
+            return bool(path) and path[0].startswith("/")
     return False
