@@ -92,7 +92,7 @@ def test_convert_reads_a_zipped_edge_list(outgrow: Command, tmp_path: Path) -> N
         (("GRAPH", "x.store", "--memory", "lots"), ("size", "1GiB")),
         (("GRAPH", "taken"), ("is not a store",)),
         (("cora-typo", "x.store"), ("cora",)),
-        (("wordnet", "x.store", "--relabel"), ("edge list",)),
+        (("wordnet", "x.store", "--relabel"), ("does not take these options", "relabel")),
     ],
 )
 def test_convert_refuses_and_leaves_nothing(

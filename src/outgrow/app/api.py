@@ -15,7 +15,7 @@ from outgrow.app.compatibility import (
     validate_fanout,
     validate_problem,
 )
-from outgrow.app.graph_sources import reader_for_object, reader_for_path
+from outgrow.app.graph_sources import make_table_options, reader_for_object, reader_for_path
 from outgrow.app.messages import log_warning
 from outgrow.app.node_outputs import compute_embeddings, compute_logits
 from outgrow.app.node_task import task_of_nodes
@@ -61,7 +61,9 @@ Option = TypeVar("Option", bool, str)
 
 
 @check_arguments()
-def load(source: object, *, data_dir: str | Path | None = None, undirected: bool | None = None) -> Graph:
+def load(
+    source: object, *, data_dir: str | Path | None = None, undirected: bool | None = None, **options: object
+) -> Graph:
     """Load a graph.
 
     Args:
@@ -69,6 +71,7 @@ def load(source: object, *, data_dir: str | Path | None = None, undirected: bool
             ``Data`` or a NetworkX graph.
         data_dir: Folder to look in first for the files of a named data set.
         undirected: Whether to add the missing reverse of every edge; None for the convention of the data set.
+        **options: Options for tables: the fields of `TableOptions`, such as ``columns={"src": "from_id"}``.
 
     Returns:
         The graph; memory-mapped if it comes from a store.
@@ -78,7 +81,8 @@ def load(source: object, *, data_dir: str | Path | None = None, undirected: bool
     """
     if isinstance(source, str | Path):
         folder = None if data_dir is None else Path(data_dir)
-        return datasets.load_graph(str(source), data_dir=folder, undirected=undirected)
+        made = make_table_options(options, "og.load")
+        return datasets.load_graph(str(source), data_dir=folder, undirected=undirected, options=made)
     return assemble_graph(reader_for_object(source), undirected=bool(undirected))
 
 
@@ -308,6 +312,7 @@ def convert(
     undirected: bool = False,
     memory_bytes: int = 1 << 30,
     overwrite: bool = False,
+    **options: object,
 ) -> Graph:
     """Convert a graph file of any known format to a store, in bounded memory.
 
@@ -317,6 +322,7 @@ def convert(
         undirected: Whether to add the missing reverse of every edge.
         memory_bytes: Maximum memory to use for edges.
         overwrite: Whether to replace an existing store.
+        **options: Options for tables: the fields of `TableOptions`, such as ``columns={"src": "from_id"}``.
 
     Returns:
         The graph of the new store, memory-mapped.
@@ -324,7 +330,7 @@ def convert(
     Raises:
         InputError: The source is broken or the destination cannot be written.
     """
-    reader = reader_for_path(source).source
+    reader = reader_for_path(source, options=make_table_options(options, "og.convert")).source
     return write(reader, Path(dest), undirected=undirected, memory_bytes=memory_bytes, overwrite=overwrite)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -20,8 +20,8 @@ from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.datasets import ResolvedSource, resolve_source
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.arrays import ArraySource
-from outgrow.graph.readers.detect import detect_reader
 from outgrow.graph.readers.source import GraphSource, NodeTableSource
+from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.store.reader import is_store, open_store, write_store
 
 _SPLITS = ("train", "val", "test")
@@ -138,15 +138,14 @@ def reader_for_object(data: object) -> GraphSource:
 
 
 def reader_for_path(
-    name_or_path: str | Path, *, data_dir: Path | None = None, num_nodes: int | None = None, relabel: bool = False
+    name_or_path: str | Path, *, data_dir: Path | None = None, options: TableOptions | None = None
 ) -> ResolvedSource:
     """Return the reader of a data set, or of a graph file or folder.
 
     Args:
         name_or_path: Name of a data set, or path.
         data_dir: Folder to look in first for the files of a named data set.
-        num_nodes: Number of nodes of an edge list; None for its largest id + 1.
-        relabel: For edge lists, whether to renumber the ids that occur from 0.
+        options: Options for tables; None for the defaults.
 
     Raises:
         InputError: There is no such data set or file, or its format does not take an option.
@@ -156,17 +155,25 @@ def reader_for_path(
         raise InputError(
             f"{path} is a store already", needed="a graph of another form", got="a store", repair="copy the directory"
         )
-    edge_list_options = num_nodes is not None or relabel
-    if path.exists() and edge_list_options:
-        return ResolvedSource(detect_reader(path, num_nodes=num_nodes, relabel=relabel), undirected=False)
-    if edge_list_options:
-        raise InputError(
-            f"the number of nodes of {name_or_path} is known",
-            needed="options of edge lists only for an edge list",
-            got="--nodes or --relabel",
-            repair="leave --nodes and --relabel out, or correct the path of the edge list",
-        )
-    return resolve_source(name_or_path, data_dir=data_dir)
+    return resolve_source(name_or_path, data_dir=data_dir, options=options)
+
+
+def make_table_options(options: Mapping[str, object], function: str) -> TableOptions:
+    """Return options for tables that were given by name.
+
+    Raises:
+        InputError: There is no such option, or a value is of another type.
+    """
+    known = {each.name: type(each.default) for each in fields(TableOptions)}
+    for name in options:
+        validate_choice(f"option of {function}", name, known)
+    given: dict[str, Any] = dict(options)
+    for name in ("label", "features"):
+        if isinstance(given.get(name), str):
+            given[name] = tuple(given[name].split(","))
+        elif name in given:
+            given[name] = tuple(given[name])
+    return TableOptions(**given)
 
 
 def _to_array(values: Any) -> Any:

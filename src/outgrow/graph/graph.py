@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from outgrow.core.arguments import check_arguments
+from outgrow.core.errors import InputError
+from outgrow.graph.link_split import HeldOutLinks
+from outgrow.graph.node_ids import NodeIds
 from outgrow.graph.store.mapped_files import MappedFiles
 from outgrow.graph.topology import Topology
 from outgrow.ops.csc import make_edge_index
@@ -55,6 +59,19 @@ class Split:
         return Split(train=_NO_NODES, val=_NO_NODES, test=_NO_NODES)
 
 
+@dataclass(frozen=True, kw_only=True)
+class GraphOrigin:
+    """What the arrays of a graph were made of.
+
+    Attributes:
+        read: What was read, and where from: pairs such as ``("labels", "nodes.csv, column kind")``.
+        unread: Names of columns, keys and attributes that were not read.
+    """
+
+    read: tuple[tuple[str, str], ...] = ()
+    unread: tuple[str, ...] = ()
+
+
 @check_arguments()
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Graph:
@@ -71,6 +88,10 @@ class Graph:
         class_names: Name of each class, or empty.
         relation_names: Name of each relation, or empty.
         node_types: Ranges of node ids in order; empty if all nodes have one type.
+        ids: Id of each node in the tables that the graph was made of; None if these number nodes from 0.
+        splits: All splits of the nodes that the graph comes with, ``split`` among them; empty if that is the only one.
+        held_out_links: Links to validate and test on that the graph comes with; None if they are drawn of its edges.
+        origin: What the arrays were made of.
         files: The files that its arrays may be mapped from.
         store: The store that all arrays are mapped from; None for a graph made or changed in memory.
     """
@@ -84,6 +105,10 @@ class Graph:
     class_names: tuple[str, ...] = ()
     relation_names: tuple[str, ...] = ()
     node_types: tuple[NodeType, ...] = ()
+    ids: NodeIds | None = None
+    splits: tuple[Split, ...] = ()
+    held_out_links: HeldOutLinks | None = None
+    origin: GraphOrigin = field(default_factory=GraphOrigin)
     files: MappedFiles = field(default_factory=lambda: MappedFiles({}))
     # Without init, so that `dataclasses.replace` drops it: a changed graph no longer comes from its store.
     store: Path | None = field(default=None, init=False)
@@ -122,6 +147,42 @@ class Graph:
     def sparse(self) -> bool:
         """Whether features are stored as sparse rows."""
         return isinstance(self.features, SparseRows)
+
+    def index_of(self, names: Sequence[str] | Sequence[int], *, node_type: str | None = None) -> Tensor:
+        """Return ``[n]`` int64: the nodes that have some ids, in their order.
+
+        Args:
+            names: Ids, as in the tables that the graph was made of.
+            node_type: Type of these nodes; None for any.
+
+        Raises:
+            InputError: The graph keeps no ids, no node or several nodes have an id, or there is no such type.
+        """
+        if self.ids is None:
+            raise InputError(
+                f"the nodes of {self.name!r} have no ids but their numbers",
+                needed="a graph made of tables with ids",
+                got=f"nodes numbered from 0 to {self.num_nodes - 1}",
+                repair="give the numbers themselves",
+            )
+        ranges = {kind.name: (kind.first, kind.last) for kind in self.node_types}
+        return self.ids.index_of(names, ranges, node_type)
+
+    def select_split(self, index: int) -> Graph:
+        """Return the graph with another of its `splits`; the arrays are shared.
+
+        Raises:
+            InputError: There is no such split.
+        """
+        splits = self.splits or (self.split,)
+        if not 0 <= index < len(splits):
+            raise InputError(
+                f"{self.name!r} has no split {index}",
+                needed=f"0 to {len(splits) - 1}",
+                got=str(index),
+                repair="choose one of these",
+            )
+        return replace(self, split=splits[index])
 
     @property
     def x(self) -> Tensor | SparseRows | None:

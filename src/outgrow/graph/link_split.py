@@ -50,6 +50,18 @@ class LinkTriples(NamedTuple):
         return len(self.head)
 
 
+class HeldOutLinks(NamedTuple):
+    """Links that a graph comes with to validate and to test on; they are none of its edges.
+
+    Attributes:
+        val: Validation links; may be empty.
+        test: Test links; may be empty.
+    """
+
+    val: LinkTriples
+    test: LinkTriples
+
+
 class LinkSplit(NamedTuple):
     """Links to train on, to validate on and to test on.
 

@@ -20,11 +20,12 @@ from outgrow.graph.readers.arrays import ArraySource
 from outgrow.graph.readers.detect import detect_reader
 from outgrow.graph.readers.planetoid import PlanetoidSource
 from outgrow.graph.readers.source import NodeTableSource
+from outgrow.graph.readers.tables.options import TableOptions
 
 
 def refused(path, what, **options):
     with pytest.raises(InputError, match=what) as caught:
-        assemble_graph(detect_reader(path, **options))
+        assemble_graph(detect_reader(path, TableOptions(**options)))
     assert len(str(caught.value)) < 2000
 
 
@@ -61,8 +62,8 @@ def test_edge_lists_that_claim_all_memory(tmp_path, text, what):
 def test_as_many_nodes_as_the_user_says(tmp_path):
     (tmp_path / "e.csv").write_bytes(b"0 9000000\n")
     refused(tmp_path / "e.csv", "leave out nearly all numbers")
-    assert assemble_graph(detect_reader(tmp_path / "e.csv", num_nodes=9_000_001)).num_nodes == 9_000_001
-    assert assemble_graph(detect_reader(tmp_path / "e.csv", relabel=True)).num_nodes == 2
+    assert assemble_graph(detect_reader(tmp_path / "e.csv", TableOptions(num_nodes=9_000_001))).num_nodes == 9_000_001
+    assert assemble_graph(detect_reader(tmp_path / "e.csv", TableOptions(relabel=True))).num_nodes == 2
     with pytest.raises(InputError, match="leave out nearly all numbers"):
         convert_to_store(detect_reader(tmp_path / "e.csv"), tmp_path / "s")
     assert [path.name for path in tmp_path.iterdir()] == ["e.csv"]

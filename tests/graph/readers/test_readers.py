@@ -23,6 +23,7 @@ from outgrow.graph.readers.npz import NpzSource
 from outgrow.graph.readers.ogb import OgbSource
 from outgrow.graph.readers.parquet import ParquetSource
 from outgrow.graph.readers.planetoid import PlanetoidSource
+from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.ops.sparse import SparseRows
 
 INDEX = np.array([[0, 1, 2, 2], [1, 2, 0, 1]])
@@ -263,8 +264,8 @@ def test_the_reader_is_chosen_by_the_path(tmp_path):
     parquet.write_table(pa.table({"src": [0], "dst": [1]}), tmp_path / "e.parquet")
     assert isinstance(detect_reader(tmp_path / "g.npz"), NpzSource)
     for name in ("e.csv", "e.txt", "e.tsv", "e.csv.gz"):
-        assert isinstance(detect_reader(tmp_path / name, num_nodes=4), EdgeListSource)
-    assert isinstance(detect_reader(tmp_path / "e.parquet", relabel=True), ParquetSource)
+        assert isinstance(detect_reader(tmp_path / name, TableOptions(num_nodes=4)), EdgeListSource)
+    assert isinstance(detect_reader(tmp_path / "e.parquet", TableOptions(relabel=True)), ParquetSource)
     assert isinstance(detect_reader(planetoid(tmp_path / "p")), PlanetoidSource)
     assert isinstance(detect_reader(ogb(tmp_path / "o")), OgbSource)
 
@@ -295,8 +296,8 @@ def test_unknown_forms_are_refused(tmp_path):
         with pytest.raises(InputError, match=what) as caught:
             detect_reader(tmp_path / name)
         assert "edge list" in caught.value.needed
-    with pytest.raises(InputError, match="takes no options"):
-        detect_reader(tmp_path / "g.npz", relabel=True)
+    with pytest.raises(InputError, match="does not take these options"):
+        detect_reader(tmp_path / "g.npz", TableOptions(relabel=True))
 
 
 COUNTS = {

@@ -13,6 +13,7 @@ import outgrow as og
 from outgrow.core.user_warnings import DataWarning
 from outgrow.graph.builders.to_store import convert_to_store
 from outgrow.graph.readers.detect import detect_reader
+from outgrow.graph.readers.tables.options import TableOptions
 
 BUNDLE = {"edge_index": np.array([[0, 1], [1, 0]]), "label": np.array([0, 1])}
 
@@ -54,13 +55,15 @@ def test_columns_of_edges(tmp_path: Path, ending: str) -> None:
         parquet.write_table(pa.table(columns), path)
     assert said_of(path) == ["not read: rating, time, of rated"]
     with pytest.warns(DataWarning, match="not read: rating, time, of rated"):
-        convert_to_store(detect_reader(path, relabel=True), tmp_path / "store")
+        convert_to_store(detect_reader(path, TableOptions(relabel=True)), tmp_path / "store")
 
 
 def test_columns_that_the_caller_skips_are_not_named(tmp_path: Path) -> None:
     path = tmp_path / "rated.csv"
     path.write_text("0,1,9,5\n1,0,-4,6\n")
-    assert detect_reader(path, columns=["src", "dst", "_", "time"]).list_unread() == ("time",)
+    assert detect_reader(path, TableOptions(columns=dict.fromkeys(["src", "dst", "_", "time"], ""))).list_unread() == (
+        "time",
+    )
 
 
 def test_a_folder_names_both(tmp_path: Path) -> None:

@@ -39,10 +39,12 @@ def convert(
     from outgrow.app.graph_sources import reader_for_path
     from outgrow.app.runs.progress import show_phases
     from outgrow.graph.builders.to_store import convert_to_store as write
+    from outgrow.graph.readers.tables.options import TableOptions
 
     # Parsed first: a mistake must not show up only after a data set was downloaded.
     bound = parse_bytes(memory)
-    found = reader_for_path(source, data_dir=data_dir, num_nodes=nodes, relabel=relabel)
+    options = TableOptions(num_nodes=nodes, relabel=relabel)
+    found = reader_for_path(source, data_dir=data_dir, options=options)
     with show_phases() as progress:
         graph = write(
             found.source,

@@ -100,6 +100,12 @@ class EdgeValidator:
             return ()
         return self._given_names or tuple(str(r) for r in range(self._largest_relation + 1))
 
+    def complete(self, relation_names: tuple[str, ...], num_ids: int | None) -> None:
+        """Take what is known once all edges are read: names of relations, and how many nodes have ids."""
+        self._given_names = self._given_names or relation_names
+        if self._given_nodes is None:
+            self._given_nodes = num_ids
+
     def _check_chunk(self, chunk: EdgeChunk) -> None:
         # Without a given count every id up to the width of a key is allowed; gaps are judged at the end.
         limit = MAX_NODES if self._given_nodes is None else self._given_nodes

@@ -26,8 +26,9 @@ from outgrow.graph.builders.node_tables import (
     stored_feature_dtype,
     validate_node_tables,
 )
+from outgrow.graph.builders.validate import validate_held_out_links
 from outgrow.graph.graph import Graph, Split
-from outgrow.graph.readers.source import GraphSource, LazyMatrix
+from outgrow.graph.readers.source import GraphSource, Ids, LazyMatrix
 from outgrow.graph.topology import Topology
 from outgrow.ops.sparse import SparseRows
 
@@ -57,20 +58,31 @@ def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
         for chunk in intake.validate_chunks(source.read_edges())
         for piece in split_chunk(chunk)
     ]
+    ids = source.read_ids()
+    intake.complete(source.read_relation_names(), None if ids is None else len(ids))
     nodes = nodes or validate_node_tables(tables, intake.num_nodes)
     source.warn_of_unread()
     topology = _build_topology(columns, intake, rule)
+    relation_names = intake.relation_names
     return Graph(
         name=source.name,
         topology=topology,
         features=_build_features(nodes),
         labels=None if nodes.labels is None else torch.from_numpy(nodes.labels),
-        split=Split(**dict(zip(("train", "val", "test"), map(torch.from_numpy, nodes.split), strict=True))),
+        split=_make_split(nodes.split),
         num_classes=nodes.num_classes,
         class_names=nodes.class_names,
-        relation_names=rule.name_relations(intake.relation_names),
+        relation_names=rule.name_relations(relation_names),
         node_types=nodes.node_types,
+        ids=ids,
+        splits=tuple(_make_split(parts) for parts in nodes.splits),
+        held_out_links=validate_held_out_links(source.read_held_out_links(), nodes.num_nodes, len(relation_names)),
+        origin=source.describe_origin(),
     )
+
+
+def _make_split(parts: tuple[Ids, Ids, Ids]) -> Split:
+    return Split(**dict(zip(("train", "val", "test"), map(torch.from_numpy, parts), strict=True)))
 
 
 def _build_topology(parts: list[EdgeColumns], validator: EdgeValidator, policy: EdgePolicy) -> Topology:

@@ -40,6 +40,7 @@ class NodeTables:
         split: ``[n]`` int64 each, sorted: training, validation, test.
         class_names: Name of each class, or empty.
         node_types: Ranges of ids, or empty.
+        splits: All splits, in the form of ``split``; empty if there is but one.
     """
 
     num_nodes: int
@@ -49,6 +50,7 @@ class NodeTables:
     split: tuple[Ids, Ids, Ids]
     class_names: tuple[str, ...]
     node_types: tuple[NodeType, ...]
+    splits: tuple[tuple[Ids, Ids, Ids], ...] = ()
 
 
 class SparseBlock(NamedTuple):
@@ -104,6 +106,7 @@ def validate_node_tables(tables: NodeTableSource, num_nodes: int) -> NodeTables:
         labels, num_classes = validate_labels(np.asarray(tables.labels), tables.class_names, num_nodes)
     split = validate_split((tables.train, tables.val, tables.test), num_nodes)
     check_split_labels(labels, split)
+    splits = tuple(validate_split(parts, num_nodes) for parts in tables.splits)
     check_node_types(tables.node_types, num_nodes, 0 if features is None else int(features.shape[1]))
     return NodeTables(
         num_nodes=num_nodes,
@@ -113,6 +116,7 @@ def validate_node_tables(tables: NodeTableSource, num_nodes: int) -> NodeTables:
         split=split,
         class_names=tables.class_names,
         node_types=tables.node_types,
+        splits=splits,
     )
 
 

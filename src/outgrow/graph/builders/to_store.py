@@ -22,7 +22,9 @@ from outgrow.graph.builders.node_tables import (
     stored_feature_dtype,
     validate_node_tables,
 )
+from outgrow.graph.builders.validate import validate_held_out_links
 from outgrow.graph.readers.source import GraphSource
+from outgrow.graph.store.arrays import held_out_link_arrays, id_arrays, split_arrays, write_array
 from outgrow.graph.store.manifest import HEADER_BYTES, Manifest
 from outgrow.graph.store.writer import StoreWriter, open_store_writer
 
@@ -99,6 +101,7 @@ def build_store(
     report = progress or _ignore_progress
     policy = edge_policy_for(undirected)
     with open_store_writer(dest, overwrite=overwrite) as writer:
+        source.set_scratch(writer.scratch_dir, memory_bytes)
         tables = source.read_tables()
         known = infer_num_nodes(tables)
         # Checked before the edges if possible: broken tables are reported before hours of reading.
@@ -110,6 +113,8 @@ def build_store(
                 for piece in split_chunk(chunk):
                     sorter.add_edges(policy.make_columns(piece))
                 report("read", validator.num_edges, None)
+            ids = source.read_ids()
+            validator.complete(source.read_relation_names(), None if ids is None else len(ids))
             nodes = nodes or validate_node_tables(tables, validator.num_nodes)
             source.warn_of_unread()
             builder = CscBuilder(validator.num_nodes, len(validator.relation_names), policy)
@@ -119,6 +124,10 @@ def build_store(
             num_edges = _write_topology(writer, builder, _report_sort_progress(sorter, report))
         num_features = _write_features(writer, nodes, report)
         _write_tables(writer, nodes)
+        links = source.read_held_out_links()
+        validate_held_out_links(links, nodes.num_nodes, len(validator.relation_names))
+        for name, values in {**id_arrays(ids), **held_out_link_arrays(links)}.items():
+            write_array(writer, name, values)
         writer.finish_store(
             Manifest(
                 name=source.name,
@@ -131,6 +140,8 @@ def build_store(
                 class_names=nodes.class_names,
                 relation_names=policy.name_relations(validator.relation_names),
                 node_types=nodes.node_types,
+                num_splits=len(nodes.splits),
+                origin=source.describe_origin(),
             )
         )
 
@@ -198,8 +209,8 @@ def _write_features(writer: StoreWriter, nodes: NodeTables, report: Progress) ->
 def _write_tables(writer: StoreWriter, nodes: NodeTables) -> None:
     if nodes.labels is not None:
         writer.create_array("labels", nodes.labels.dtype, nodes.labels.shape[1:]).append_rows(nodes.labels)
-    for name, ids in zip(("train", "val", "test"), nodes.split, strict=True):
-        writer.create_array(name, np.int64).append_rows(ids)
+    for name, part in split_arrays(nodes.split, nodes.splits).items():
+        writer.create_array(name, np.int64).append_rows(part)
 
 
 def _min_store_bytes(nodes: NodeTables, builder: CscBuilder, num_edges: int) -> int:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.graph import NodeType
+from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.readers.conversions import FEW_CLASSES, to_labels, to_node_ids
 from outgrow.graph.readers.source import Ids
 
@@ -158,6 +159,29 @@ def _validate_multi_labels(labels: NDArray[Any], class_names: tuple[str, ...]) -
             repair="give one column of zeros and ones for each class",
         )
     return labels.astype(np.uint8), labels.shape[1]
+
+
+def validate_held_out_links(links: HeldOutLinks | None, num_nodes: int, num_relations: int) -> HeldOutLinks | None:
+    """Return links to validate and test on as they are, if nodes and relations exist.
+
+    Raises:
+        InputError: A link leads to a node that does not exist, or has a relation that the edges do not have.
+    """
+    for part, given in () if links is None else zip(("val", "test"), links, strict=True):
+        for what, values, limit in (
+            ("node", given.head, num_nodes),
+            ("node", given.tail, num_nodes),
+            ("relation", given.relation, max(1, num_relations)),
+        ):
+            bad = (values < 0) | (values >= limit)
+            if bool(bad.any()):
+                raise InputError(
+                    f"a {part} link has a {what} that does not exist",
+                    needed=f"{what}s from 0 to {limit - 1}",
+                    got=f"{int(bad.sum())} others, the first is {int(values[bad][0])}",
+                    repair="correct the links",
+                )
+    return links
 
 
 def validate_split(parts: Iterable[NDArray[Any] | None], num_nodes: int) -> tuple[Ids, Ids, Ids]:

@@ -15,6 +15,7 @@ from outgrow.graph.datasets.registry import datasets
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.detect import detect_reader
 from outgrow.graph.readers.source import GraphSource
+from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.store.reader import is_store, open_store
 from outgrow.graph.synthetic.presets import graph_presets
 from outgrow.graph.synthetic.rmat import RMat
@@ -59,7 +60,13 @@ class ResolvedSource(NamedTuple):
     undirected: bool
 
 
-def load_graph(name_or_path: str | Path, *, data_dir: Path | None = None, undirected: bool | None = None) -> Graph:
+def load_graph(
+    name_or_path: str | Path,
+    *,
+    data_dir: Path | None = None,
+    undirected: bool | None = None,
+    options: TableOptions | None = None,
+) -> Graph:
     """Load a data set by name, a store directory, or a file or folder of a known format.
 
     A store has precedence over a data set of the same name, and that over any other path: write ``./cora``
@@ -74,6 +81,7 @@ def load_graph(name_or_path: str | Path, *, data_dir: Path | None = None, undire
             address.
         undirected: Whether to drop duplicate edges and add missing reverse edges; None uses the default of a
             named data set, and leaves edges of files unchanged. Edges of stores are never changed.
+        options: Options for tables; of stores, only ``split_index`` applies.
 
     Returns:
         The graph; memory-mapped if it is a store.
@@ -93,17 +101,22 @@ def load_graph(name_or_path: str | Path, *, data_dir: Path | None = None, undire
                 got=f"undirected={undirected}",
                 repair="choose when the store is written: outgrow convert SRC DEST --undirected",
             )
-        return open_store(path)
-    found = resolve_source(name_or_path, data_dir=data_dir)
+        (options or TableOptions()).refuse_all_but(("split_index",), f"the store {path}")
+        graph = open_store(path)
+        return graph.select_split(options.split_index) if options is not None and options.split_index else graph
+    found = resolve_source(name_or_path, data_dir=data_dir, options=options)
     return assemble_graph(found.source, undirected=found.undirected if undirected is None else undirected)
 
 
-def resolve_source(name_or_path: str | Path, *, data_dir: Path | None = None) -> ResolvedSource:
+def resolve_source(
+    name_or_path: str | Path, *, data_dir: Path | None = None, options: TableOptions | None = None
+) -> ResolvedSource:
     """Return the source for a name, or for a path other than a store, before it is read.
 
     Args:
         name_or_path: As in `load_graph`.
         data_dir: As in `load_graph`.
+        options: As in `load_graph`.
 
     Raises:
         InputError: As in `load_graph`.
@@ -112,7 +125,8 @@ def resolve_source(name_or_path: str | Path, *, data_dir: Path | None = None) ->
     name = str(name_or_path)
     # If there are both, a string means the data set of that name, and a `Path` the file.
     if os.path.exists(path) and not (name in datasets() and isinstance(name_or_path, str)):
-        return ResolvedSource(detect_reader(path), undirected=False)
+        return ResolvedSource(detect_reader(path, options), undirected=False)
+    (options or TableOptions()).refuse_all_but((), name)
     made = parse_generator_name(name)
     if made is not None:
         return ResolvedSource(*made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import final
 
@@ -15,6 +15,7 @@ from outgrow.graph.readers.ogb import OgbSource
 from outgrow.graph.readers.parquet import ParquetSource
 from outgrow.graph.readers.planetoid import PlanetoidSource
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
+from outgrow.graph.readers.tables.options import TableOptions
 
 NODES = "nodes.npz"
 
@@ -68,20 +69,12 @@ KNOWN = (
 )
 
 
-def detect_reader(
-    path: Path,
-    *,
-    num_nodes: int | None = None,
-    relabel: bool = False,
-    columns: Sequence[str] | None = None,
-) -> GraphSource:
+def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSource:
     """Return the reader of a file or folder, chosen by its name.
 
     Args:
         path: The file or folder.
-        num_nodes: ``V`` of an edge table; None for one more than the largest id.
-        relabel: Renumber the ids of an edge table from 0.
-        columns: Names of the columns of an edge table, in order; an underscore skips one.
+        options: What tables need to be told; None for the defaults.
 
     Raises:
         InputError: The path does not exist, its format is unknown, or an option does not apply to its format.
@@ -94,16 +87,12 @@ def detect_reader(
             f"{path} is neither a file nor a folder", needed=KNOWN, got="a device or a pipe", repair="correct the path"
         )
     # By name alone: no file is opened before the reader is known.
-    source = _edge_table_reader(path, num_nodes, relabel, columns)
+    options = options or TableOptions()
+    source = _edge_table_reader(path, options)
     if source is not None:
+        options.refuse_all_but(("num_nodes", "relabel", "columns"), str(path))
         return source
-    if num_nodes is not None or relabel or columns is not None:
-        raise InputError(
-            f"{path} takes no options",
-            needed="num_nodes, relabel or columns with edge lists and parquet files only",
-            got=f"num_nodes={num_nodes}, relabel={relabel}, columns={columns}",
-            repair="leave them out",
-        )
+    options.refuse_all_but((), str(path))
     source = _folder_reader(path) if path.is_dir() else (NpzSource(path) if path.suffix == ".npz" else None)
     if source is None:
         got = (
@@ -115,9 +104,9 @@ def detect_reader(
     return source
 
 
-def _edge_table_reader(
-    path: Path, num_nodes: int | None, relabel: bool, columns: Sequence[str] | None
-) -> GraphSource | None:
+def _edge_table_reader(path: Path, options: TableOptions) -> GraphSource | None:
+    num_nodes, relabel = options.num_nodes, options.relabel
+    columns = list(options.columns) or None
     ending = path.suffixes[-2:-1] if path.suffix == ".gz" else [path.suffix]
     if path.is_file() and ending and ending[0].lower() in TEXT:
         return EdgeListSource(path, num_nodes=num_nodes, relabel=relabel, columns=columns)
@@ -132,9 +121,7 @@ def _folder_reader(path: Path) -> GraphSource | None:
         return PlanetoidSource(path, graphs[0].name.split(".")[1])
     if (path / "raw").is_dir():
         return OgbSource(path)
-    tables = [
-        reader for file in sorted(path.glob("edges.*")) if (reader := _edge_table_reader(file, None, False, None))
-    ]
+    tables = [reader for file in sorted(path.glob("edges.*")) if (reader := _edge_table_reader(file, TableOptions()))]
     if len(tables) == 1 and (path / NODES).is_file():
         return FolderSource(path, tables[0])
     return None

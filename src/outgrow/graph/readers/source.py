@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from outgrow.core.user_warnings import warn_about_data
-from outgrow.graph.graph import NodeType
+from outgrow.graph.graph import GraphOrigin, NodeType
+from outgrow.graph.link_split import HeldOutLinks
+from outgrow.graph.node_ids import NodeIds
 
 Ids = NDArray[np.int64]
 _SHOWN_NAMES = 20
@@ -77,6 +80,8 @@ class NodeTableSource:
         class_names: Name of each class, or empty.
         relation_names: Name of each relation, or empty (then relations are numbered).
         node_types: Ranges of node ids, or empty.
+        splits: All splits, ``(train, val, test)`` each, ids or masks; empty if there is but the one above.
+        held_out_links: Links to validate and test on; None if there are none.
     """
 
     num_nodes: int | None = None
@@ -88,6 +93,8 @@ class NodeTableSource:
     class_names: tuple[str, ...] = ()
     relation_names: tuple[str, ...] = ()
     node_types: tuple[NodeType, ...] = ()
+    splits: tuple[tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None], ...] = ()
+    held_out_links: HeldOutLinks | None = None
 
 
 class GraphSource(ABC):
@@ -105,6 +112,31 @@ class GraphSource(ABC):
     @abstractmethod
     def read_edges(self) -> Iterator[EdgeChunk]:
         """Yield all edges, in chunks of bounded size."""
+
+    def read_relation_names(self) -> tuple[str, ...]:
+        """Return the name of each relation that `read_edges` has met as text; called after it. Empty if there is none.
+
+        Names in the tables come before these.
+        """
+        return ()
+
+    def read_ids(self) -> NodeIds | None:
+        """Return the id of each node; None if nodes are numbered from 0. Called after `read_edges`."""
+        return None
+
+    def read_held_out_links(self) -> HeldOutLinks | None:
+        """Return links to validate and test on, which are none of the edges. Called after `read_edges`."""
+        return self.read_tables().held_out_links
+
+    def set_scratch(self, folder: Path, memory_bytes: int) -> None:  # noqa: B027
+        """Say where temporary files may lie, and how many bytes of memory temporary tables may take.
+
+        Called before anything is read, if a store is written; else tables are in memory.
+        """
+
+    def describe_origin(self) -> GraphOrigin:
+        """Return what was read and what was not; called after `read_edges`."""
+        return GraphOrigin(unread=self.list_unread())
 
     def list_unread(self) -> tuple[str, ...]:
         """Return the names of what the source holds and `read_tables` and `read_edges` pass over."""

@@ -7,8 +7,9 @@ import json
 from collections.abc import Mapping
 
 from outgrow.graph.graph import Graph
+from outgrow.graph.store.arrays import graph_arrays
 from outgrow.graph.store.manifest import read_manifest
-from outgrow.graph.store.reader import array_checksum, graph_arrays, matches_store
+from outgrow.graph.store.reader import array_checksum, matches_store
 
 PARTS: Mapping[str, tuple[str, ...]] = {
     "topology": ("indptr", "indices", "relation", "weight"),

@@ -6,14 +6,14 @@ import hashlib
 import io
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from outgrow.core.errors import StoreError
-from outgrow.graph.graph import NodeType
+from outgrow.graph.graph import GraphOrigin, NodeType
 
 FORMAT = 1
 FILE = "manifest.json"
@@ -22,6 +22,7 @@ HEADER_BYTES = 128
 BFLOAT16 = "bfloat16"
 _BITS = "<u2"
 _MOST = 2**63 - 1
+_COUNTS = ("num_nodes", "num_edges", "num_features", "num_classes", "num_splits")
 REPAIR = "write the store again with outgrow convert, or take it from a backup"
 
 
@@ -70,6 +71,8 @@ class Manifest:
         class_names: Name of each class, or empty.
         relation_names: Name of each relation, or empty.
         node_types: Ranges of node ids, or empty.
+        num_splits: Number of splits beside the chosen one; 0 if it is the only one.
+        origin: What the arrays were made of.
     """
 
     name: str
@@ -81,6 +84,8 @@ class Manifest:
     class_names: tuple[str, ...] = ()
     relation_names: tuple[str, ...] = ()
     node_types: tuple[NodeType, ...] = ()
+    num_splits: int = 0
+    origin: GraphOrigin = field(default_factory=GraphOrigin)
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
@@ -90,6 +95,9 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
         # Left out where it says nothing, so that older versions read the manifest.
         if not kind["num_columns"]:
             del kind["num_columns"]
+    for name, nothing in (("num_splits", 0), ("origin", asdict(GraphOrigin()))):
+        if content[name] == nothing:
+            del content[name]
     # The format comes first and outside the checksum: later versions may compute that otherwise.
     record = {"format": FORMAT, "checksum": _content_checksum(content), **content}
     (folder / FILE).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -141,8 +149,11 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     types = tuple(NodeType(**entry) for entry in kinds)
     classes = _parse_names(record.pop("class_names"))
     relations = _parse_names(record.pop("relation_names"))
-    manifest = Manifest(**record, arrays=arrays, node_types=types, class_names=classes, relation_names=relations)
-    _check_counts(vars(manifest)[name] for name in ("num_nodes", "num_edges", "num_features", "num_classes"))
+    origin = _parse_origin(record.pop("origin", None))
+    manifest = Manifest(
+        **record, arrays=arrays, node_types=types, class_names=classes, relation_names=relations, origin=origin
+    )
+    _check_counts(vars(manifest)[name] for name in _COUNTS)
     _check_counts(count for entry in arrays.values() for count in (*entry.shape, entry.size))
     _check_counts(count for kind in types for count in (kind.first, kind.last, kind.num_columns))
     _parse_names([manifest.name, *(kind.name for kind in types)])
@@ -154,6 +165,15 @@ def _parse_array_entry(entry: dict[str, Any]) -> ArrayEntry:
     if not isinstance(entry["shape"], list):
         raise TypeError("a shape that is no list")
     return ArrayEntry(**{**entry, "shape": tuple(entry["shape"])})
+
+
+def _parse_origin(record: Any) -> GraphOrigin:
+    if record is None:
+        return GraphOrigin()
+    return GraphOrigin(
+        read=tuple((what, where) for what, where in map(_parse_names, record["read"])),
+        unread=_parse_names(record["unread"]),
+    )
 
 
 def _check_counts(given: Iterable[object]) -> None:
@@ -180,6 +200,7 @@ def _broken_manifest_error(folder: Path, needed: str, got: str) -> StoreError:
 
 _FLOATS, _IDS, _SMALL = ("<f2", "<f4", "<f8"), ("<i4", "<i8"), ("|i1", "<i2", "<i4")
 _ALWAYS = frozenset({"indptr", "indices", "train", "val", "test"})
+_INTEGER_IDS, _TEXT_IDS = frozenset({"ids"}), frozenset({"id_offsets", "id_data", "id_hashes"})
 _SPARSE = frozenset({"feature_indptr", "feature_indices", "feature_values"})
 
 
@@ -213,7 +234,8 @@ def check_array_schemas(path: Path, manifest: Manifest) -> None:
         if not fits or entry.dtype not in form.dtypes:
             needed = f"{name} of shape {list(form.shape)} and type {' or '.join(form.dtypes)}"
             raise _schema_error(path, needed, f"shape {list(entry.shape)} and type {entry.dtype}")
-    required = _ALWAYS | (_SPARSE if _SPARSE & given.keys() else frozenset())
+    # An array of a group needs the others: sparse features, ids of either kind, each split, links held out.
+    required = _ALWAYS.union(*(group for group in _array_groups(manifest) if group & given.keys()))
     if missing := sorted(required - given.keys()):
         raise _schema_error(path, f"the arrays {', '.join(sorted(required))}", f"no {', '.join(missing)}")
     if "features" in given and "feature_indptr" in given:
@@ -243,7 +265,25 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         "train": ArraySchema((-1,), ("<i8",)),
         "val": ArraySchema((-1,), ("<i8",)),
         "test": ArraySchema((-1,), ("<i8",)),
+        **{
+            f"{part}_{at}": ArraySchema((-1,), ("<i8",))
+            for at in range(min(manifest.num_splits, len(given)))
+            for part in ("train", "val", "test")
+        },
+        "ids": ArraySchema((nodes,), ("<i8",)),
+        "id_offsets": ArraySchema((nodes + 1,), ("<i8",)),
+        "id_data": ArraySchema((-1,), ("|u1",)),
+        "id_order": ArraySchema((nodes,), _IDS),
+        "id_hashes": ArraySchema((nodes,), ("<i8",)),
+        "val_links": ArraySchema((-1, 3), ("<i8",)),
+        "test_links": ArraySchema((-1, 3), ("<i8",)),
     }
+
+
+def _array_groups(manifest: Manifest) -> list[frozenset[str]]:
+    splits = [frozenset(f"{part}_{at}" for part in ("train", "val", "test")) for at in range(manifest.num_splits)]
+    ids = _TEXT_IDS if _TEXT_IDS & manifest.arrays.keys() else _INTEGER_IDS
+    return [_SPARSE, ids | {"id_order"}, frozenset({"val_links", "test_links"}), *splits]
 
 
 def _schema_error(path: Path, needed: str, got: str) -> StoreError:

@@ -7,7 +7,6 @@ import math
 import mmap
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,15 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError, StoreError
 from outgrow.graph.graph import Graph, Split
+from outgrow.graph.store.arrays import (
+    PARTS,
+    graph_arrays,
+    held_out_links_of_arrays,
+    ids_of_arrays,
+    iterate_row_blocks,
+    stored_values,
+    write_array,
+)
 from outgrow.graph.store.manifest import (
     BFLOAT16,
     FILE,
@@ -30,11 +38,10 @@ from outgrow.graph.store.manifest import (
 )
 from outgrow.graph.store.mapped_files import MappedFiles
 from outgrow.graph.store.verify import verify_graph
-from outgrow.graph.store.writer import PARTIAL, StoreWriter, open_store_writer
+from outgrow.graph.store.writer import PARTIAL, open_store_writer
 from outgrow.graph.topology import Topology
 from outgrow.ops.sparse import SparseRows
 
-_BLOCK_BYTES = 1 << 24
 # Not named by Python 3.11; the value is that of Linux on x86 and ARM.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0
 
@@ -68,7 +75,7 @@ def write_store(graph: Graph, dest: Path, *, overwrite: bool = False) -> None:
     with open_store_writer(dest, overwrite=overwrite) as writer:
         writer.require_free_space(sum(HEADER_BYTES + values.nbytes for values in arrays.values()))
         for name, values in arrays.items():
-            _write_array(writer, name, values)
+            write_array(writer, name, values)
         writer.finish_store(
             Manifest(
                 name=graph.name,
@@ -80,6 +87,8 @@ def write_store(graph: Graph, dest: Path, *, overwrite: bool = False) -> None:
                 class_names=graph.class_names,
                 relation_names=graph.relation_names,
                 node_types=graph.node_types,
+                num_splits=len(graph.splits),
+                origin=graph.origin,
             )
         )
 
@@ -128,61 +137,15 @@ def _verify_contents(path: Path, graph: Graph) -> None:
         ) from error
 
 
-def graph_arrays(graph: Graph) -> dict[str, Tensor]:
-    """Return the arrays that a store of a graph has, by name."""
-    topology = graph.topology
-    features = graph.features
-    split = graph.split
-    given: dict[str, Tensor | None] = {
-        "indptr": topology.indptr,
-        "indices": topology.indices,
-        "relation": topology.relation,
-        "weight": topology.weight,
-        "labels": graph.labels,
-        "train": split.train,
-        "val": split.val,
-        "test": split.test,
-    }
-    if isinstance(features, SparseRows):
-        given["feature_indptr"] = features.indptr
-        given["feature_indices"] = features.indices
-        given["feature_values"] = features.values
-    else:
-        given["features"] = features
-    # Tensors that require gradients cannot become NumPy arrays.
-    return {name: values.detach() for name, values in given.items() if values is not None}
-
-
-def _write_array(writer: StoreWriter, name: str, tensor: Tensor) -> None:
-    # NumPy has no bfloat16: the file holds the bits, and the manifest names the type.
-    values = _stored_values(tensor)
-    array = writer.create_array(
-        name, values.dtype, values.shape[1:], BFLOAT16 if tensor.dtype == torch.bfloat16 else None
-    )
-    for block in _row_blocks(values):
-        array.append_rows(block)
-
-
-def _stored_values(tensor: Tensor) -> NDArray[Any]:
-    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
-
-
-def _row_blocks(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    # In blocks: a mapped tensor larger than memory must not be copied as a whole.
-    rows = max(1, _BLOCK_BYTES // max(1, values[:1].nbytes))
-    for first in range(0, len(values), rows):
-        yield values[first : first + rows]
-
-
 def array_checksum(tensor: Tensor) -> str:
     """Return the checksum that an array has in the manifest of a store."""
-    return _checksum(_stored_values(tensor))
+    return _checksum(stored_values(tensor))
 
 
 def _checksum(values: NDArray[Any]) -> str:
     total = hashlib.sha256()
     # In blocks, so that pages which were read can be evicted again.
-    for block in _row_blocks(values):
+    for block in iterate_row_blocks(values):
         total.update(np.ascontiguousarray(block, dtype=values.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data)
     return total.hexdigest()
 
@@ -254,6 +217,10 @@ def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: Map
         class_names=manifest.class_names,
         relation_names=manifest.relation_names,
         node_types=manifest.node_types,
+        ids=ids_of_arrays(arrays),
+        splits=tuple(Split(**{name: arrays[f"{name}_{at}"] for name in PARTS}) for at in range(manifest.num_splits)),
+        held_out_links=held_out_links_of_arrays(arrays),
+        origin=manifest.origin,
         files=files,
     )
 
@@ -277,7 +244,7 @@ def matches_store(graph: Graph) -> bool:
     if _MAPS.exists():
         return not _has_written_pages(graph.store)
     # Version counters of torch count changes in place, but not those made through NumPy.
-    return all(tensor._version == 0 for tensor in _graph_tensors(graph))
+    return all(tensor._version == 0 for tensor in graph_arrays(graph).values())
 
 
 def find_feature_file(graph: Graph) -> Path | None:
@@ -296,12 +263,3 @@ def _has_written_pages(store: Path) -> bool:
         elif inside and name == "Anonymous" and int(rest.split()[0]):
             return True
     return False
-
-
-def _graph_tensors(graph: Graph) -> list[Tensor]:
-    topology = graph.topology
-    features = graph.features
-    split = graph.split
-    rows = (features.indptr, features.indices, features.values) if isinstance(features, SparseRows) else (features,)
-    arrays = (topology.indptr, topology.indices, topology.relation, topology.weight, *rows, graph.labels)
-    return [tensor for tensor in (*arrays, split.train, split.val, split.test) if tensor is not None]

@@ -1,0 +1,303 @@
+"""Ids that nodes have in the tables of a user: integers or texts, kept with the graph, and found by their value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.core.errors import InputError
+from outgrow.core.validation import validate_choice
+from outgrow.ops.text_hash import find_texts, hash_texts
+
+ArrowArray = Any
+"""An array of pyarrow."""
+_SHOWN = 3
+
+
+class TextArrays(NamedTuple):
+    """Texts one after the other, as in Apache Arrow's large strings.
+
+    Attributes:
+        offsets: ``[n + 1]`` int64.
+        data: ``[N]`` uint8, UTF-8; text ``i`` is ``data[offsets[i]:offsets[i + 1]]``.
+    """
+
+    offsets: NDArray[np.int64]
+    data: NDArray[np.uint8]
+
+    @staticmethod
+    def from_arrow(texts: ArrowArray) -> TextArrays:
+        """Return the texts of an Arrow array of any text type without nulls; a view where its type permits."""
+        import pyarrow as pa
+
+        large = texts if pa.types.is_large_string(texts.type) else texts.cast(pa.large_string())
+        buffers: Any = large.buffers()
+        _, offsets, data = buffers
+        ends = np.frombuffer(offsets, dtype=np.int64)[large.offset : large.offset + len(large) + 1]
+        held = np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, np.uint8)
+        return TextArrays(ends if len(ends) else np.zeros(1, np.int64), held)
+
+    def to_arrow(self) -> ArrowArray:
+        """Return the texts as an Arrow array of large strings, without a copy."""
+        import pyarrow as pa
+
+        buffers = [None, pa.py_buffer(self.offsets.data), pa.py_buffer(self.data.data)]
+        return pa.Array.from_buffers(pa.large_string(), len(self.offsets) - 1, buffers)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+@final
+class NodeIds:
+    """The id of each node. Arrays may be memory-mapped.
+
+    Ids are all integers or all texts. They are unique among the nodes of one type.
+
+    Attributes:
+        values: ``[V]`` int64; None if ids are texts.
+        offsets: ``[V + 1]`` int64, ends of texts in ``data``; None if ids are integers.
+        data: ``[N]`` uint8, the texts in UTF-8; None if ids are integers.
+        order: ``[V]`` integer: within the range of each node type, the nodes ascending by id or, of texts, by hash.
+        hashes: ``[V]`` uint64 stored as int64 bits, the hash of text ``order[i]``; None if ids are integers.
+    """
+
+    def __init__(
+        self,
+        order: Tensor,
+        *,
+        values: Tensor | None = None,
+        offsets: Tensor | None = None,
+        data: Tensor | None = None,
+        hashes: Tensor | None = None,
+    ) -> None:
+        self.order = order
+        self.values = values
+        self.offsets = offsets
+        self.data = data
+        self.hashes = hashes
+
+    @staticmethod
+    def from_integers(values: NDArray[np.int64], borders: Sequence[int] = ()) -> NodeIds:
+        """Return integer ids.
+
+        Args:
+            values: ``[V]``, the id of each node.
+            borders: ``[T + 1]``, first node of each type and ``V``; empty for one type.
+
+        Raises:
+            InputError: Two nodes of a type have the same id.
+        """
+        order = np.empty(len(values), np.int64)
+        for first, last in _ranges(borders, len(values)):
+            part = np.argsort(values[first:last], kind="stable") + first
+            ordered = values[part]
+            equal = np.flatnonzero(ordered[1:] == ordered[:-1])
+            if len(equal):
+                raise duplicate_ids_error(len(equal), [str(value) for value in ordered[equal[:_SHOWN]]])
+            order[first:last] = part
+        return NodeIds(torch.from_numpy(order), values=torch.from_numpy(np.ascontiguousarray(values, np.int64)))
+
+    @staticmethod
+    def from_texts(texts: TextArrays, borders: Sequence[int] = ()) -> NodeIds:
+        """Return ids that are texts.
+
+        Args:
+            texts: The id of each of ``V`` nodes; the first offset must be 0.
+            borders: ``[T + 1]``, first node of each type and ``V``; empty for one type.
+
+        Raises:
+            InputError: Two nodes of a type have the same id.
+        """
+        hashes = np.empty(len(texts), np.uint64)
+        hash_texts(texts.offsets, texts.data, hashes)
+        order = np.empty(len(texts), np.int64)
+        for first, last in _ranges(borders, len(texts)):
+            part = np.argsort(hashes[first:last], kind="stable") + first
+            order[first:last] = part
+            _require_unique_texts(texts, part, hashes[part])
+        ordered = hashes[order]
+        return NodeIds(
+            torch.from_numpy(order),
+            offsets=torch.from_numpy(texts.offsets.copy()),
+            data=torch.from_numpy(texts.data.copy()),
+            hashes=torch.from_numpy(ordered.view(np.int64)),
+        )
+
+    @property
+    def are_text(self) -> bool:
+        """Whether ids are texts, not integers."""
+        return self.values is None
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, node: int) -> int | str:
+        if self.values is not None:
+            return int(self.values[node])
+        node = node if node >= 0 else len(self) + node
+        texts = self.texts
+        first, last = texts.offsets[node : node + 2].tolist()
+        return texts.data[first:last].tobytes().decode()
+
+    def __iter__(self) -> Iterator[int | str]:
+        return (self[node] for node in range(len(self)))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(self[node]) for node in range(min(_SHOWN, len(self))))
+        return f"NodeIds({len(self):,}: {shown}{', ...' if len(self) > _SHOWN else ''})"
+
+    def take_arrow(self, nodes: NDArray[np.int64]) -> ArrowArray:
+        """Return the ids of some nodes, ``[n]``, as an Arrow array of int64 or large strings."""
+        import pyarrow as pa
+
+        if self.values is not None:
+            return pa.array(self.values.numpy()[nodes], pa.int64())
+        return self.texts.to_arrow().take(pa.array(nodes, pa.int64()))
+
+    @property
+    def texts(self) -> TextArrays:
+        """The ids as texts; only if `are_text`."""
+        assert self.offsets is not None
+        assert self.data is not None
+        return TextArrays(self.offsets.numpy(), self.data.numpy())
+
+    def index_of(
+        self,
+        names: Sequence[str] | Sequence[int],
+        ranges: Mapping[str, tuple[int, int]] | None = None,
+        node_type: str | None = None,
+    ) -> Tensor:
+        """Return ``[n]`` int64, the nodes of some ids; see `outgrow.graph.graph.Graph.index_of`.
+
+        Args:
+            names: The ids.
+            ranges: First node of each type, and the node after its last one; None for one type.
+            node_type: Type of these nodes; None for any.
+
+        Raises:
+            InputError: No node or several nodes have an id, or there is no such type.
+        """
+        import pyarrow as pa
+
+        wanted = pa.array([str(name) for name in names], pa.large_string())
+        kinds = ranges or {}
+        if node_type is not None:
+            validate_choice("type of nodes", node_type, kinds)
+        found = np.full(len(wanted), -1, np.int64)
+        for first, last in [kinds[node_type]] if node_type else kinds.values() or [(0, len(self))]:
+            here = self.find(wanted, first, last)
+            if ((found >= 0) & (here >= 0)).any():
+                raise _ambiguous_id_error(str(wanted[int(((found >= 0) & (here >= 0)).argmax())]), list(kinds))
+            found = np.where(here >= 0, here, found)
+        if (found < 0).any():
+            missing = [str(wanted[int(at)]) for at in np.flatnonzero(found < 0)[:_SHOWN]]
+            raise unknown_ids_error(int((found < 0).sum()), missing)
+        return torch.from_numpy(found)
+
+    def find(self, ids: ArrowArray, first: int = 0, last: int | None = None) -> NDArray[np.int64]:
+        """Return the node of each id, -1 where no node has it.
+
+        Args:
+            ids: ``[n]`` Arrow array of integers or texts, without nulls. Integers are found among texts too, in
+                decimal form; texts in decimal form among integers.
+            first: First node of the type to search.
+            last: The node after its last one; None for the last of all nodes.
+        """
+        import pyarrow as pa
+
+        order = self.order.numpy()[first:last]
+        out = np.empty(len(ids), np.int64)
+        if self.values is not None:
+            wanted, known = _to_integers(ids)
+            values = self.values.numpy()
+            at = (
+                np.searchsorted(values, wanted, sorter=order)
+                if len(order) == len(values)
+                else _search(values, order, wanted)
+            )
+            at = np.minimum(at, max(0, len(order) - 1))
+            found = order[at] if len(order) else np.full(len(ids), -1)
+            out[:] = np.where(known & (len(order) > 0) & (values[found] == wanted), found, -1)
+            return out
+        assert self.hashes is not None
+        texts = TextArrays.from_arrow(ids.cast(pa.large_string()))
+        hashes = np.empty(len(texts), np.uint64)
+        hash_texts(texts.offsets, texts.data, hashes)
+        known_texts = self.texts
+        find_texts(*texts, hashes, *known_texts, order, self.hashes.numpy().view(np.uint64)[first:last], out)
+        return out
+
+
+def _ranges(borders: Sequence[int], count: int) -> list[tuple[int, int]]:
+    if not len(borders):
+        return [(0, count)]
+    return [(int(first), int(last)) for first, last in pairwise(borders)]
+
+
+def _search(values: NDArray[np.int64], order: NDArray[Any], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.searchsorted(values[order], wanted)
+
+
+def _to_integers(ids: ArrowArray) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return ids as int64, and which of them are whole numbers that fit."""
+    import pyarrow as pa
+
+    if pa.types.is_integer(ids.type) and ids.type != pa.uint64():
+        return ids.cast(pa.int64()).to_numpy(zero_copy_only=False), np.ones(len(ids), bool)
+    made = np.zeros(len(ids), np.int64)
+    known = np.zeros(len(ids), bool)
+    for at, value in enumerate(ids.to_pylist()):
+        try:
+            number = int(value)
+        except ValueError:
+            continue
+        # Only the form that the id itself is written in: "007" is not 7.
+        if str(number) == str(value) and -(2**63) <= number < 2**63:
+            made[at], known[at] = number, True
+    return made, known
+
+
+def _require_unique_texts(texts: TextArrays, order: NDArray[Any], hashes: NDArray[np.uint64]) -> None:
+    equal = np.flatnonzero(hashes[1:] == hashes[:-1])
+    if not len(equal):
+        return
+    names = texts.to_arrow()
+    twice = [str(names[order[at]]) for at in equal if names[order[at]] == names[order[at + 1]]]
+    if twice:
+        raise duplicate_ids_error(len(twice), twice[:_SHOWN])
+
+
+def duplicate_ids_error(count: int, first: Sequence[str]) -> InputError:
+    """Return the error of ids that several nodes have."""
+    return InputError(
+        "an id occurs twice among the nodes",
+        needed="one row for each node",
+        got=f"{count:,} repetitions, such as {', '.join(repr(name) for name in first)}",
+        repair="drop the repeated rows of the node table",
+    )
+
+
+def unknown_ids_error(count: int, first: Sequence[str]) -> InputError:
+    """Return the error of ids that no node has."""
+    return InputError(
+        "no node has such an id",
+        needed="ids of nodes of the graph",
+        got=f"{count:,} others, such as {', '.join(repr(name) for name in first)}",
+        repair="correct the ids; outgrow info shows what ids are like",
+    )
+
+
+def _ambiguous_id_error(name: str, kinds: Sequence[str]) -> InputError:
+    return InputError(
+        f"nodes of several types have the id {name!r}",
+        needed=f"the type of the nodes: {', '.join(kinds)}",
+        got="none",
+        repair="give node_type",
+    )

@@ -1,0 +1,1 @@
+"""Tables of nodes and edges: csv, tsv, parquet and others, read in batches."""

@@ -1,0 +1,63 @@
+"""Options for tables: what their columns mean, and what becomes of what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from outgrow.core.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """Options for the tables of nodes and edges; each applies to some tables only.
+
+    Attributes:
+        columns: Column of each role of an edge table, such as ``{"src": "txId1", "weight": "amount"}``; ``_`` as a
+            role's column says that it is not read. Columns without names are numbered from 0.
+        num_nodes: ``V`` of an edge table whose ids number the nodes; None for one more than the largest id.
+        relabel: Number the integer ids of an edge table from 0 in ascending order, and keep them as ids.
+        label: Columns of a node table with labels; empty for those whose name says so.
+        features: Columns of a node table with features; empty for all that are numbers.
+        categorical: What becomes of columns of texts among the features: ``"refuse"``, ``"onehot"`` or ``"hash"``.
+        split: Split of the nodes: shares such as ``"0.6,0.2,0.2"``, or a column; empty for what the tables say.
+        split_index: Which of several splits is chosen.
+        unknown_nodes: What becomes of an edge to a node that the node table does not name: ``"refuse"``, ``"add"``
+            or ``"drop"``.
+        inverse_relations: Add for each edge of relation ``r`` its inverse, of the relation ``r^-1``.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    num_nodes: int | None = None
+    relabel: bool = False
+    label: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    categorical: str = "refuse"
+    split: str = ""
+    split_index: int = 0
+    unknown_nodes: str = "refuse"
+    inverse_relations: bool = False
+
+    def list_given(self) -> dict[str, Any]:
+        """Return the options that are not at their defaults."""
+        plain = TableOptions()
+        return {
+            each.name: value
+            for each in fields(self)
+            if (value := getattr(self, each.name)) != getattr(plain, each.name)
+        }
+
+    def refuse_all_but(self, known: tuple[str, ...], where: str) -> None:
+        """Refuse options that do not apply to a source.
+
+        Raises:
+            InputError: An option is given that is not among those known.
+        """
+        if others := {name: value for name, value in self.list_given().items() if name not in known}:
+            raise InputError(
+                f"{where} does not take these options",
+                needed=f"of the options of tables only {', '.join(known)}" if known else "no options of tables",
+                got=", ".join(f"{name}={value!r}" for name, value in others.items()),
+                repair="leave them out",
+            )
