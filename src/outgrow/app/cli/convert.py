@@ -28,6 +28,37 @@ def convert(
     relabel: Annotated[
         bool, typer.Option("--relabel", help="Edge lists: renumber the ids that occur from 0, in their order.")
     ] = False,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            help="Edge tables: column of each role, such as src=txId1,dst=txId2,weight=amount,relation=kind; columns "
+            "without names are numbered from 0.",
+            show_default="found by their names",
+        ),
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Node tables: columns of labels.", show_default="label, class or y")
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="Node tables: columns of features.", show_default="all that are numbers")
+    ] = None,
+    categorical: Annotated[
+        str, typer.Option(help="Node tables: columns of texts among the features: refuse, onehot or hash.")
+    ] = "refuse",
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Split of the nodes: shares such as 0.6,0.2,0.2, or a column of a node table.",
+            show_default="what the source says",
+        ),
+    ] = None,
+    split_index: Annotated[int, typer.Option(help="Which of several splits is chosen.")] = 0,
+    unknown_nodes: Annotated[
+        str, typer.Option(help="Edges to nodes that the node table does not name: refuse, add or drop.")
+    ] = "refuse",
+    inverse_relations: Annotated[
+        bool, typer.Option("--inverse-relations", help="Add the inverse of every edge, of a relation of its own.")
+    ] = False,
     memory: Annotated[str, typer.Option(help="Most memory to use for edges, such as 512MiB.")] = "1GiB",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store that is there.")] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
@@ -36,14 +67,28 @@ def convert(
 
     Reads edge lists (csv, tsv, txt, also gzipped), parquet, npz, Planetoid and OGB folders, and data sets by name.
     """
-    from outgrow.app.graph_sources import reader_for_path
+    from outgrow.app.graph_sources import make_table_options, reader_for_path
     from outgrow.app.runs.progress import show_phases
     from outgrow.graph.builders.to_store import convert_to_store as write
-    from outgrow.graph.readers.tables.options import TableOptions
+    from outgrow.graph.readers.tables.options import parse_columns
 
     # Parsed first: a mistake must not show up only after a data set was downloaded.
     bound = parse_bytes(memory)
-    options = TableOptions(num_nodes=nodes, relabel=relabel)
+    options = make_table_options(
+        {
+            "columns": {} if columns is None else parse_columns(columns),
+            "num_nodes": nodes,
+            "relabel": relabel,
+            "label": label or (),
+            "features": features or (),
+            "categorical": categorical,
+            "split": split or "",
+            "split_index": split_index,
+            "unknown_nodes": unknown_nodes,
+            "inverse_relations": inverse_relations,
+        },
+        "outgrow convert",
+    )
     found = reader_for_path(source, data_dir=data_dir, options=options)
     with show_phases() as progress:
         graph = write(

@@ -61,3 +61,23 @@ class TableOptions:
                 got=", ".join(f"{name}={value!r}" for name, value in others.items()),
                 repair="leave them out",
             )
+
+
+def parse_columns(text: str) -> dict[str, str]:
+    """Parse the columns of roles: ``"src=txId1,dst=txId2"`` to ``{"src": "txId1", "dst": "txId2"}``.
+
+    Raises:
+        InputError: A part has another form, or a role occurs twice.
+    """
+    columns: dict[str, str] = {}
+    for part in text.split(","):
+        role, equals, name = (piece.strip() for piece in part.partition("="))
+        if not (role and equals and name) or role in columns:
+            raise InputError(
+                "the columns cannot be read",
+                needed="ROLE=COLUMN,ROLE=COLUMN, such as src=from_id,dst=to_id,weight=amount",
+                got=repr(text),
+                repair="name a column for each role once",
+            )
+        columns[role] = name
+    return columns
