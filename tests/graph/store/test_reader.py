@@ -5,13 +5,16 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
 from graph.handmade import graph, same
 from outgrow.core.errors import InputError, StoreError
-from outgrow.graph.graph import Graph, Split
-from outgrow.graph.store.manifest import FILE, FORMAT
+from outgrow.graph.graph import Graph, GraphOrigin, Split
+from outgrow.graph.link_split import HeldOutLinks, LinkTriples
+from outgrow.graph.node_ids import NodeIds, TextArrays
+from outgrow.graph.store.manifest import FILE, FORMAT, read_manifest, write_manifest
 from outgrow.graph.store.reader import is_store, open_store, write_store
 from outgrow.graph.topology import Topology
 
@@ -64,6 +67,60 @@ def test_multi_label(tmp_path):
     assert made.multi_label
     write_store(made, tmp_path / "store")
     same(open_store(tmp_path / "store", verify=True), made)
+
+
+def _with_ids_and_splits(ids: NodeIds) -> Graph:
+    made = graph()
+    other = Split(train=made.split.val, val=made.split.train, test=made.split.test)
+    links = LinkTriples(torch.tensor([0, 3]), torch.tensor([5, 39]), torch.tensor([0, 1]))
+    held_out = HeldOutLinks(links, links.select_links(slice(0, 1)))
+    origin = GraphOrigin(read=(("labels", "nodes.csv, column kind"),), unread=("time",))
+    return replace(made, ids=ids, splits=(made.split, other), held_out_links=held_out, origin=origin)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        NodeIds.from_integers(np.arange(40)[::-1] * 10**15),
+        NodeIds.from_texts(TextArrays.from_arrow(pa.array([f"nœud {at}" for at in range(40)]))),
+    ],
+    ids=["integers", "texts"],
+)
+def test_ids_splits_and_held_out_links_come_back(tmp_path, ids):
+    made = _with_ids_and_splits(ids)
+    write_store(made, tmp_path / "store")
+    opened = open_store(tmp_path / "store", verify=True)
+    same(opened, made)
+    assert list(opened.ids) == list(made.ids)
+    assert opened.index_of([made.ids[7], made.ids[0]]).tolist() == [7, 0]
+    assert [torch.equal(a.train, b.train) for a, b in zip(opened.splits, made.splits, strict=True)] == [True, True]
+    assert torch.equal(opened.select_split(1).split.train, made.split.val)
+    for part, wanted in zip(opened.held_out_links, made.held_out_links, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(part, wanted, strict=True))
+    assert opened.origin == made.origin
+
+
+def test_a_split_that_is_not_there(tmp_path):
+    for at in (-1, 2):
+        with pytest.raises(InputError, match=f"no split {at}"):
+            _with_ids_and_splits(NodeIds.from_integers(np.arange(40))).select_split(at)
+
+
+@pytest.mark.parametrize("lacks", ["train_1", "test_links", "id_order"])
+def test_arrays_that_belong_together(tmp_path, lacks):
+    write_store(_with_ids_and_splits(NodeIds.from_integers(np.arange(40))), tmp_path / "store")
+    manifest = read_manifest(tmp_path / "store")
+    kept = {name: entry for name, entry in manifest.arrays.items() if name != lacks}
+    write_manifest(replace(manifest, arrays=kept), tmp_path / "store")
+    with pytest.raises(StoreError, match="do not fit"):
+        open_store(tmp_path / "store")
+
+
+def test_held_out_links_to_nowhere_are_found(tmp_path):
+    made = graph()
+    links = LinkTriples(torch.tensor([0]), torch.tensor([40]), torch.tensor([0]))
+    with pytest.raises(InputError, match="a test link has a node that does not exist"):
+        write_store(replace(made, held_out_links=HeldOutLinks(links.select_links(slice(0, 0)), links)), tmp_path / "s")
 
 
 def test_changing_a_tensor_changes_no_file(store):

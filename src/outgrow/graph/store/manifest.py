@@ -201,6 +201,7 @@ def _broken_manifest_error(folder: Path, needed: str, got: str) -> StoreError:
 _FLOATS, _IDS, _SMALL = ("<f2", "<f4", "<f8"), ("<i4", "<i8"), ("|i1", "<i2", "<i4")
 _ALWAYS = frozenset({"indptr", "indices", "train", "val", "test"})
 _INTEGER_IDS, _TEXT_IDS = frozenset({"ids"}), frozenset({"id_offsets", "id_data", "id_hashes"})
+_PARTS = ("train", "val", "test")
 _SPARSE = frozenset({"feature_indptr", "feature_indices", "feature_values"})
 
 
@@ -222,8 +223,11 @@ def check_array_schemas(path: Path, manifest: Manifest) -> None:
     Raises:
         StoreError: An array is missing or unknown, or has the wrong shape or type.
     """
-    forms = _array_schemas(manifest)
     given = manifest.arrays
+    # Before names are made of it: the number comes from the file.
+    if len(_PARTS) * manifest.num_splits > len(given):
+        raise _schema_error(path, f"arrays of {manifest.num_splits} splits", f"{len(given)} arrays")
+    forms = _array_schemas(manifest)
     for name, entry in given.items():
         if name not in forms:
             raise _schema_error(path, f"arrays among {', '.join(forms)}", repr(name[:40]))
@@ -265,11 +269,7 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         "train": ArraySchema((-1,), ("<i8",)),
         "val": ArraySchema((-1,), ("<i8",)),
         "test": ArraySchema((-1,), ("<i8",)),
-        **{
-            f"{part}_{at}": ArraySchema((-1,), ("<i8",))
-            for at in range(min(manifest.num_splits, len(given)))
-            for part in ("train", "val", "test")
-        },
+        **{f"{part}_{at}": ArraySchema((-1,), ("<i8",)) for at in range(manifest.num_splits) for part in _PARTS},
         "ids": ArraySchema((nodes,), ("<i8",)),
         "id_offsets": ArraySchema((nodes + 1,), ("<i8",)),
         "id_data": ArraySchema((-1,), ("|u1",)),
@@ -281,7 +281,7 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
 
 
 def _array_groups(manifest: Manifest) -> list[frozenset[str]]:
-    splits = [frozenset(f"{part}_{at}" for part in ("train", "val", "test")) for at in range(manifest.num_splits)]
+    splits = [frozenset(f"{part}_{at}" for part in _PARTS) for at in range(manifest.num_splits)]
     ids = _TEXT_IDS if _TEXT_IDS & manifest.arrays.keys() else _INTEGER_IDS
     return [_SPARSE, ids | {"id_order"}, frozenset({"val_links", "test_links"}), *splits]
 

@@ -15,6 +15,7 @@ from outgrow.graph.builders.validate import (
     FiniteCheck,
     check_node_types,
     check_split_labels,
+    validate_held_out_links,
     validate_labels,
     validate_split,
 )
@@ -46,9 +47,10 @@ def verify_graph(graph: Graph) -> None:
         _, classes = validate_labels(labels, graph.class_names, graph.num_nodes)
         if classes > graph.num_classes:
             raise _graph_error("a label is out of range", f"labels below {graph.num_classes}", f"label {classes - 1}")
-    split = graph.split
-    parts = validate_split((split.train.numpy(), split.val.numpy(), split.test.numpy()), graph.num_nodes)
-    check_split_labels(labels, parts)
+    for split in (graph.split, *graph.splits):
+        parts = validate_split((split.train.numpy(), split.val.numpy(), split.test.numpy()), graph.num_nodes)
+        check_split_labels(labels, parts)
+    validate_held_out_links(graph.held_out_links, graph.num_nodes, graph.num_relations)
     check_node_types(graph.node_types, graph.num_nodes, graph.num_features)
 
 
