@@ -20,7 +20,10 @@ _TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
     "KONECT": ("% sym unweighted\n" + _PAIRS, {}),
     "header": ("src,dst,weight,type\n" + "".join(f"{a},{a + 1},0.5,{a % 3}\n" for a in range(40)), {}),
     "other columns": ("when,src,what,dst\n9,0,x y,1\n8,2,,3\n", {}),
-    "columns by name": ("".join(f"{a} {a * 7 % 50} 17 0.5\n" for a in range(50)), {"columns": ["u", "v", "_", "w"]}),
+    "columns by name": (
+        "".join(f"{a} {a * 7 % 50} 17 0.5\n" for a in range(50)),
+        {"columns": {"src": "0", "dst": "1", "weight": "3"}},
+    ),
     "any ids": ("-5 100000000000\n7 -5\n9223372036854775807 -9223372036854775808\n", {"relabel": True}),
     "byte order mark": ("\ufeffsource;target\n0;1\n1;0\n", {}),
     "ragged": ("  0   1 \n# between\n2 \t 3\t\n\n", {}),
