@@ -10,6 +10,7 @@ from typing import Any
 from cases import ACCEPTED, REFUSED, Case, Kind
 from mutations import MARKS, changed, other_number
 
+_COLUMNS = {"src": "0", "dst": "1", "weight": "3"}
 _PAIRS = "".join(f"{a} {b}\n" for a, b in ((0, 1), (1, 2), (2, 0), (3, 3), (2, 1), (4, 0), (0, 1)))
 _TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
     "spaces": (_PAIRS, {}),
