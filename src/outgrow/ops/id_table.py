@@ -169,14 +169,21 @@ def compare_candidates(known: PackedIds, ids: PackedIds, rows: Numbers, out: Num
 
 @serial_kernel
 def number_absent(
-    table: SlotTable, ids: PackedIds, hashes: NDArray[np.uint64], first: int, out: Numbers, new_rows: Numbers
+    table: SlotTable,
+    ids: PackedIds,
+    hashes: NDArray[np.uint64],
+    columns: int,
+    first: int,
+    out: Numbers,
+    new_rows: Numbers,
 ) -> int:
-    """Number ids that are `ABSENT`, in the order in which they first occur.
+    """Number ids that are `ABSENT`, in the order in which they first occur: row by row, and in a row by columns.
 
     Args:
         table: An empty table, of more slots than rows that are absent; filled.
         ids: The ids.
         hashes: ``[n]``, their hashes.
+        columns: Number of columns, ``n / columns`` ids each, which lie one after the other.
         first: The first number to give.
         out: ``[n]``, numbers; those of absent ids are written.
         new_rows: ``[m]``, of at least as many entries as there are absent ids; receives the first row of each.
@@ -187,7 +194,8 @@ def number_absent(
     slots, shift = table
     mask = len(slots) - 1
     count = 0
-    for row in range(len(out)):
+    for place in range(len(out)):
+        row = (place % columns) * (len(out) // columns) + place // columns
         if out[row] != ABSENT:
             continue
         hashed = hashes[row]
