@@ -51,6 +51,11 @@ def pack_ids(width: int, offsets: NDArray[np.int64], data: NDArray[Any]) -> Pack
     return PackedIds(width, *views)
 
 
+def pack_integers(values: NDArray[np.int64]) -> PackedIds:
+    """Return integer ids as kernels take them, without a copy."""
+    return pack_ids(8, np.empty(0, np.int64), values)
+
+
 class SlotTable(NamedTuple):
     """A hash table.
 

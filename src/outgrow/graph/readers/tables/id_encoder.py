@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from outgrow.graph.node_ids import ArrowArray, NodeIds, TextArrays
 from outgrow.graph.readers.tables.id_table import IdTable
-from outgrow.ops.id_table import PackedIds, pack_ids
+from outgrow.ops.id_table import PackedIds, pack_ids, pack_integers
 
 _ROWS = 1 << 20
 """Most ids that are looked up at once: temporary arrays have some 50 bytes for each."""
 _FEWEST_ROWS = 1 << 14
-_NO_OFFSETS = np.empty(0, np.int64)
 
 
 @final
@@ -198,7 +197,7 @@ def _pack(ids: ArrowArray, *, as_text: bool) -> PackedIds:
 
     if as_text:
         return pack_ids(0, *TextArrays.from_arrow(ids))
-    return pack_ids(8, _NO_OFFSETS, ids.cast(pa.int64()).to_numpy(zero_copy_only=False))
+    return pack_integers(ids.cast(pa.int64()).to_numpy(zero_copy_only=False))
 
 
 def _arrow_numbers(numbers: NDArray[np.int64]) -> ArrowArray:
