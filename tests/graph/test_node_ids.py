@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -56,12 +57,16 @@ def as_arrow(ids: Sequence[int] | Sequence[str]) -> pa.Array:
 
 
 @given(
-    ids=st.lists(INT64, min_size=1, max_size=60, unique=True) | st.lists(st.text(), min_size=1, max_size=60, unique=True),
+    ids=st.lists(INT64, min_size=1, max_size=60, unique=True)
+    | st.lists(st.text(), min_size=1, max_size=60, unique=True),
     most=st.sampled_from([None, 1, 200, 1000]),
     collides=st.booleans(),
 )
 def test_all_ids_are_found(ids: list[int] | list[str], most: int | None, collides: bool) -> None:
-    with tempfile.TemporaryDirectory() as folder, patch.object(node_ids, "hash_texts", hash_few if collides else hash_texts):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.object(node_ids, "hash_texts", hash_few if collides else hash_texts),
+    ):
         scratch = None if most is None else Path(folder)
         made, plain = make_ids(ids, scratch=scratch, memory_bytes=most), make_ids(ids)
         assert made.order.dtype == torch.int32
@@ -105,7 +110,7 @@ def graph_of(ids: NodeIds, borders: Sequence[int] = ()) -> og.Graph:
     """A graph with these ids."""
     count = len(ids)
     plain = og.from_arrays(np.arange(count)[None].repeat(2, 0), num_nodes=count)
-    kinds = tuple(NodeType(name=f"t{a}", first=a, last=b) for a, b in zip(borders[:-1], borders[1:], strict=True))
+    kinds = tuple(NodeType(name=f"t{a}", first=a, last=b) for a, b in pairwise(borders))
     return replace(plain, ids=ids, node_types=kinds)
 
 
@@ -164,7 +169,7 @@ def test_broken_ids_are_refused(what: str, tmp_path: Path) -> None:
     ids = broken_ids()[what]()
     count = 3 if what == "a text twice" else 4
     graph = replace(og.from_arrays(np.arange(count)[None].repeat(2, 0), num_nodes=count), ids=ids)
-    with pytest.raises(InputError, match="ids of the nodes are broken|occurs twice"):
+    with pytest.raises(InputError, match=r"ids of the nodes are broken|occurs twice"):
         og.save_graph(graph, tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
