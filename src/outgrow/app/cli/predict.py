@@ -37,7 +37,7 @@ def predict(
     nodes: Annotated[
         Path | None,
         typer.Option(
-            help="File of nodes: .txt with one id in a line (a number if the graph has no ids), .parquet with a column id "
+            help="File of nodes: .txt, one id in a line (a number if the graph has no ids), .parquet with a column id "
             "or node (numbers), or .npy of numbers or of ids that are texts.",
             show_default="all nodes",
         ),
