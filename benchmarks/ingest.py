@@ -16,6 +16,7 @@ import cProfile
 import json
 import os
 import pstats
+import resource
 import shutil
 import statistics
 import subprocess
@@ -60,12 +61,16 @@ def _measure(folder: Path, form: str, options: argparse.Namespace) -> dict[str, 
     made = write_table(table, int(_BYTES[form] * options.scale), max(100, int(_ACCOUNTS * options.scale)))
     print(f"{table.name}: {made}", file=sys.stderr, flush=True)
     took: dict[str, list[float]] = {"convert": [], "pyarrow": []}
+    cpu: dict[str, list[float]] = {"convert": [], "pyarrow": []}
     peaks = []
     for _ in range(options.repeats):
-        took["pyarrow"].append(_run_inside("read", table))
+        wall, processor = _run_inside("read", table)
+        took["pyarrow"].append(wall)
+        cpu["pyarrow"].append(processor)
         shutil.rmtree(store, ignore_errors=True)
-        seconds, peak = _convert(table, store, options)
-        took["convert"].append(seconds)
+        wall, processor, peak = _convert(table, store, options)
+        took["convert"].append(wall)
+        cpu["convert"].append(processor)
         peaks.append(peak)
     checked = _check(store, made)
     rival = _compare_rival(table, made, options)
@@ -75,7 +80,10 @@ def _measure(folder: Path, form: str, options: argparse.Namespace) -> dict[str, 
         "form": form,
         **made,
         "seconds": took,
+        # All threads; other work on the machine does not lengthen it.
+        "cpu_seconds": cpu,
         "times_pyarrow": round(convert / alone, 2),
+        "cpu_times_pyarrow": round(statistics.median(cpu["convert"]) / statistics.median(cpu["pyarrow"]), 2),
         "rows_per_second": round(made["rows"] / convert),
         "load": os.getloadavg()[0],
         "held_mib": max(peak.held for peak in peaks) / MIB,
@@ -146,14 +154,20 @@ def _pad(numbers: Any, width: int) -> Any:
     return pc.utf8_lpad(pa.array(numbers).cast(pa.string()), width, "0")
 
 
-def _convert(table: Path, store: Path, options: argparse.Namespace) -> tuple[float, capped.Peaks]:
+def _convert(table: Path, store: Path, options: argparse.Namespace) -> tuple[float, float, capped.Peaks]:
+    """Seconds, processor seconds and the most memory of `outgrow convert` under the cap."""
     command = [sys.executable, "-m", "outgrow", "convert", str(table), str(store), "--memory", options.memory]
     command += ["--columns", "src=src,dst=dst,weight=amount"]
-    began = time.perf_counter()
+    began, before = time.perf_counter(), _cpu_of_children()
     done, peaks = capped.run(command, int(options.cap_mib * MIB))
     if done.returncode:
         raise SystemExit(f"convert ended with {done.returncode}; -9 says that the cap was too low")
-    return time.perf_counter() - began, peaks
+    return time.perf_counter() - began, _cpu_of_children() - before, peaks
+
+
+def _cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _check(store: Path, made: dict[str, Any]) -> dict[str, Any]:
@@ -185,11 +199,11 @@ def _run_inside(*words: object) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def read_alone(path: str) -> float:
-    """Seconds of pyarrow, reading the columns batch by batch."""
+def read_alone(path: str) -> tuple[float, float]:
+    """Seconds and processor seconds of pyarrow, reading the columns batch by batch."""
     from pyarrow import csv, parquet
 
-    began = time.perf_counter()
+    began, before = time.perf_counter(), time.process_time()
     if path.endswith(".csv"):
         with csv.open_csv(path, convert_options=csv.ConvertOptions(include_columns=list(COLUMNS))) as reader:
             rows = sum(len(batch) for batch in reader)
@@ -197,7 +211,7 @@ def read_alone(path: str) -> float:
         with parquet.ParquetFile(path) as file:
             rows = sum(len(batch) for batch in file.iter_batches(columns=list(COLUMNS)))
     assert rows
-    return time.perf_counter() - began
+    return time.perf_counter() - began, time.process_time() - before
 
 
 def load_by_pandas(path: str, rows: str) -> float:
