@@ -6,6 +6,7 @@ import inspect
 import os
 import re
 import stat
+import sys
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ import pytest
 
 from outgrow.core import files
 from outgrow.core.errors import InputError
-from outgrow.core.files import atomic_write, fsync_path, os_errors_as_input_errors
+from outgrow.core.files import atomic_write, exchange_paths, fsync_path, os_errors_as_input_errors
 
 AtomicWrite = Callable[..., AbstractContextManager[Path]]
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -309,3 +310,13 @@ def test_what_is_no_error_of_the_system_comes_through(error: BaseException) -> N
 def test_without_an_error_nothing_happens() -> None:
     with os_errors_as_input_errors("it failed", needed="a disk", repair="buy one"):
         pass
+
+
+def test_two_folders_change_names_at_once(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    assert exchange_paths(tmp_path / "a", tmp_path / "b") == (sys.platform == "linux")
+    if sys.platform == "linux":
+        assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
+    assert not exchange_paths(tmp_path / "a", tmp_path / "missing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import secrets
@@ -51,6 +52,18 @@ def atomic_write(path: Path, *, temporary: str | Path | None = None) -> Iterator
         raise
     # The rename itself is durable only once the folder is flushed.
     fsync_path(path.parent)
+
+
+def exchange_paths(first: Path, second: Path) -> bool:
+    """Let two paths change their names in one step, so that neither is ever missing; whether that is possible here.
+
+    Only Linux can, and not on all file systems.
+    """
+    if sys.platform != "linux":
+        return False
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return call is not None and call(here, os.fsencode(first), here, os.fsencode(second), exchange) == 0
 
 
 def reserve_space(file: int, num_bytes: int) -> None:

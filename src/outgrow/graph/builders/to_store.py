@@ -52,8 +52,8 @@ def convert_to_store(
         dest: Directory of the new store.
         undirected: Drop duplicate edges, and add the reverse of each edge that has none (see
             `assemble_graph`).
-        memory_bytes: Limit on the arrays of the sort. The interpreter, libraries, one chunk of the reader and
-            the tables that the source does not map come on top.
+        memory_bytes: Limit on the arrays of the sort, and half as much again for tables of ids. The interpreter,
+            libraries, one chunk of the reader and the tables that the source does not map come on top.
         overwrite: Replace an existing store; it is kept until the new one is complete.
         progress: Called with a phase, the amount done and the total (None while unknown): ``"read"`` and
             ``"sort"`` count edges, ``"features"`` counts nodes. The total of ``"read"`` is an estimate by the bytes of
@@ -102,7 +102,8 @@ def build_store(
     report = progress or _ignore_progress
     policy = edge_policy_for(undirected)
     with open_store_writer(dest, overwrite=overwrite) as writer:
-        source.set_scratch(writer.scratch_dir, memory_bytes)
+        # Tables of ids stay while edges are sorted: beyond this they lie in files.
+        source.set_scratch(writer.scratch_dir, memory_bytes // 2)
         tables = source.read_tables()
         known = infer_num_nodes(tables)
         # Checked before the edges if possible: broken tables are reported before hours of reading.

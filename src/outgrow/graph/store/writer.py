@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.core.files import fsync_path
+from outgrow.core.files import exchange_paths, fsync_path
 from outgrow.core.validation import require_local_path
 from outgrow.graph.store.manifest import FILE, HEADER_BYTES, ArrayEntry, Manifest, write_manifest
 
@@ -202,7 +202,11 @@ def _move_into_place(folder: Path, dest: Path) -> None:
         folder.rename(dest)
         fsync_path(dest.parent)
         return
-    # A directory that is not empty cannot be renamed over: the old store moves aside first.
+    # A directory that is not empty cannot be renamed over. The old one is then removed as a failed attempt is.
+    if exchange_paths(folder, dest):
+        fsync_path(dest.parent)
+        return
+    # Else the old store moves aside first: there is none for a moment.
     old = folder.with_name(f"{folder.name.removesuffix(PARTIAL)}.old{PARTIAL}")
     dest.rename(old)
     try:

@@ -16,6 +16,7 @@ narrow rows.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -164,6 +165,7 @@ def _power_of_two(context: Any, value: Any) -> Any:
 
 Array = NDArray[Any]
 
+_BIG = sys.byteorder == "big"
 LINE_BYTES = 64
 NUMBERS_AHEAD = 32
 """Edges ahead to prefetch a number of, if edges are not visited in order."""
@@ -181,25 +183,48 @@ def prefetch_distance(row_bytes: int) -> int:
 @intrinsic
 def prefetch_line(context: Any, rows: Any, row: Any, column: Any) -> Any:
     """Prefetch the cache line of ``rows[row, column]`` of a two-dimensional array. For kernels."""
+    return types.void(rows, row, column), _emit_prefetch
+
+
+@intrinsic
+def prefetch_entry(context: Any, values: Any, at: Any) -> Any:
+    """Prefetch the cache line of ``values[at]`` of a one-dimensional array. For kernels."""
+    return types.void(values, at), _emit_prefetch
+
+
+@intrinsic
+def load_word(context: Any, data: Any, at: Any) -> Any:
+    """Return the 8 bytes of ``data``, ``[n]`` uint8, from ``at`` on as a uint64, the first byte the lowest. For kernels.
+
+    Bytes need no alignment, and 8 of them must be there.
+    """
 
     def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         code: Any = cgutils  # has no types
-        array_type, *index_types = signature.args
-        array = context.make_array(array_type)(context, builder, given[0])
-        at = [
-            context.cast(builder, value, kind, types.intp) for value, kind in zip(given[1:], index_types, strict=True)
-        ]
-        address = code.get_item_pointer(context, builder, array_type, array, at, wraparound=False)
-        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        function = code.get_or_insert_function(
-            builder.module, ir.FunctionType(ir.VoidType(), [byte, word, word, word]), "llvm.prefetch.p0"
-        )
-        # Arguments of LLVM's prefetch: for reading, keep in all cache levels, data cache.
-        to_read, keep, data = (ir.Constant(word, value) for value in (0, 3, 1))
-        builder.call(function, [builder.bitcast(address, byte), to_read, keep, data])
-        return context.get_dummy_value()
+        array = context.make_array(signature.args[0])(context, builder, given[0])
+        index = context.cast(builder, given[1], signature.args[1], types.intp)
+        address = code.get_item_pointer(context, builder, signature.args[0], array, [index], wraparound=False)
+        word = builder.load(builder.bitcast(address, ir.IntType(64).as_pointer()), align=1)
+        # Numba knows no type of the loaded value but that of the pointer: an integer of 64 bits.
+        return builder.call(builder.module.declare_intrinsic("llvm.bswap", [ir.IntType(64)]), [word]) if _BIG else word
 
-    return types.void(rows, row, column), emit_llvm
+    return types.uint64(data, at), emit_llvm
+
+
+def _emit_prefetch(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    code: Any = cgutils  # has no types
+    array_type, *index_types = signature.args
+    array = context.make_array(array_type)(context, builder, given[0])
+    at = [context.cast(builder, value, kind, types.intp) for value, kind in zip(given[1:], index_types, strict=True)]
+    address = code.get_item_pointer(context, builder, array_type, array, at, wraparound=False)
+    byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+    function = code.get_or_insert_function(
+        builder.module, ir.FunctionType(ir.VoidType(), [byte, word, word, word]), "llvm.prefetch.p0"
+    )
+    # Arguments of LLVM's prefetch: for reading, keep in all cache levels, data cache.
+    to_read, keep, data = (ir.Constant(word, value) for value in (0, 3, 1))
+    builder.call(function, [builder.bitcast(address, byte), to_read, keep, data])
+    return context.get_dummy_value()
 
 
 @device_function

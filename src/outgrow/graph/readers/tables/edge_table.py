@@ -180,7 +180,7 @@ class EdgeTableSource(GraphSource):
     def _number_batch(self, batch: EdgeBatch) -> EdgeChunk:
         relation = self._number_relations(batch.relation)
         if self._src_ids is not None:
-            src, dst = _encode_in_order(self._src_ids, batch.src, batch.dst)
+            src, dst = self._src_ids.encode_columns([batch.src, batch.dst])
         else:
             src, dst = (np.asarray(ids.to_numpy(zero_copy_only=False)) for ids in (batch.src, batch.dst))
             if self._integers is not None:
@@ -197,7 +197,7 @@ class EdgeTableSource(GraphSource):
         if not known.all():
             if self._options.unknown_nodes == "add":
                 if self._src_ids is self._dst_ids:
-                    src, dst = _encode_in_order(self._src_ids, batch.src, batch.dst)
+                    src, dst = self._src_ids.encode_columns([batch.src, batch.dst])
                 else:
                     src, dst = self._src_ids.encode(batch.src), self._dst_ids.encode(batch.dst)
             else:
@@ -262,21 +262,6 @@ class _UnknownNodes:
                 repair="complete the node table, or give --unknown-nodes add, or drop (unknown_nodes=...)",
             )
         warn_about_data(f"dropped of {self._table.path.name}: {got}")
-
-
-def _encode_in_order(encoder: IdEncoder, src: ArrowArray, dst: ArrowArray) -> tuple[Ids, Ids]:
-    """Return the number of each id; new ids get theirs row by row, so that these do not depend on the batches."""
-    import pyarrow as pa
-
-    both = pa.concat_arrays([src, dst])
-    numbers = encoder.find(both)
-    fresh = np.flatnonzero(numbers < 0)
-    if len(fresh):
-        rows = len(src)
-        # Row by row, the source first: place `i` is the source of row `i`, or the destination of row `i - rows`.
-        fresh = fresh[np.argsort((fresh % rows) * 2 + fresh // rows)]
-        numbers[fresh] = encoder.encode(both.take(pa.array(fresh)))
-    return numbers[: len(src)], numbers[len(src) :]
 
 
 def _unique_ids(batches: Iterator[EdgeBatch]) -> Ids:
