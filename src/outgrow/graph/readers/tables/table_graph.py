@@ -245,4 +245,3 @@ class _PaddedRows(LazyMatrix):
     def read_rows(self, first: int, last: int) -> NDArray[Any]:
         there = np.asarray(self._rows[first:last])
         return np.concatenate([there, np.zeros((last - first - len(there), self.shape[1]), self.dtype)])
-
