@@ -28,11 +28,11 @@ _EDGE_ATTRIBUTES = {"edge_index", "edge_weight"}
 class PygSource(GraphSource):
     """A source of a ``Data`` or ``HeteroData`` object. Final.
 
-    Reads ``x``, ``y``, ``edge_index``, ``edge_type``, ``edge_weight`` (or an ``edge_attr`` of one column) and
-    the three masks, which may be ``[V, K]`` for several splits. Types of nodes follow one another in the order of ``node_types``; each edge type is a
-    relation. Types whose features have one width share the columns; if widths differ, each type has columns
-    of its own, and features are sparse. A type without features gets random vectors, the same in every run
-    (see `outgrow.graph.readers.matrices.block_diagonal_features`). Numbers in bfloat16 become float32.
+    Reads ``x``, ``y``, ``edge_index``, ``edge_type``, ``edge_weight`` (or an ``edge_attr`` of one column) and the three
+    masks, ``[V, K]`` of ``K`` splits. Types of nodes follow one another in the order of ``node_types``; each edge type
+    is a relation. Types whose features have one width share the columns; if widths differ, each type has columns of
+    its own, and features are sparse. A type without features gets random vectors, the same in every run (see
+    `outgrow.graph.readers.matrices.block_diagonal_features`). Numbers in bfloat16 become float32.
 
     Args:
         data: The data object.

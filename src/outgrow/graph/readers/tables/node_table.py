@@ -196,7 +196,7 @@ class _FirstPass:
         empty = ids.is_null()
         if is_text(ids.type):
             ids = ids.cast(pa.large_string())
-            empty = compute.or_(empty, compute.fill_null(compute.equal(ids, ""), True))
+            empty = compute.or_(empty, compute.equal(compute.binary_length(compute.fill_null(ids, "")), pa.scalar(0)))
         if compute.any(empty).as_py():
             row = self.num_rows + int(np.argmax(np.asarray(empty)))
             raise InputError(
@@ -207,10 +207,13 @@ class _FirstPass:
             )
         try:
             whole = ids.cast(pa.int64())
-            return whole if not is_text(ids.type) or compute.equal(whole.cast(pa.large_string()), ids) else ids
         except pa.ArrowInvalid:
-            if is_text(ids.type):
-                return ids
+            whole = None
+        if is_text(ids.type):
+            same = whole is not None and compute.all(compute.equal(whole.cast(pa.large_string()), ids)).as_py()
+            return whole if same else ids
+        if whole is not None:
+            return whole
         raise InputError(
             f"{self.table.path}: the column {name} cannot be used as id",
             needed="texts, or integers that fit 64 bits with a sign",
