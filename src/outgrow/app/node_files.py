@@ -35,9 +35,7 @@ def read_nodes(path: Path, graph: Graph) -> Tensor:
     try:
         values = _read_array(path, graph)
     except InputError as error:
-        raise InputError(
-            f"{path}: {error.what}", needed=error.needed, got=error.got, repair=error.repair
-        ) from error
+        raise InputError(f"{path}: {error.what}", needed=error.needed, got=error.got, repair=error.repair) from error
     except (OSError, ValueError, KeyError, EOFError) as error:
         raise _error(path, "node ids", f"{type(error).__name__}: {str(error)[:200]}") from error
     if values.ndim != 1 or values.dtype.kind not in "iub":

@@ -56,7 +56,7 @@ class NodeTable:
         labels: As in `NodeTableSource`; None without.
         class_names: Name of each class, or empty.
         splits: All splits that the table has or that was drawn of it; may be empty.
-        split: The chosen one.
+        split: The chosen one; of none, the caller looks whether there are others.
         node_types: Ranges of nodes; empty if there is no column of types.
         read: What was read, from which column.
         unread: Columns that were not read.
@@ -112,7 +112,7 @@ def read_node_table(
         labels=None if labels is None else labels.values,
         class_names=() if labels is None else labels.class_names,
         splits=splits,
-        split=select_parts(splits, options.split_index, where),
+        split=select_parts(splits, options.split_index, where) if splits else (None, None, None),
         node_types=reading.node_types,
         read=_describe_roles(roles, table.path.name),
         unread=roles.unread,
