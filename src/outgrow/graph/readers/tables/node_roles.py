@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import numpy as np
+
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.graph.readers.columns import shorten_name
@@ -20,6 +22,7 @@ SPLIT = ("split", "set", "subset", "partition", "fold")
 TYPE = ("type", "node_type", "ntype")
 MASKS = ("train_mask", "val_mask", "test_mask")
 _MASK_SYNONYMS = {"valid_mask": "val_mask", "validation_mask": "val_mask"}
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 _SHOWN = 20
 
@@ -105,6 +108,8 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     features = named or _order_numbered([name for name in free if _is_default(types[name], options)])
     if both := [name for name in named if name in labels or name in {split, time}]:
         raise _unclear_error(table, "a column for one purpose", f"{both[0]} as a feature and for another purpose")
+    if options.categorical == "refuse":
+        _refuse_mixed(table, [name for name in dict.fromkeys((*free, *named)) if is_text(types[name])])
     read = {ids, *labels, split, time, kind, *masks.values(), *features}
     unread = tuple(
         shorten_name(name) + ("" if name in taken else _why(types[name])) for name in table.names if name not in read
@@ -120,6 +125,12 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
         unread=unread,
         types=types,
     )
+
+
+def names_of_roles(options: TableOptions) -> set[str]:
+    """Return the names that tell the first line of a text file from rows below it."""
+    known = (*ID, *LABEL, *SPLIT, *TYPE, *MASKS, *_MASK_SYNONYMS)
+    return {*known, *map(str.title, known), *map(str.upper, known), *options.label, *options.features}
 
 
 def is_text(kind: DataType) -> bool:
@@ -163,6 +174,39 @@ def _read_first_batch(table: Table) -> RecordBatch:
         got=f"no rows below the columns {', '.join(map(shorten_name, table.names[:_SHOWN]))}",
         repair="write the table again",
     )
+
+
+def _refuse_mixed(table: Table, names: Sequence[str]) -> None:
+    """Refuse columns of texts most of which are numbers: those of one mistake would be dropped as a whole.
+
+    Raises:
+        InputError: There is one, with the first row that has no number.
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    kinds = dict.fromkeys(names, pa.large_string())
+    counts = dict.fromkeys(names, (0, 0, -1))
+    row = 0
+    for batch in table.read_batches(names, kinds) if names else ():
+        for name in names:
+            texts = compute.utf8_trim_whitespace(compute.fill_null(batch.column(name), ""))
+            numbers = np.asarray(compute.match_substring_regex(texts, _NUMBER))
+            empty = np.asarray(compute.match_substring_regex(texts, "^$"))
+            others = np.flatnonzero(~numbers & ~empty)
+            count, total, first = counts[name]
+            first = row + int(others[0]) if first < 0 and len(others) else first
+            counts[name] = count + int(numbers.sum()), total + int((~empty).sum()), first
+        row += len(batch)
+    for name, (count, total, first) in counts.items():
+        if first >= 0 and 2 * count > total:
+            raise InputError(
+                f"{table.locate_row(first)}: the column {shorten_name(name)} has a text among numbers",
+                needed="numbers in every row, or texts of which most are no numbers",
+                got=f"numbers in {count:,} of {total:,} rows",
+                repair="correct the row; or leave the column out: --features COLUMN,...; "
+                "or take its values as texts: --categorical onehot",
+            )
 
 
 def _column_types(batch: RecordBatch) -> dict[str, DataType]:

@@ -36,7 +36,7 @@ from outgrow.graph.readers.tables.node_features import (
     read_features,
     refuse_categories,
 )
-from outgrow.graph.readers.tables.node_roles import NodeRoles, find_node_roles, is_integer, is_text
+from outgrow.graph.readers.tables.node_roles import NodeRoles, find_node_roles, is_integer, is_text, names_of_roles
 from outgrow.graph.readers.tables.node_values import ColumnValues, NodeLabels, TextCodes, make_labels
 from outgrow.graph.readers.tables.open_table import open_table
 from outgrow.graph.readers.tables.options import TableOptions
@@ -91,7 +91,7 @@ def read_node_table(
     """
     if options.categorical not in CATEGORICAL:
         validate_choice("choice of categorical", options.categorical, dict.fromkeys(CATEGORICAL))
-    table = path if isinstance(path, Table) else open_table(path)
+    table = path if isinstance(path, Table) else open_table(path, named=names_of_roles(options))
     request = parse_split(options.split, options.split_seed)
     roles = find_node_roles(table, options, request)
     refuse_categories(table, roles.features, roles.types, options.categorical)

@@ -223,11 +223,9 @@ def make_labels(columns: Sequence[ColumnValues], where: str) -> NodeLabels | Non
 
 def _labels_of_numbers(column: ColumnValues) -> NodeLabels:
     values = column.numbers()
-    if values.dtype.kind == "f" and values.ndim == 1 and np.isnan(values).any():
-        known = values[~np.isnan(values)]
-        # Integers with missing values are no floats of the user, who need not be told of them.
-        if len(known) and column.are_integers:
-            return NodeLabels(np.where(np.isnan(values), -1, values).astype(np.int64), ())
+    if column.are_integers and values.dtype.kind == "f":
+        # Integers of which some are missing are no floats of the user, who need not be told of them.
+        return NodeLabels(np.where(np.isnan(values), -1, values).astype(np.int64), ())
     return NodeLabels(values, ())
 
 
