@@ -109,7 +109,7 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     if both := [name for name in named if name in labels or name in {split, time}]:
         raise _unclear_error(table, "a column for one purpose", f"{both[0]} as a feature and for another purpose")
     if options.categorical == "refuse":
-        _refuse_mixed(table, [name for name in dict.fromkeys((*free, *named)) if is_text(types[name])])
+        _refuse_mixed(table, [name for name in dict.fromkeys((*free, *named)) if has_texts(types[name])])
     read = {ids, *labels, split, time, kind, *masks.values(), *features}
     unread = tuple(
         shorten_name(name) + ("" if name in taken else _why(types[name])) for name in table.names if name not in read
@@ -133,35 +133,35 @@ def names_of_roles(options: TableOptions) -> set[str]:
     return {*known, *map(str.title, known), *map(str.upper, known), *options.label, *options.features}
 
 
-def is_text(kind: DataType) -> bool:
+def has_texts(kind: DataType) -> bool:
     """Whether a column has texts, also as a dictionary."""
     from pyarrow import types
 
     if types.is_dictionary(kind):
-        return is_text(kind.value_type)
+        return has_texts(kind.value_type)
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
-def is_integer(kind: DataType) -> bool:
+def has_integers(kind: DataType) -> bool:
     """Whether a column has integers or booleans; one without any value may have."""
     from pyarrow import types
 
-    return bool(types.is_integer(kind) or types.is_boolean(kind) or types.is_null(kind))
+    return bool(types.has_integers(kind) or types.is_boolean(kind) or types.is_null(kind))
 
 
-def is_number(kind: DataType) -> bool:
+def has_numbers(kind: DataType) -> bool:
     """Whether a column has numbers or booleans; one without any value may have."""
     from pyarrow import types
 
-    return is_integer(kind) or bool(types.is_floating(kind) or types.is_decimal(kind))
+    return has_integers(kind) or bool(types.is_floating(kind) or types.is_decimal(kind))
 
 
-def is_number_list(kind: DataType) -> bool:
+def has_number_lists(kind: DataType) -> bool:
     """Whether a column has lists of numbers."""
     from pyarrow import types
 
     lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
-    return any(check(kind) for check in lists) and is_number(kind.value_type)
+    return any(check(kind) for check in lists) and has_numbers(kind.value_type)
 
 
 def _read_first_batch(table: Table) -> RecordBatch:
@@ -260,11 +260,11 @@ def _order_numbered(names: Sequence[str]) -> list[str]:
 
 
 def _is_default(kind: DataType, options: TableOptions) -> bool:
-    return is_number(kind) or is_number_list(kind) or (is_text(kind) and options.categorical != "refuse")
+    return has_numbers(kind) or has_number_lists(kind) or (has_texts(kind) and options.categorical != "refuse")
 
 
 def _why(kind: DataType) -> str:
-    return " (texts: --categorical onehot or hash reads them)" if is_text(kind) else ""
+    return " (texts: --categorical onehot or hash reads them)" if has_texts(kind) else ""
 
 
 def _one(name: str | None) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.node_ids import ArrowArray
 from outgrow.graph.readers.columns import shorten_name
-from outgrow.graph.readers.tables.node_roles import is_integer, is_text
+from outgrow.graph.readers.tables.node_roles import has_integers, has_texts
 from outgrow.graph.readers.tables.table import Table
 
 _UNKNOWN = {"unknown", "nan", "none", "null", "na", "n/a", "?"}
@@ -111,11 +111,11 @@ class ColumnValues:
         Raises:
             InputError: Values that are neither texts, numbers, times nor lists of numbers of one length.
         """
-        if is_text(column.type):
+        if has_texts(column.type):
             self._codes = self._codes or TextCodes()
             self._codes.add(column)
         else:
-            self.are_integers &= is_integer(column.type)
+            self.are_integers &= has_integers(column.type)
             values = numbers_of_column(self._table, self.name, column, self._row, self._role)
             if self._parts and values.shape[1:] != self._parts[0].shape[1:]:
                 width, before = values.shape[1:], self._parts[0].shape[1:]
@@ -125,7 +125,7 @@ class ColumnValues:
         self._row += len(column)
 
     @property
-    def is_text(self) -> bool:
+    def has_texts(self) -> bool:
         """Whether the values are texts."""
         return self._codes is not None
 
@@ -171,7 +171,7 @@ def numbers_of_column(table: Table, name: str, column: ArrowArray, row: int, rol
         column = column.cast(pa.float64())
     elif types.is_temporal(kind):
         column = column.cast(pa.int32()).cast(pa.int64()) if types.is_date32(kind) else column.cast(pa.int64())
-    elif not (types.is_integer(kind) or types.is_floating(kind)):
+    elif not (types.has_integers(kind) or types.is_floating(kind)):
         raise InputError(
             f"{table.path}: the column {shorten_name(name)} cannot be used as {role}",
             needed="numbers, booleans, lists of numbers of one length, or texts",
