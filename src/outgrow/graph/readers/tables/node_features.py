@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
 from outgrow.graph.node_ids import ArrowArray, TextArrays
-from outgrow.graph.readers.columns import shorten_name
+from outgrow.graph.readers.tables.column_types import shorten_name
 from outgrow.graph.readers.tables.node_roles import has_number_lists, has_texts
 from outgrow.graph.readers.tables.node_values import TextCodes, list_error, numbers_of_column
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table

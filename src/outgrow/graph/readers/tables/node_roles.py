@@ -11,8 +11,8 @@ import numpy as np
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
-from outgrow.graph.readers.columns import shorten_name
 from outgrow.graph.readers.splits import SplitRequest
+from outgrow.graph.readers.tables.column_types import shorten_name
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
 

@@ -14,7 +14,6 @@ from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.graph.graph import NodeType
 from outgrow.graph.node_ids import ArrowArray, NodeIds
-from outgrow.graph.readers.columns import shorten_name
 from outgrow.graph.readers.source import Ids
 from outgrow.graph.readers.splits import (
     Parts,
@@ -28,6 +27,7 @@ from outgrow.graph.readers.splits import (
     split_by_words,
     splits_of_masks,
 )
+from outgrow.graph.readers.tables.column_types import shorten_name
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
 from outgrow.graph.readers.tables.node_features import (
     MOST_CATEGORIES,

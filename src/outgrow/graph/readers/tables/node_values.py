@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.node_ids import ArrowArray
-from outgrow.graph.readers.columns import shorten_name
+from outgrow.graph.readers.tables.column_types import shorten_name
 from outgrow.graph.readers.tables.node_roles import has_integers, has_texts
 from outgrow.graph.readers.tables.table import Table
 
@@ -125,7 +125,7 @@ class ColumnValues:
         self._row += len(column)
 
     @property
-    def has_texts(self) -> bool:
+    def is_text(self) -> bool:
         """Whether the values are texts."""
         return self._codes is not None
 

@@ -18,9 +18,9 @@ from outgrow.graph.node_ids import NodeIds
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, LazyMatrix, NodeTableSource
 from outgrow.graph.readers.splits import parse_split, select_parts
 from outgrow.graph.readers.tables.edge_table import EdgeTableSource
+from outgrow.graph.readers.tables.forms import is_table
 from outgrow.graph.readers.tables.node_features import Matrix
 from outgrow.graph.readers.tables.node_table import NodeTable, read_node_table
-from outgrow.graph.readers.tables.open_table import is_table
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.split_files import (
     FOLDERS,
