@@ -146,7 +146,7 @@ def has_integers(kind: DataType) -> bool:
     """Whether a column has integers or booleans; one without any value may have."""
     from pyarrow import types
 
-    return bool(types.has_integers(kind) or types.is_boolean(kind) or types.is_null(kind))
+    return bool(types.is_integer(kind) or types.is_boolean(kind) or types.is_null(kind))
 
 
 def has_numbers(kind: DataType) -> bool:

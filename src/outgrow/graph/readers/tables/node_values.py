@@ -171,7 +171,7 @@ def numbers_of_column(table: Table, name: str, column: ArrowArray, row: int, rol
         column = column.cast(pa.float64())
     elif types.is_temporal(kind):
         column = column.cast(pa.int32()).cast(pa.int64()) if types.is_date32(kind) else column.cast(pa.int64())
-    elif not (types.has_integers(kind) or types.is_floating(kind)):
+    elif not (types.is_integer(kind) or types.is_floating(kind)):
         raise InputError(
             f"{table.path}: the column {shorten_name(name)} cannot be used as {role}",
             needed="numbers, booleans, lists of numbers of one length, or texts",
