@@ -49,7 +49,7 @@ def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
         InputError: The source is broken, or what it holds is not a graph.
     """
     tables = source.read_tables()
-    rule = edge_policy_for(undirected)
+    rule = edge_policy_for(undirected, inverse_relations=source.adds_inverse_relations)
     known = infer_num_nodes(tables)
     nodes = None if known is None else validate_node_tables(tables, known)
     intake = EdgeValidator(known, tables.relation_names)

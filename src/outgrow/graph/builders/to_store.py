@@ -99,7 +99,7 @@ def build_store(
     # Buffers are as large as allowed: of more than the machine has they could not be made.
     memory_bytes = max(_LEAST_MEMORY, min(memory_bytes, available_bytes()))
     report = progress or _ignore_progress
-    policy = edge_policy_for(undirected)
+    policy = edge_policy_for(undirected, inverse_relations=source.adds_inverse_relations)
     with open_store_writer(dest, overwrite=overwrite) as writer:
         source.set_scratch(writer.scratch_dir, memory_bytes)
         tables = source.read_tables()

@@ -90,9 +90,10 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
     options = options or TableOptions()
     source = _edge_table_reader(path, options)
     if source is not None:
-        options.refuse_all_but(("num_nodes", "relabel", "columns"), str(path))
+        options.refuse_all_but(("num_nodes", "relabel", "columns", "inverse_relations"), str(path))
+        source.adds_inverse_relations = options.inverse_relations
         return source
-    options.refuse_all_but((), str(path))
+    options.refuse_all_but(("inverse_relations",), str(path))
     source = _folder_reader(path) if path.is_dir() else (NpzSource(path) if path.suffix == ".npz" else None)
     if source is None:
         got = (
@@ -101,6 +102,7 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
             else f"a file that ends in {path.suffix!r}"
         )
         raise InputError(f"{path} is of no known form", needed=KNOWN, got=got, repair="convert or rename it")
+    source.adds_inverse_relations = options.inverse_relations
     return source
 
 
