@@ -194,7 +194,7 @@ class InverseRelationPolicy(EdgePolicy):
                 "the edges have no relations to be inverted",
                 needed="edges of relations, for inverse_relations",
                 got="edges without",
-                repair="name the column of relations; or choose undirected, which adds the missing reverse of each edge",
+                repair="name the column of relations; or choose undirected, which adds missing reverse edges",
             )
         relation = chunk.relation.astype(np.int32)
         return EdgeColumns(
@@ -236,7 +236,7 @@ def edge_policy_for(undirected: bool, *, inverse_relations: bool = False) -> Edg
             "reverse edges are asked for twice",
             needed="undirected, or inverse_relations",
             got="both",
-            repair="choose inverse_relations to add the inverse of every edge, undirected to add those that are missing",
+            repair="choose inverse_relations for the inverse of every edge, undirected for those that are missing",
         )
     if inverse_relations:
         return InverseRelationPolicy()

@@ -74,9 +74,12 @@ def convert_to_store(
         progress=progress,
     )
     # Opening needs tensors; importing them before would take memory from the build.
+    from outgrow.graph.link_leakage import warn_of_leakage
     from outgrow.graph.store.reader import open_store
 
-    return open_store(dest)
+    made = open_store(dest)
+    warn_of_leakage(made)
+    return made
 
 
 def build_store(

@@ -16,6 +16,8 @@ from outgrow.graph.readers.parquet import ParquetSource
 from outgrow.graph.readers.planetoid import PlanetoidSource
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.graph.readers.tables.options import TableOptions
+from outgrow.graph.readers.tables.triple_files import find_triple_files
+from outgrow.graph.readers.tables.triples import TriplesSource
 
 NODES = "nodes.npz"
 
@@ -65,7 +67,8 @@ class FolderSource(GraphSource):
 TEXT = (".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el")
 KNOWN = (
     f"an edge list ({', '.join(TEXT)}; also with .gz), a .parquet or .npz file, or a folder: of Planetoid files "
-    f"(ind.NAME.*), of an OGB data set (raw/, split/), or with edges.csv, .tsv, .parquet and {NODES}"
+    f"(ind.NAME.*), of an OGB data set (raw/, split/), of triples (train, valid and test), or with edges.csv, .tsv, "
+    f".parquet and {NODES}"
 )
 
 
@@ -93,6 +96,12 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
         options.refuse_all_but(("num_nodes", "relabel", "columns", "inverse_relations"), str(path))
         source.adds_inverse_relations = options.inverse_relations
         return source
+    triples = find_triple_files(path) if path.is_dir() else None
+    if triples is not None:
+        options.refuse_all_but(("columns", "inverse_relations"), str(path))
+        made = TriplesSource(path, triples, options)
+        made.adds_inverse_relations = options.inverse_relations
+        return made
     options.refuse_all_but(("inverse_relations",), str(path))
     source = _folder_reader(path) if path.is_dir() else (NpzSource(path) if path.suffix == ".npz" else None)
     if source is None:
