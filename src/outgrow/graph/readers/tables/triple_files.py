@@ -83,11 +83,13 @@ class TripleFile:
         self.path = path
         self._is_text = path.suffix in _TEXT or path.suffix in _COMPRESSED
         if self._is_text:
-            first = _read_first_line(path)
+            first, blank = _read_first_line(path)
             self._delimiter = _find_delimiter(first)
             fields = [field.strip().strip('"') for field in first.split(self._delimiter)]
-            self._has_names = bool(_match_names(fields)) or any(name in fields for name in columns.values())
+            named = [name for name in columns.values() if not name.isdecimal()]
+            self._has_names = bool(_match_names(fields)) or any(name in fields for name in named)
             self.names = tuple(fields if self._has_names else map(str, range(len(fields))))
+            self._skipped = blank + 1 if self._has_names else 0
         else:
             with _arrow_errors_as_input_errors(path):
                 self._table = open_table(path)
@@ -151,7 +153,7 @@ class TripleFile:
         try:
             with csv.open_csv(
                 str(self.path),
-                csv.ReadOptions(column_names=list(self.names), skip_rows=int(self._has_names), block_size=_BLOCK_BYTES),
+                csv.ReadOptions(column_names=list(self.names), skip_rows=self._skipped, block_size=_BLOCK_BYTES),
                 # Names in files that tabs separate may have quotation marks of their own.
                 csv.ParseOptions(
                     delimiter=self._delimiter, quote_char='"' if quoted else False, invalid_row_handler=note_wrong
@@ -167,9 +169,8 @@ class TripleFile:
         except pa.ArrowInvalid as error:
             if not wrong:
                 raise
-            where = f", line {wrong[0].number}" if wrong[0].number is not None else ""
             raise InputError(
-                f"{self.path}{where}: not a triple",
+                f"{self.path}, line {_find_line(self.path, wrong[0].text)}: not a triple",
                 needed=f"{len(self.names)} columns separated by {_DELIMITERS[self._delimiter]}, as in the first line",
                 got=f"{wrong[0].actual_columns} columns: {wrong[0].text[:80]!r}",
                 repair="correct the row",
@@ -267,15 +268,31 @@ def _is_table(ending: str) -> bool:
     return ending in _TEXT or ending in _TABLES
 
 
-def _read_first_line(path: Path) -> str:
+def _read_first_line(path: Path) -> tuple[str, int]:
+    """Return the first line that is not blank, and how many are before it."""
     import pyarrow as pa
 
     with _arrow_errors_as_input_errors(path), pa.input_stream(str(path)) as stream:
         start = stream.read(_FIRST_BYTES)
-    for line in start.removeprefix(b"\xef\xbb\xbf").splitlines():
+    for number, line in enumerate(start.removeprefix(b"\xef\xbb\xbf").split(b"\n")):
         if line.strip():
-            return str(line.decode(errors="replace"))
+            return line.rstrip(b"\r").decode(errors="replace"), number
     raise empty_file_error(path)
+
+
+def _find_line(path: Path, text: str) -> int:
+    """Return the number of the first line with a text, from 1: the reader of rows does not know it."""
+    import pyarrow as pa
+
+    line, rest = 1, b""
+    with pa.input_stream(str(path)) as stream:
+        while piece := stream.read(_FIRST_BYTES):
+            *lines, rest = (rest + piece).split(b"\n")
+            for each in lines:
+                if each.rstrip(b"\r") == text.encode():
+                    return line
+                line += 1
+    return line
 
 
 def _find_delimiter(line: str) -> str:

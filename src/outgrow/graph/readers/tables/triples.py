@@ -214,7 +214,7 @@ class TriplesSource(GraphSource):
     def _warn_of_kept(self, what: str, count: int, first: list[str]) -> None:
         more = ", ..." if count > len(first) else ""
         warn_about_data(
-            f"{count:,} {what} of {self.name} occur in no training triple and are kept: {', '.join(first)}{more}"
+            f"{what} of {self.name} that occur in no training triple are kept: {count:,}, {', '.join(first)}{more}"
         )
 
 
@@ -281,4 +281,4 @@ def _to_integer_ids(ids: NodeIds) -> NodeIds:
     texts: Any = ids.texts.to_arrow()
     if not len(texts) or not compute.all(compute.match_substring_regex(texts, _INTEGER)).as_py():
         return ids
-    return NodeIds.from_integers(texts.cast(pa.int64()).to_numpy(zero_copy_only=False))
+    return NodeIds.from_integers(np.array(texts.cast(pa.int64())))
