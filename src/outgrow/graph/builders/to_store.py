@@ -12,7 +12,8 @@ from scipy.sparse import csr_array
 from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import available_bytes
 from outgrow.graph.builders.edge_checks import EdgeValidator
-from outgrow.graph.builders.edge_order import CscBuilder, EdgeColumns, edge_policy_for, split_chunk
+from outgrow.graph.builders.edge_order import CscBuilder, EdgeColumns, split_chunk
+from outgrow.graph.builders.edge_policies import edge_policy_for
 from outgrow.graph.builders.external_sort import ExternalSorter
 from outgrow.graph.builders.node_tables import (
     NodeTables,

@@ -62,7 +62,7 @@ class TriplesSource(GraphSource):
         }
         self._entities = IdEncoder()
         self._relations: dict[str, int] = {}
-        self._trained = _Seen()
+        self._trained = _TrainedNames()
         self._held_out: HeldOutLinks | None = None
         self._started = self._finished = False
 
@@ -218,7 +218,7 @@ class TriplesSource(GraphSource):
         )
 
 
-class _Seen:
+class _TrainedNames:
     """Numbers of entities and relations that occur in training triples."""
 
     def __init__(self) -> None:
