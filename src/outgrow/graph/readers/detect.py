@@ -22,9 +22,10 @@ from outgrow.graph.readers.tables.edge_table import EdgeTableSource
 from outgrow.graph.readers.tables.forms import FORMS, is_table
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table_graph import TABLE_GRAPH_OPTIONS, TableGraphSource, find_table_pair
+from outgrow.graph.readers.tables.triple_files import find_triple_files
+from outgrow.graph.readers.tables.triples import TriplesSource
 
 NODES = "nodes.npz"
-_EDGE_OPTIONS = ("num_nodes", "relabel", "columns")
 
 
 @final
@@ -104,10 +105,15 @@ class FolderSource(GraphSource):
 
 
 KNOWN = (
-    f"an edge table ({FORMS}; or a folder of its parts), a .npz file, or a folder: of Planetoid files (ind.NAME.*), of "
-    f"an OGB data set (raw/, split/), or with a table edges.* and {NODES}, or with tables edges.* "
-    "and nodes.*"
+    f"an edge table ({FORMS}; or a folder of its parts), an .npz file, "
+    "or a folder: with tables nodes.* and edges.*, with a table for each type "
+    "(nodes/TYPE.csv, edges/SRC__RELATION__DST.csv), of triples (train, valid and test), with a table edges.* and "
+    f"{NODES}, of Planetoid files (ind.NAME.*), or of an OGB data set (raw/, split/)"
 )
+_INVERSE = "inverse_relations"
+_EDGE_OPTIONS = ("num_nodes", "relabel", "columns", _INVERSE)
+_TRIPLE_OPTIONS = ("columns", _INVERSE)
+_FOLDER_OPTIONS = ("columns", "relabel", *SPLIT_OPTIONS, _INVERSE)
 
 
 def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSource:
@@ -127,19 +133,9 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
         raise InputError(
             f"{path} is neither a file nor a folder", needed=KNOWN, got="a device or a pipe", repair="correct the path"
         )
-    # By name alone: no file is opened before the reader is known.
     options = options or TableOptions()
-    source = _folder_reader(path, options) if path.is_dir() else None
-    if source is None and path.is_dir() and (pair := find_table_pair(path)):
-        options.refuse_all_but(TABLE_GRAPH_OPTIONS, str(path))
-        return TableGraphSource(path, *pair, options)
-    if source is None and is_table(path):
-        options.refuse_all_but(_EDGE_OPTIONS, str(path))
-        return EdgeTableSource(path, options)
-    if not isinstance(source, FolderSource):
-        options.refuse_all_but(SPLIT_OPTIONS, str(path))
-    if source is None and path.suffix == ".npz":
-        source = NpzSource(path)
+    # By names alone: no file is opened before the reader is known.
+    source = _find_tables(path, options) or _find_arrays(path, options)
     if source is None:
         got = (
             f"a folder with {', '.join(_first_file_names(path))}"
@@ -147,20 +143,39 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
             else f"a file that ends in {path.suffix!r}"
         )
         raise InputError(f"{path} is of no known form", needed=KNOWN, got=got, repair="convert or rename it")
-    return apply_split_options(source, options)
+    source.adds_inverse_relations = options.inverse_relations
+    return source
 
 
-def _folder_reader(path: Path, options: TableOptions) -> GraphSource | None:
-    graphs = sorted(path.glob("ind.*.graph"))
-    if len(graphs) == 1:
-        return PlanetoidSource(path, graphs[0].name.split(".")[1])
-    if (path / "raw").is_dir():
-        return OgbSource(path)
-    tables = [file for file in sorted(path.glob("edges.*")) if is_table(file)]
-    if len(tables) == 1 and (path / NODES).is_file():
-        options.refuse_all_but(("columns", "relabel", *SPLIT_OPTIONS), str(path))
-        return FolderSource(path, EdgeTableSource(tables[0], options))
+def _find_tables(path: Path, options: TableOptions) -> GraphSource | None:
+    if path.is_dir() and (triples := find_triple_files(path)):
+        options.refuse_all_but(_TRIPLE_OPTIONS, str(path))
+        return TriplesSource(path, triples, options)
+    if path.is_dir() and (pair := find_table_pair(path)):
+        options.refuse_all_but(TABLE_GRAPH_OPTIONS, str(path))
+        return TableGraphSource(path, *pair, options)
+    if is_table(path):
+        options.refuse_all_but(_EDGE_OPTIONS, str(path))
+        return EdgeTableSource(path, options)
     return None
+
+
+def _find_arrays(path: Path, options: TableOptions) -> GraphSource | None:
+    """Return the reader of arrays: files of NumPy, and folders of data sets, perhaps beside a table of edges."""
+    tables = [file for file in sorted(path.glob("edges.*")) if is_table(file)] if (path / NODES).is_file() else []
+    if len(tables) == 1:
+        options.refuse_all_but(_FOLDER_OPTIONS, str(path))
+        return apply_split_options(FolderSource(path, EdgeTableSource(tables[0], options)), options)
+    options.refuse_all_but((*SPLIT_OPTIONS, _INVERSE), str(path))
+    graphs = sorted(path.glob("ind.*.graph"))
+    source: GraphSource | None = None
+    if path.suffix == ".npz":
+        source = NpzSource(path)
+    elif len(graphs) == 1:
+        source = PlanetoidSource(path, graphs[0].name.split(".")[1])
+    elif (path / "raw").is_dir():
+        source = OgbSource(path)
+    return None if source is None else apply_split_options(source, options)
 
 
 def _first_file_names(path: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, final
 
@@ -13,7 +14,9 @@ from scipy.sparse import csr_array, vstack
 
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import NodeType
+from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.readers.conversions import to_labels, to_node_ids
+from outgrow.graph.readers.given_links import ObjectLinks, find_object_links
 from outgrow.graph.readers.matrices import block_diagonal_features, csr_from_arrays, type_widths
 from outgrow.graph.readers.npz import iter_array_edges
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
@@ -29,7 +32,9 @@ class PygSource(GraphSource):
     """A source of a ``Data`` or ``HeteroData`` object. Final.
 
     Reads ``x``, ``y``, ``edge_index``, ``edge_type``, ``edge_weight`` (or an ``edge_attr`` of one column) and the three
-    masks, ``[V, K]`` of ``K`` splits. Types of nodes follow one another in the order of ``node_types``; each edge type
+    masks, ``[V, K]`` of ``K`` splits; links to validate and to test on where one object has all parts (see
+    `outgrow.graph.readers.given_links.find_object_links`), whose training links are the edges if there is no
+    ``edge_index``. Types of nodes follow one another in the order of ``node_types``; each edge type
     is a relation. Types whose features have one width share the columns; if widths differ, each type has columns of
     its own, and features are sparse. A type without features gets random vectors, the same in every run (see
     `outgrow.graph.readers.matrices.block_diagonal_features`). Numbers in bfloat16 become float32.
@@ -84,8 +89,11 @@ class PygSource(GraphSource):
         """
         # Types are offset into one range of ids, and the number of the edge type is the relation.
         if not self._hetero:
-            relation = _to_numpy(self._data.get("edge_type"), "edge_type")
-            yield from iter_array_edges(_edge_index(self._data), relation, _edge_weight(self._data), "the data object")
+            edges, kind = self._edge_names
+            relation = _to_numpy(self._data.get(kind), kind)
+            yield from iter_array_edges(
+                _edge_index(self._data, edges), relation, _edge_weight(self._data), "the data object"
+            )
             return
         weights = [_edge_weight(self._data[link]) for link in self._links]
         if any(w is None for w in weights) and any(w is not None for w in weights):
@@ -100,11 +108,33 @@ class PygSource(GraphSource):
     def list_unread(self) -> tuple[str, ...]:
         """Return the names of the attributes that are not read."""
         if not self._hetero:
-            return tuple(_unread_names(self._data, _NODE_ATTRIBUTES | _EDGE_ATTRIBUTES | {"edge_type"}))
+            read = _NODE_ATTRIBUTES | _EDGE_ATTRIBUTES | {"edge_type", *self._edge_names}
+            return tuple(_unread_names(self._data, read | {*(self._links_given.names if self._links_given else ())}))
         parts = [(name, self._data[name], _NODE_ATTRIBUTES) for name in self._names]
         parts += [("__".join(link), self._data[link], _EDGE_ATTRIBUTES) for link in self._links]
         names = [f"{part}.{name}" for part, store, read in parts for name in _unread_names(store, read)]
         return (*names, *self._data._global_store.keys())
+
+    def read_held_out_links(self) -> HeldOutLinks | None:
+        """Return the links to validate and to test on, if all parts of a split are there."""
+        return None if self._links_given is None else self._links_given.held_out
+
+    @cached_property
+    def _links_given(self) -> ObjectLinks | None:
+        if self._hetero:
+            return None
+        names = [
+            name
+            for name in map(str, self._data.keys())
+            if name.startswith(("train_", "val_", "valid_", "test_")) and name.endswith(("_edge_index", "_edge_type"))
+        ]
+        return find_object_links({name: _to_numpy(self._data[name], name) for name in names})
+
+    @property
+    def _edge_names(self) -> tuple[str, str]:
+        if self._links_given is not None and self._data.get("edge_index") is None:
+            return self._links_given.train
+        return "edge_index", "edge_type"
 
     def _count_nodes(self) -> list[int]:
         if not self._hetero:
@@ -183,8 +213,8 @@ class PygSource(GraphSource):
         return np.concatenate(parts) if any(values is not None for values in given) else None
 
 
-def _edge_index(store: Any) -> NDArray[Any]:
-    index = _to_numpy(store.get("edge_index"), "edge_index")
+def _edge_index(store: Any, name: str = "edge_index") -> NDArray[Any]:
+    index = _to_numpy(store.get(name), name)
     if index is None:
         raise _attribute_error("edge_index", "edges in edge_index", "none (adj_t is not read)")
     return index

@@ -30,7 +30,7 @@ _REPAIR = "build the graph again from its source"
 
 
 def verify_graph(graph: Graph) -> None:
-    """Check ranges of nodes, relations and labels, row order, splits, ids, and that features and weights are finite.
+    """Check ranges of nodes, relations, labels and links, row order, splits, ids, and that numbers are finite.
 
     Reads everything once, in blocks.
 

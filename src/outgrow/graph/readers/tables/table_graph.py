@@ -32,7 +32,7 @@ from outgrow.graph.readers.tables.split_files import (
 
 TABLE_GRAPH_OPTIONS = (
     *("columns", "label", "features", "categorical", "split", "split_seed", "split_index"),
-    "unknown_nodes",
+    *("unknown_nodes", "inverse_relations"),
 )
 """Names of the options of tables that apply."""
 
