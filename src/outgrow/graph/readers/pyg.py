@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.node_parts import SPLIT_PARTS, NodePart, part_error
+from outgrow.graph.readers.node_parts import NodePart, part_error
+from outgrow.graph.readers.splits import PARTS
 from outgrow.graph.readers.tensors import SparseEdges, is_sparse, sparse_edges, to_matrix, to_numpy
 from outgrow.graph.readers.typed_parts import EdgePart, TypedPartsSource, name_relation
 
-_MASKS = tuple(f"{part}_mask" for part in SPLIT_PARTS)
-_INDICES = tuple(f"{part}_idx" for part in SPLIT_PARTS)
-_LABELS = tuple(f"{part}_y" for part in SPLIT_PARTS)
+_MASKS = tuple(f"{part}_mask" for part in PARTS)
+_INDICES = tuple(f"{part}_idx" for part in PARTS)
+_LABELS = tuple(f"{part}_y" for part in PARTS)
 _NODE_ATTRIBUTES = {"x", "y", "y_index", "num_nodes", *_MASKS, *_INDICES, *_LABELS}
 _EDGE_ATTRIBUTES = {"edge_index", "edge_weight"}
 
@@ -115,14 +116,14 @@ def _node_part(store: Any, name: str) -> NodePart:
     index = to_numpy(store.get("y_index"), f"y_index{of}")
     if index is not None and labels is not None:
         labels = _spread_labels([index], [labels], count, f"y{of}")
-    given = [(f"{part}_idx", f"{part}_y") for part in SPLIT_PARTS]
+    given = [(f"{part}_idx", f"{part}_y") for part in PARTS]
     known = [(to_numpy(store.get(at), at), to_numpy(store.get(y), y)) for at, y in given]
     pairs = [(at, y) for at, y in known if at is not None and y is not None]
     if labels is None and pairs:
         labels = _spread_labels([at for at, _ in pairs], [y for _, y in pairs], count, f"train_y{of}")
     train, val, test = (
         to_numpy(store.get(mask if mask in store else f"{part}_idx"), mask + of)
-        for mask, part in zip(_MASKS, SPLIT_PARTS, strict=True)
+        for mask, part in zip(_MASKS, PARTS, strict=True)
     )
     return NodePart(
         name=name,
