@@ -15,7 +15,9 @@ from outgrow.graph.readers.ogb import OgbSource
 from outgrow.graph.readers.parquet import ParquetSource
 from outgrow.graph.readers.planetoid import PlanetoidSource
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
+from outgrow.graph.readers.split_source import SPLIT_OPTIONS, apply_split_options
 from outgrow.graph.readers.tables.options import TableOptions
+from outgrow.graph.readers.tables.table_graph import TABLE_GRAPH_OPTIONS, TableGraphSource, find_table_pair
 
 NODES = "nodes.npz"
 
@@ -65,7 +67,8 @@ class FolderSource(GraphSource):
 TEXT = (".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el")
 KNOWN = (
     f"an edge list ({', '.join(TEXT)}; also with .gz), a .parquet or .npz file, or a folder: of Planetoid files "
-    f"(ind.NAME.*), of an OGB data set (raw/, split/), or with edges.csv, .tsv, .parquet and {NODES}"
+    f"(ind.NAME.*), of an OGB data set (raw/, split/), with edges.csv, .tsv, .parquet and {NODES}, "
+    "or with such a table of edges and one of nodes: nodes.csv, ..."
 )
 
 
@@ -92,7 +95,10 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
     if source is not None:
         options.refuse_all_but(("num_nodes", "relabel", "columns"), str(path))
         return source
-    options.refuse_all_but((), str(path))
+    if path.is_dir() and (pair := find_table_pair(path)):
+        options.refuse_all_but(TABLE_GRAPH_OPTIONS, str(path))
+        return TableGraphSource(path, *pair, options)
+    options.refuse_all_but(SPLIT_OPTIONS, str(path))
     source = _folder_reader(path) if path.is_dir() else (NpzSource(path) if path.suffix == ".npz" else None)
     if source is None:
         got = (
@@ -101,7 +107,7 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
             else f"a file that ends in {path.suffix!r}"
         )
         raise InputError(f"{path} is of no known form", needed=KNOWN, got=got, repair="convert or rename it")
-    return source
+    return apply_split_options(source, options)
 
 
 def _edge_table_reader(path: Path, options: TableOptions) -> GraphSource | None:

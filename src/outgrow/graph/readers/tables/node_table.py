@@ -117,7 +117,7 @@ def read_node_table(
         splits=splits,
         split=select_parts(splits, options.split_index, where),
         node_types=reading.node_types,
-        read=_describe_roles(roles, where),
+        read=_describe_roles(roles, table.path.name),
         unread=roles.unread,
         columns=tuple(plan),
     )
