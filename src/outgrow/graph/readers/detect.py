@@ -8,6 +8,7 @@ from typing import final
 
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.edge_checks import check_node_count
+from outgrow.graph.readers.dgl_file import DGL_SUFFIXES, read_dgl_file
 from outgrow.graph.readers.edge_list import EdgeListSource
 from outgrow.graph.readers.npz import NpzSource, parse_node_tables, unread_keys
 from outgrow.graph.readers.npz_archive import NpzArchive
@@ -18,6 +19,7 @@ from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.graph.readers.split_source import SPLIT_OPTIONS, apply_split_options
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table_graph import TABLE_GRAPH_OPTIONS, TableGraphSource, find_table_pair
+from outgrow.graph.readers.tables.typed_folder import find_typed_source
 
 NODES = "nodes.npz"
 
@@ -66,9 +68,11 @@ class FolderSource(GraphSource):
 
 TEXT = (".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el")
 KNOWN = (
-    f"an edge list ({', '.join(TEXT)}; also with .gz), a .parquet or .npz file, or a folder: of Planetoid files "
+    f"an edge list ({', '.join(TEXT)}; also with .gz), a .parquet or .npz file, graph.yaml or graph.json, a file of "
+    "dgl.save_graphs (.bin, .dgl), or a folder: of Planetoid files "
     f"(ind.NAME.*), of an OGB data set (raw/, split/), with edges.csv, .tsv, .parquet and {NODES}, "
-    "or with such a table of edges and one of nodes: nodes.csv, ..."
+    "with such a table of edges and one of nodes: nodes.csv, ..., "
+    "or with tables of types: nodes/TYPE.csv and edges/SRC__RELATION__DST.csv"
 )
 
 
@@ -95,11 +99,13 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
     if source is not None:
         options.refuse_all_but(("num_nodes", "relabel", "columns"), str(path))
         return source
+    if (typed := find_typed_source(path, options)) is not None:
+        return typed
     if path.is_dir() and (pair := find_table_pair(path)):
         options.refuse_all_but(TABLE_GRAPH_OPTIONS, str(path))
         return TableGraphSource(path, *pair, options)
     options.refuse_all_but(SPLIT_OPTIONS, str(path))
-    source = _folder_reader(path) if path.is_dir() else (NpzSource(path) if path.suffix == ".npz" else None)
+    source = _folder_reader(path) if path.is_dir() else _file_reader(path)
     if source is None:
         got = (
             f"a folder with {', '.join(_first_file_names(path))}"
@@ -119,6 +125,12 @@ def _edge_table_reader(path: Path, options: TableOptions) -> GraphSource | None:
     if path.is_file() and path.suffix == ".parquet":
         return ParquetSource(path, num_nodes=num_nodes, relabel=relabel, columns=columns)
     return None
+
+
+def _file_reader(path: Path) -> GraphSource | None:
+    if path.suffix == ".npz":
+        return NpzSource(path)
+    return read_dgl_file(path) if path.suffix in DGL_SUFFIXES else None
 
 
 def _folder_reader(path: Path) -> GraphSource | None:

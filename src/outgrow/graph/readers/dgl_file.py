@@ -19,6 +19,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.files import os_errors_as_input_errors
 from outgrow.graph.readers.dgl import DglEdges, DglNodes, DglSource
 
+DGL_SUFFIXES = (".bin", ".dgl")
 _HEADER_BYTES = 4096
 _FILE = 0xDD2E4FF046B4A13F
 _HETERO_GRAPH = 0xDD589FBE35224ABF

@@ -17,9 +17,10 @@ from outgrow.core.files import os_errors_as_input_errors
 from outgrow.core.validation import describe_value, validate_choice
 from outgrow.graph.readers.tables.config_files import open_files, read_split_files
 from outgrow.graph.readers.tables.feature_scaling import FeatureScaling
+from outgrow.graph.readers.tables.node_roles import ID, LABEL, MASKS, SPLIT, TYPE
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table_views import SelectedTable
-from outgrow.graph.readers.tables.typed_nodes import NodeTypeTable
+from outgrow.graph.readers.tables.typed_nodes import ROW_COUNT, NodeTypeTable
 from outgrow.graph.readers.tables.typed_tables import EdgeTypeTable, TypedTableSource
 
 CONFIG_NAMES = ("graph.yaml", "graph.yml", "graph.json")
@@ -34,9 +35,10 @@ _TRANSFORMS = {
     "max_min_norm": {"min_val": "lowest", "max_val": "highest", "min_bound": "least", "max_bound": "most"},
     "standard": {"sum": "total"},
     "to_categorical": {},
-    **dict.fromkeys(_NO_TRANSFORM, dict[str, str]()),
+    **{name: dict[str, str]() for name in _NO_TRANSFORM},
 }
 _DEFAULT_SPLIT = (0.8, 0.1, 0.1)
+_RESERVED = {*ID, *LABEL, *SPLIT, *TYPE, *MASKS}
 
 
 class _Features(NamedTuple):
@@ -89,31 +91,31 @@ def _node_table(given: Any, at: int, path: Path, options: TableOptions) -> NodeT
     features = _read_features(node.get("features", []), f"{where}.features", path)
     labels = node.get("labels", [])
     label, split, split_files = _read_labels(labels, f"{where}.labels", path)
-    columns = {each: each for each in (*features.columns, *label)}
-    id_column = node.get("node_id_col")
-    if id_column is not None:
-        if "id" in columns:
-            raise _config_error(path, where, "a column of ids of another name than features", "the feature id")
+    # Under these names columns are what the config says, whatever their own names say.
+    aliases = {name: f"feature {name}" if name.strip().lower() in _RESERVED else name for name in features.columns}
+    columns = {alias: name for name, alias in aliases.items()} | ({"label": label[0]} if label else {})
+    if "node_id_col" in node:
         columns["id"] = _take_text(node, "node_id_col", where, path)
     elif not columns:
-        # Rows are counted by any column.
-        columns = {f"#{table.names[0]}": table.names[0]}
+        # Rows are counted by any column; as texts it is no feature.
+        columns = {ROW_COUNT: table.names[0]}
     chosen = TableOptions(
-        label=label,
-        features=features.columns,
+        label=("label",) if label else (),
+        features=tuple(aliases.values()),
         categorical="onehot" if features.columns else "refuse",
         split=split,
         split_seed=options.split_seed,
     )
-    selected = SelectedTable(table, columns, texts=features.categories)
+    categories = frozenset(aliases[name] for name in features.categories)
+    selected = SelectedTable(table, columns, texts={*categories, ROW_COUNT})
     split_ids = read_split_files(split_files, f"{where}.labels", path)
     return NodeTypeTable(
         name=name,
         table=selected,
         options=chosen,
-        scaling=features.scaling,
+        scaling={aliases[name]: scaling for name, scaling in features.scaling.items()},
         split_ids=split_ids,
-        categories=features.categories,
+        categories=categories,
     )
 
 
@@ -168,9 +170,7 @@ def _read_features(given: Any, where: str, path: Path) -> _Features:
         known = _TRANSFORMS[method]
         _take_mapping(transform, f"{here}.transform", ("name", *known), path)
         numbers = {known[key]: value for key, value in transform.items() if key != "name"}
-        if bad := [
-            value for value in numbers.values() if isinstance(value, bool) or not isinstance(value, int | float)
-        ]:
+        if bad := [value for value in numbers.values() if type(value) not in (int, float)]:
             raise _config_error(path, f"{here}.transform", "numbers", describe_value(bad[0]))
         if method == "to_categorical":
             categories.update(names)
@@ -195,11 +195,9 @@ def _read_labels(given: Any, where: str, path: Path) -> tuple[tuple[str, ...], s
     if files is not None:
         return (column,), "", _take_mapping(files, f"{where}[0].custom_split_filenames", None, path)
     shares = label.get("split_pct", list(_DEFAULT_SPLIT))
-    numbers = isinstance(shares, list) and all(isinstance(x, int | float) and not isinstance(x, bool) for x in shares)
-    if not numbers or len(shares) != 3:
-        raise _config_error(
-            path, f"{where}[0].split_pct", "three shares, such as [0.8, 0.1, 0.1]", describe_value(shares)
-        )
+    if not isinstance(shares, list) or len(shares) != 3 or any(type(each) not in (int, float) for each in shares):
+        needed = "three shares, such as [0.8, 0.1, 0.1]"
+        raise _config_error(path, f"{where}[0].split_pct", needed, describe_value(shares))
     return (column,), ",".join(map(repr, shares)), {}
 
 

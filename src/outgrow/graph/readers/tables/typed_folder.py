@@ -25,7 +25,7 @@ _BETWEEN = "__"
 
 
 def find_typed_source(path: Path, options: TableOptions) -> TypedTableSource | None:
-    """Return the source of a construction config, or of a folder with one or with tables of types; None for another path.
+    """Return the source of a construction config or a folder with one or with tables of types; None for others.
 
     Args:
         path: The file or folder.
@@ -41,6 +41,9 @@ def find_typed_source(path: Path, options: TableOptions) -> TypedTableSource | N
         options.refuse_all_but(CONFIG_OPTIONS, str(config))
         return read_construction_config(config, options)
     if not (path / _NODES).is_dir() or not (path / _EDGES).is_dir():
+        return None
+    if not any(_BETWEEN in _type_name(each) for each in (path / _EDGES).iterdir()):
+        # Parts of one table of nodes and one of edges.
         return None
     options.refuse_all_but(TYPED_OPTIONS, str(path))
     nodes = {_type_name(each): open_table(each) for each in _list_tables(path / _NODES)}

@@ -106,7 +106,7 @@ class UnknownIds:
             f"{self._table.locate_row(row)}: edges {where} lead to nodes that no table names",
             needed="ids of the tables of nodes, or row numbers from 0 where these have no column of ids",
             got=f"{self._count:,} such edges, to {shown}",
-            repair="add the nodes to their tables, or give --unknown-nodes drop, or add if they need no features",
+            repair="add the nodes to their tables, or give --unknown-nodes drop or add",
         )
 
 

@@ -14,15 +14,19 @@ from numpy.typing import NDArray
 from outgrow.core.errors import InputError
 from outgrow.graph.node_ids import ArrowArray
 from outgrow.graph.readers.node_parts import NodePart, part_error
+from outgrow.graph.readers.source import LazyMatrix
 from outgrow.graph.readers.splits import Parts, parse_split
 from outgrow.graph.readers.tables.feature_scaling import FeatureScaling, scale_features
 from outgrow.graph.readers.tables.node_roles import ID, TYPE, find_node_roles
 from outgrow.graph.readers.tables.node_table import NodeTable, read_node_table
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import Table
+from outgrow.graph.readers.tables.table_graph import append_rows, append_unknown_labels
 from outgrow.graph.readers.tables.table_views import SelectedTable
 from outgrow.graph.readers.tables.typed_ids import TypedIds
 
+ROW_COUNT = "row count"
+"""Name of a column that is read for the number of its rows alone."""
 _SHOWN = 3
 
 
@@ -66,32 +70,25 @@ class TypedNodeTable:
     unread: tuple[str, ...]
 
     def make_part(self, count: int) -> NodePart:
-        """Return the nodes of the type, with others that have no label and are in no part of the split.
+        """Return the nodes of the type, with others whose features are 0, without a label and in no part of the split.
 
         Args:
             count: Number of nodes with the others.
-
-        Raises:
-            InputError: There are others, but the nodes have features.
         """
         more = count - (self.part.count or 0)
         if not more:
             return self.part
-        if self.part.features is not None:
-            raise InputError(
-                f"nodes of {self.name} that only edges name have no features",
-                needed="a row of the table for each node",
-                got=f"{more:,} nodes of the edges that the table does not name",
-                repair="add them to the table, or give --unknown-nodes drop",
-            )
-        labels = self.part.labels
-        if labels is not None:
-            unknown: Any = np.nan if labels.dtype.kind == "f" else 0 if labels.ndim == 2 else -1
-            labels = np.concatenate(
-                [labels.astype(np.result_type(labels, np.int16)), np.full((more, *labels.shape[1:]), unknown)]
-            )
+        features, labels = self.part.features, self.part.labels
+        rows = None if features is None else append_rows(features, more)
+        labels = None if labels is None else append_unknown_labels(labels, more)
         train, val, test = (_pad_mask(mask, more) for mask in self.part.split)
-        return replace(self.part, count=count, labels=labels, split=(train, val, test))
+        return replace(
+            self.part,
+            count=count,
+            features=np.asarray(rows) if isinstance(rows, LazyMatrix) else rows,
+            labels=labels,
+            split=(train, val, test),
+        )
 
 
 def read_typed_nodes(given: NodeTypeTable, *, scratch: Path | None, memory_bytes: int | None) -> TypedNodeTable:
@@ -123,7 +120,7 @@ def read_typed_nodes(given: NodeTypeTable, *, scratch: Path | None, memory_bytes
             split=_find_parts(given, ids) if given.split_ids else _stack_splits(made),
         ),
         read=made.read,
-        unread=(*made.unread, *left_out),
+        unread=(*(name for name in made.unread if not name.startswith(ROW_COUNT)), *left_out),
     )
 
 

@@ -54,7 +54,7 @@ class TypedTableSource(GraphSource):
         nodes: Table of each node type, in order.
         edges: Table of each edge type, in order.
         unknown_nodes: What becomes of an edge to a node that its type's table does not name: ``"refuse"``, ``"drop"``,
-            or ``"add"``, if the table has no features; a type may then have no table.
+            or ``"add"``, with features of 0; a type may then have no table.
         split_index: Which of several splits is chosen.
 
     Raises:
