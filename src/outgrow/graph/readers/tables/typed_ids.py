@@ -81,12 +81,12 @@ class UnknownIds:
     def add(self, batch: EdgeBatch, src: Ids, dst: Ids) -> None:
         """Count the edges of a batch of which one end was not found."""
         self._count += int(((src < 0) | (dst < 0)).sum())
+        if len(self._first) >= _SHOWN:
+            return
         ends = ((self._relation[0], batch.src, src), (self._relation[2], batch.dst, dst))
-        for kind, ids, found in ends:
-            for at in np.flatnonzero(found < 0) if len(self._first) < _SHOWN else ():
-                self._first.setdefault(f"{kind} {str(ids[int(at)])[:80]!r}", batch.first_row + int(at))
-                if len(self._first) >= _SHOWN:
-                    break
+        unknown = [(int(at), kind, ids) for kind, ids, found in ends for at in np.flatnonzero(found < 0)[:_SHOWN]]
+        for at, kind, ids in sorted(unknown, key=lambda each: each[0]):
+            self._first.setdefault(f"{kind} {str(ids[at])[:80]!r}", batch.first_row + at)
 
     def report(self, *, drop: bool) -> None:
         """Refuse unknown nodes, or warn that their edges are dropped; say nothing if there are none.
@@ -97,7 +97,7 @@ class UnknownIds:
         if not self._count:
             return
         where = " ".join(self._relation)
-        shown = ", ".join(self._first)
+        shown = ", ".join(list(self._first)[:_SHOWN])
         if drop:
             warn_about_data(f"{self._count:,} edges {where} to nodes that no table names are dropped, such as {shown}")
             return
