@@ -62,7 +62,8 @@ def assert_like_pyg(graph, data):
     assert [edge[:3] for edge in edges_of(graph)] == sorted(map(tuple, rows))
     assert graph.num_nodes == whole.num_nodes
     sizes = torch.bincount(whole.node_type, minlength=len(data.node_types)).tolist()
-    assert [(kind.name, kind.last - kind.first) for kind in graph.node_types] == [*zip(data.node_types, sizes, strict=True)]
+    counts = [(kind.name, kind.last - kind.first) for kind in graph.node_types]
+    assert counts == [*zip(data.node_types, sizes, strict=True)]
     assert graph.relation_names == tuple("__".join(kind) for kind in data.edge_types)
 
 
