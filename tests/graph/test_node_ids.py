@@ -56,12 +56,16 @@ def as_arrow(ids: Sequence[int] | Sequence[str]) -> pa.Array:
 
 
 @given(
-    ids=st.lists(INT64, min_size=1, max_size=60, unique=True) | st.lists(st.text(), min_size=1, max_size=60, unique=True),
+    ids=st.lists(INT64, min_size=1, max_size=60, unique=True)
+    | st.lists(st.text(), min_size=1, max_size=60, unique=True),
     most=st.sampled_from([None, 1, 200, 1000]),
     collides=st.booleans(),
 )
 def test_all_ids_are_found(ids: list[int] | list[str], most: int | None, collides: bool) -> None:
-    with tempfile.TemporaryDirectory() as folder, patch.object(node_ids, "hash_texts", hash_few if collides else hash_texts):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.object(node_ids, "hash_texts", hash_few if collides else hash_texts),
+    ):
         scratch = None if most is None else Path(folder)
         made, plain = make_ids(ids, scratch=scratch, memory_bytes=most), make_ids(ids)
         assert made.order.dtype == torch.int32

@@ -264,7 +264,8 @@ def predict(
     Args:
         graph: Graph with features.
         model: Model for the graph's number of features.
-        nodes: ``[n]`` ids in any order, or a ``[V]`` mask; None for all nodes.
+        nodes: ``[n]`` numbers in any order, a ``[V]`` mask, or ids that are texts (of ids that are integers,
+            ``graph.index_of`` gives the numbers); None for all nodes.
         device: What each worker computes on: ``"cpu"``, ``"cuda"`` for a CUDA device of its own, or ``"auto"``.
         workers: Number of worker processes on this host, of which each computes some of the nodes; 1 for this
             process itself.
@@ -295,7 +296,8 @@ def embed(
     Args:
         graph: Graph with features.
         model: Model for the graph's number of features, with at least two layers or a decoder.
-        nodes: ``[n]`` ids in any order, or a ``[V]`` mask; None for all nodes.
+        nodes: ``[n]`` numbers in any order, a ``[V]`` mask, or ids that are texts (of ids that are integers,
+            ``graph.index_of`` gives the numbers); None for all nodes.
         device: What each worker computes on: see `predict`.
         workers: Number of worker processes on this host: see `predict`.
         memory: Limit on the memory of a worker: see `predict`.

@@ -95,9 +95,7 @@ def test_integers_become_texts_once_a_text_comes(numbers: list[int], texts: list
     size=st.integers(1, 50),
     budget=st.sampled_from([None, 1]),
 )
-def test_two_columns_are_numbered_row_by_row(
-    rows: list[tuple[str, str]], size: int, budget: int | None
-) -> None:
+def test_two_columns_are_numbered_row_by_row(rows: list[tuple[str, str]], size: int, budget: int | None) -> None:
     wanted = number_plainly([text for row in rows for text in row])
     with make_encoder(budget) as encoder:
         found = []

@@ -16,7 +16,7 @@ from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.node_ids import NodeIds
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
-from outgrow.graph.readers.splits import PARTS, Parts, draw_split, parse_split, select_parts, splits_of_masks
+from outgrow.graph.readers.splits import Parts, draw_split, parse_split, select_parts, splits_of_masks
 from outgrow.graph.readers.tables.options import TableOptions
 
 SPLIT_OPTIONS = ("split", "split_seed", "split_index")
@@ -132,7 +132,7 @@ def with_mask_tables(tables: NodeTableSource, masks: Mapping[str, NDArray[Any] |
 
     Args:
         tables: The tables.
-        masks: Mask ``[V]``, masks ``[V, K]`` or ``[K, V]``, or ids of each of `PARTS`.
+        masks: Mask ``[V]``, masks ``[V, K]`` or ``[K, V]``, or ids of each of ``train``, ``val`` and ``test``.
         where: Name of the masks in errors.
 
     Raises:
@@ -141,6 +141,6 @@ def with_mask_tables(tables: NodeTableSource, masks: Mapping[str, NDArray[Any] |
     given = [mask for mask in masks.values() if mask is not None]
     count = infer_num_nodes(tables)
     if not any(mask.ndim == 2 for mask in given):
-        return replace(tables, **{name: masks.get(name) for name in PARTS})
+        return replace(tables, train=masks.get("train"), val=masks.get("val"), test=masks.get("test"))
     count = max(max(mask.shape) for mask in given if mask.ndim == 2) if count is None else count
     return with_splits(tables, splits_of_masks(masks, count, where))

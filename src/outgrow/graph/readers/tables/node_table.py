@@ -57,7 +57,7 @@ class NodeTable:
         labels: As in `NodeTableSource`; None without.
         class_names: Name of each class, or empty.
         splits: All splits that the table has or that was drawn of it; may be empty.
-        split: The chosen one.
+        split: The chosen one; of none, the caller looks whether there are others.
         node_types: Ranges of nodes; empty if there is no column of types.
         read: What was read, from which column.
         unread: Columns that were not read.
@@ -115,7 +115,7 @@ def read_node_table(
         labels=None if labels is None else labels.values,
         class_names=() if labels is None else labels.class_names,
         splits=splits,
-        split=select_parts(splits, options.split_index, where),
+        split=select_parts(splits, options.split_index, where) if splits else (None, None, None),
         node_types=reading.node_types,
         read=_describe_roles(roles, table.path.name),
         unread=roles.unread,
@@ -200,7 +200,7 @@ class _FirstPass:
         empty = ids.is_null()
         if is_text(ids.type):
             ids = ids.cast(pa.large_string())
-            empty = compute.or_(empty, compute.fill_null(compute.equal(ids, ""), True))
+            empty = compute.or_(empty, compute.equal(compute.binary_length(compute.fill_null(ids, "")), pa.scalar(0)))
         if compute.any(empty).as_py():
             row = self.num_rows + int(np.argmax(np.asarray(empty)))
             raise InputError(
@@ -211,10 +211,13 @@ class _FirstPass:
             )
         try:
             whole = ids.cast(pa.int64())
-            return whole if not is_text(ids.type) or compute.equal(whole.cast(pa.large_string()), ids) else ids
         except pa.ArrowInvalid:
-            if is_text(ids.type):
-                return ids
+            whole = None
+        if is_text(ids.type):
+            same = whole is not None and compute.all(compute.equal(whole.cast(pa.large_string()), ids)).as_py()
+            return whole if same else ids
+        if whole is not None:
+            return whole
         raise InputError(
             f"{self.table.path}: the column {name} cannot be used as id",
             needed="texts, or integers that fit 64 bits with a sign",

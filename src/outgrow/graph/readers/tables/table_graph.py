@@ -119,11 +119,10 @@ class TableGraphSource(GraphSource):
                 pass
             self._added = len(encoder) - count
         splits = nodes.splits
-        split = nodes.split
         if self._split_files:
             finder = finder_of_ids(None if encoder is None else encoder.finish(), count)
             splits = read_split_files(self._split_files, count, finder)
-            split = select_parts(splits, self._options.split_index, self.name)
+        split = select_parts(splits, self._options.split_index, self.name)
         return NodeTableSource(
             num_nodes=count + self._added,
             features=None if nodes.features is None else append_rows(nodes.features, self._added),
