@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -109,7 +110,7 @@ def graph_of(ids: NodeIds, borders: Sequence[int] = ()) -> og.Graph:
     """A graph with these ids."""
     count = len(ids)
     plain = og.from_arrays(np.arange(count)[None].repeat(2, 0), num_nodes=count)
-    kinds = tuple(NodeType(name=f"t{a}", first=a, last=b) for a, b in zip(borders[:-1], borders[1:], strict=True))
+    kinds = tuple(NodeType(name=f"t{a}", first=a, last=b) for a, b in pairwise(borders))
     return replace(plain, ids=ids, node_types=kinds)
 
 
@@ -168,7 +169,7 @@ def test_broken_ids_are_refused(what: str, tmp_path: Path) -> None:
     ids = broken_ids()[what]()
     count = 3 if what == "a text twice" else 4
     graph = replace(og.from_arrays(np.arange(count)[None].repeat(2, 0), num_nodes=count), ids=ids)
-    with pytest.raises(InputError, match="ids of the nodes are broken|occurs twice"):
+    with pytest.raises(InputError, match=r"ids of the nodes are broken|occurs twice"):
         og.save_graph(graph, tmp_path / "store")
     assert not (tmp_path / "store").exists()
 

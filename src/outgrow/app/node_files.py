@@ -64,7 +64,7 @@ def _read_table(path: Path, graph: Graph) -> NDArray[Any]:
         numbers: NDArray[Any] = parquet.read_table(path, columns=[_NODE])[_NODE].to_numpy()
         return numbers
     table = parquet.read_table(path, columns=[name for name in (_ID, _TYPE) if name in names])
-    ids = table[_ID].combine_chunks()
+    ids: ArrowArray = table[_ID].combine_chunks()
     if ids.null_count:
         raise ValueError(f"{ids.null_count} rows without an id")
     if _TYPE not in names or not graph.node_types:
@@ -86,5 +86,5 @@ def _error(path: Path, needed: str, got: str) -> InputError:
         f"cannot read nodes from {path}",
         needed=needed,
         got=got,
-        repair=f"give an .npy array, a .parquet table with a column {_NODE!r} or {_ID!r}, or text with one id in a line",
+        repair=f"give an .npy array, a .parquet table with a column {_NODE!r} or {_ID!r}, or one id in a line of text",
     )

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 from torch import Tensor
 
 from outgrow.graph.graph import Graph
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from outgrow.graph.node_ids import ArrowArray
 
 
 @final
@@ -26,7 +24,7 @@ class NodeNames:
         self._ids = graph.ids
         self._types = graph.node_types
 
-    def make_columns(self, nodes: Tensor) -> dict[str, pa.Array]:
+    def make_columns(self, nodes: Tensor) -> dict[str, ArrowArray]:
         """Return the columns of some nodes: ``node``, ``id`` if the graph has ids, and ``type`` if it has types.
 
         Args:
@@ -35,14 +33,14 @@ class NodeNames:
         import pyarrow as pa
 
         numbers = nodes.numpy()
-        columns = {"node": pa.array(numbers)}
+        columns: dict[str, ArrowArray] = {"node": pa.array(numbers)}
         if self._ids is not None:
             columns["id"] = self._ids.take_arrow(numbers)
         if self._types:
             borders = np.array([kind.last for kind in self._types])
             names = pa.array([kind.name for kind in self._types], pa.string())
             # Of types without nodes, whose range is empty, none is found.
-            columns["type"] = names.take(pa.array(np.searchsorted(borders, numbers, side="right")))
+            columns["type"] = names.take(np.searchsorted(borders, numbers, side="right"))
         return columns
 
 

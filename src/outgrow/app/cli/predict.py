@@ -37,8 +37,8 @@ def predict(
     nodes: Annotated[
         Path | None,
         typer.Option(
-            help="File of nodes: .txt with one id in a line (of a graph without ids, its number), .parquet with a column "
-            "id or node (a number), or .npy of numbers or of ids that are texts.",
+            help="File of nodes: .txt, one id in a line (a number if the graph has no ids), .parquet with a column id "
+            "or node (numbers), or .npy of numbers or of ids that are texts.",
             show_default="all nodes",
         ),
     ] = None,
@@ -57,9 +57,9 @@ def predict(
 ) -> None:
     """Write what the best model of a run says of every node, or of some.
 
-    A table has the columns node, id (where the graph has ids), type (where nodes have types), label, class (where classes have names) and probability; with several labels per
-    node, one column of probabilities for each class instead. Probabilities, logits or embeddings are one more column,
-    of lists.
+    A table has the columns node, id (where the graph has ids), type (where nodes have types), label, class (where
+    classes have names) and probability; with several labels per node, one column of probabilities for each class
+    instead. Probabilities, logits or embeddings are one more column, of lists.
 
     Rows are in the order of the nodes. An array has a row for each: its class (with several labels, zeros and
     ones), or probabilities, logits or embeddings.

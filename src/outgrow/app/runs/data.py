@@ -69,8 +69,8 @@ def validate_same_data(
         warn_about_data(f"the run in {path} recorded no fingerprint of its data: whether they changed is not known")
         return
     if changed := changed_parts(before, given["data"]):
-        shared = record.get("ids"), given.get("ids")
-        by_id = f"; by their ids, {compare_summaries(*shared)}" if shared[0] and shared[1] else ""
+        first, second = record.get("ids"), given.get("ids")
+        by_id = f"; by their ids, {compare_summaries(first, second)}" if first and second else ""
         raise InputError(
             f"the data of the run in {path} have changed",
             needed=f"the topology, features, labels{', split and ids' if IDS in changed else ' and split'} that it was "

@@ -101,7 +101,8 @@ class IdEncoder:
         import pyarrow as pa
 
         if pa.types.is_dictionary(ids.type):
-            return self.find(ids.dictionary)[ids.indices.to_numpy(zero_copy_only=False)]
+            found = self.find(ids.dictionary)
+            return found[np.asarray(ids.indices.to_numpy(zero_copy_only=False), np.int64)]
         out = np.full(len(ids), -1, np.int64)
         if self._table is None or not len(ids):
             return out
@@ -150,7 +151,7 @@ class IdEncoder:
         from pyarrow import compute
 
         # Only the form that an integer is written in: "007" and "+7" are not 7.
-        is_decimal = compute.match_substring_regex(texts, r"^(0|-?[1-9][0-9]{0,17})$")
+        is_decimal: ArrowArray = compute.match_substring_regex(texts, r"^(0|-?[1-9][0-9]{0,17})$")
         rows = np.flatnonzero(is_decimal.to_numpy(zero_copy_only=False))
         out = np.full(len(texts), -1, np.int64)
         out[rows] = self.find(texts.take(_arrow_numbers(rows)).cast(pa.int64()))
@@ -186,8 +187,8 @@ def _find_long_integers(texts: ArrowArray) -> Iterator[int]:
     """Yield the rows with integers of 19 digits, which may or may not fit into 64 bits."""
     from pyarrow import compute
 
-    is_long = compute.match_substring_regex(texts, r"^-?[1-9][0-9]{18}$").to_numpy(zero_copy_only=False)
-    for row in np.flatnonzero(is_long):
+    is_long: ArrowArray = compute.match_substring_regex(texts, r"^-?[1-9][0-9]{18}$")
+    for row in np.flatnonzero(is_long.to_numpy(zero_copy_only=False)):
         if -(2**63) <= int(texts[int(row)].as_py()) < 2**63:
             yield int(row)
 
