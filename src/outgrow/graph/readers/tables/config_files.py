@@ -12,12 +12,14 @@ from outgrow.core.errors import InputError
 from outgrow.core.files import os_errors_as_input_errors
 from outgrow.core.validation import describe_value, validate_choice
 from outgrow.graph.node_ids import ArrowArray
-from outgrow.graph.readers.tables.open_table import open_table
+from outgrow.graph.readers.tables.json_table import JsonTable
+from outgrow.graph.readers.tables.open_table import PARQUET, TEXT, open_table
+from outgrow.graph.readers.tables.parts import PartsTable
 from outgrow.graph.readers.tables.table import Table
-from outgrow.graph.readers.tables.table_views import ChainedTable, MemoryTable
 
 _FORMATS = ("csv", "parquet", "json")
-_SUFFIXES = {"csv": (".csv", ".tsv", ".txt"), "parquet": (".parquet",), "json": (".json", ".jsonl")}
+_SUFFIXES = {"csv": TEXT, "parquet": PARQUET}
+_SEPARATORS = (",", ";", "\t", "|", " ")
 _PARTS = {"train": "train", "valid": "val", "val": "val", "test": "test"}
 
 
@@ -42,8 +44,12 @@ def open_files(given: Mapping[str, Any], where: str, config: Path) -> Table:
         for key in named:
             validate_choice(f"key of {where}.format in {config.name}", key, {"name": None, "separator": None})
     paths = _find_files(given.get("files"), f"{where}.files", config)
-    tables = [_open_file(path, name.lower(), separator, where, config) for path in paths]
-    return tables[0] if len(tables) == 1 else ChainedTable(tables, paths[0].parent)
+    if separator not in _SEPARATORS:
+        raise _files_error(
+            config, f"{where}.format", f"one of the separators {', '.join(_SEPARATORS)}", repr(separator)
+        )
+    tables = [_open_file(path, name.lower(), where, config) for path in paths]
+    return tables[0] if len(tables) == 1 else PartsTable(paths[0].parent, tables=tables)
 
 
 def read_split_files(given: Mapping[str, Any], where: str, config: Path) -> dict[str, ArrowArray]:
@@ -85,38 +91,15 @@ def _find_files(given: Any, where: str, config: Path) -> list[Path]:
     return found
 
 
-def _open_file(path: Path, name: str, separator: Any, where: str, config: Path) -> Table:
+def _open_file(path: Path, name: str, where: str, config: Path) -> Table:
     if name == "json":
-        return _read_json_lines(path)
-    if name == "csv" and separator != ("\t" if path.suffix.lower() == ".tsv" else ","):
-        return _read_separated(path, separator, where, config)
+        return JsonTable(path)
     endings = [suffix.lower() for suffix in path.suffixes]
     if path.is_file() and not any(suffix in endings for suffix in _SUFFIXES[name]):
         needed = f"files that end in {' or '.join(_SUFFIXES[name])}, as their format is"
         raise _files_error(config, f"{where}.files", needed, path.name)
+    # What separates columns of text is found by its lines.
     return open_table(path)
-
-
-def _read_json_lines(path: Path) -> Table:
-    import pyarrow as pa
-    from pyarrow import json as reader
-
-    with os_errors_as_input_errors(
-        f"{path} cannot be read", needed="a JSON object a line", repair="write the file again", also=(pa.ArrowInvalid,)
-    ):
-        return MemoryTable(reader.read_json(path), str(path))
-
-
-def _read_separated(path: Path, separator: Any, where: str, config: Path) -> Table:
-    import pyarrow as pa
-    from pyarrow import csv
-
-    if not isinstance(separator, str) or len(separator) != 1:
-        raise _files_error(config, f"{where}.format", "a separator of one character", describe_value(separator))
-    with os_errors_as_input_errors(
-        f"{path} cannot be read", needed="a csv file", repair="write the file again", also=(pa.ArrowInvalid,)
-    ):
-        return MemoryTable(csv.read_csv(path, parse_options=csv.ParseOptions(delimiter=separator)), str(path))
 
 
 def _read_ids(path: Path, column: Any, where: str, config: Path) -> ArrowArray:

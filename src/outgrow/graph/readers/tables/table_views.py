@@ -1,4 +1,4 @@
-"""Tables made of others: in memory, several read as one, columns chosen and renamed."""
+"""Tables in memory, and tables made of others: columns chosen and renamed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from outgrow.core.validation import validate_choice
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
 
 _BATCH_ROWS = 1 << 17
-_SHOWN = 8
 
 
 @final
@@ -71,70 +70,14 @@ class MemoryTable(Table):
         """Return the number of the row."""
         return f"{self._name}, row {row}"
 
-
-@final
-class ChainedTable(Table):
-    """The rows of several tables with the same columns, one table after the other.
-
-    Args:
-        tables: At least one.
-        path: Where they are in messages.
-
-    Raises:
-        InputError: A table lacks a column of the first one, or has others.
-    """
-
-    def __init__(self, tables: Sequence[Table], path: Path) -> None:
-        self._tables = list(tables)
-        self._path = path
-        for table in tables[1:]:
-            if set(table.names) != set(tables[0].names):
-                other = sorted(set(table.names) ^ set(tables[0].names))
-                raise InputError(
-                    f"the columns of {table.path} are not those of {tables[0].path}",
-                    needed="the same columns in all files of one table",
-                    got=f"only one of them has {', '.join(other[:_SHOWN])}",
-                    repair="write the files with the same columns",
-                )
+    def find_type(self, name: str) -> DataType | None:
+        """Return the type of a column."""
+        return self._table.schema.field(name).type
 
     @property
-    def path(self) -> Path:
-        """As given."""
-        return self._path
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Columns of the first table."""
-        return self._tables[0].names
-
-    @property
-    def has_names(self) -> bool:
-        """Whether those of the first table have names."""
-        return self._tables[0].has_names
-
-    def read_batches(
-        self, columns: Sequence[str], types: Mapping[str, DataType] | None = None
-    ) -> Iterator[RecordBatch]:
-        """Yield the rows of all tables; other columns than those of ``types`` have the type of the first table.
-
-        Raises:
-            InputError: A value that has not its column's type.
-        """
-        kinds = dict(types or {})
-        for table in self._tables:
-            for batch in table.read_batches(columns, kinds):
-                for field in batch.schema:
-                    kinds.setdefault(field.name, field.type)
-                yield batch
-
-    def locate_row(self, row: int) -> str:
-        """Return the file of the row, and where it is there."""
-        for table in self._tables[:-1]:
-            count = sum(len(batch) for batch in table.read_batches(table.names[:1]))
-            if row < count:
-                return table.locate_row(row)
-            row -= count
-        return self._tables[-1].locate_row(row)
+    def num_bytes(self) -> int:
+        """Size of the table in memory."""
+        return int(self._table.nbytes)
 
 
 @final
@@ -193,8 +136,29 @@ class SelectedTable(Table):
         """Return where the table has the row."""
         return self._table.locate_row(row)
 
+    def find_type(self, name: str) -> DataType | None:
+        """Return the type that the table's column has in its file."""
+        import pyarrow as pa
 
-def select_columns(table: Table, left_out: Collection[str]) -> Table:
-    """Return a table without some of its columns; the table itself if it has none of them."""
-    kept = {name: name for name in table.names if name not in left_out}
-    return table if len(kept) == len(table.names) else SelectedTable(table, kept)
+        return pa.large_string() if name in self._texts else self._table.find_type(self._columns[name])
+
+    def infer_types(self, columns: Sequence[str]) -> dict[str, DataType]:
+        """Return the types of the table's columns."""
+        import pyarrow as pa
+
+        found = self._table.infer_types([self._columns[name] for name in columns if name not in self._texts])
+        return {name: pa.large_string() if name in self._texts else found[self._columns[name]] for name in columns}
+
+    def refuse_leading_zeros(self, columns: Sequence[str]) -> None:
+        """Refuse, from now on, texts such as ``007`` where integers of these columns are read."""
+        self._table.refuse_leading_zeros([self._columns[name] for name in columns])
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file or files of the table."""
+        return self._table.num_bytes
+
+    @property
+    def bytes_read(self) -> int:
+        """How much of them was read."""
+        return self._table.bytes_read

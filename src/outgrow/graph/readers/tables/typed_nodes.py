@@ -106,8 +106,10 @@ def read_typed_nodes(given: NodeTypeTable, *, scratch: Path | None, memory_bytes
     options = _choose_options(given, table)
     made = read_node_table(table, options, scratch=scratch, memory_bytes=memory_bytes)
     _refuse_texts(given, made)
-    encoder = made.encoder
-    ids = TypedIds(made.num_nodes, encoder)
+    if made.encoder is None:
+        ids = TypedIds.number_rows(made.num_nodes, scratch, memory_bytes)
+    else:
+        ids = TypedIds(made.encoder)
     return TypedNodeTable(
         name=given.name,
         ids=ids,
@@ -214,7 +216,7 @@ def _find_parts(given: NodeTypeTable, ids: TypedIds) -> Parts:
     found: list[NDArray[Any] | None] = []
     for part in ("train", "val", "test"):
         wanted = given.split_ids.get(part)
-        nodes = None if wanted is None else ids.find(wanted)
+        nodes = None if wanted is None else ids.encoder.find(wanted)
         if nodes is not None and wanted is not None and (nodes < 0).any():
             unknown = [str(wanted[int(at)])[:80] for at in np.flatnonzero(nodes < 0)[:_SHOWN]]
             raise part_error(

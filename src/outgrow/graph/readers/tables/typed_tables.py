@@ -14,17 +14,18 @@ from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.core.validation import validate_choice
 from outgrow.graph.graph import GraphOrigin
-from outgrow.graph.node_ids import ArrowArray, NodeIds
+from outgrow.graph.node_ids import NodeIds
 from outgrow.graph.readers.node_parts import NodePart, count_borders, join_node_parts
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
-from outgrow.graph.readers.tables.edge_table import EdgeBatch, EdgeRoles, find_edge_roles, read_edge_batches
+from outgrow.graph.readers.tables.edge_roles import find_edge_roles
+from outgrow.graph.readers.tables.edge_table import UNKNOWN_NODES, EdgeTableSource
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import Table
-from outgrow.graph.readers.tables.typed_ids import TypedIds, UnknownIds, join_ids
+from outgrow.graph.readers.tables.typed_ids import TypedIds, join_ids
 from outgrow.graph.readers.tables.typed_nodes import NodeTypeTable, TypedNodeTable, read_typed_nodes
 from outgrow.graph.readers.typed_parts import Relation, name_relation
 
-_UNKNOWN = ("refuse", "add", "drop")
+_SKIPPED = "_"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +74,15 @@ class TypedTableSource(GraphSource):
         self._name = name
         self._nodes = list(nodes)
         self._edges = list(edges)
-        self._unknown_nodes = validate_choice("choice of unknown_nodes", unknown_nodes, {n: n for n in _UNKNOWN})
+        self._unknown_nodes = unknown_nodes
+        validate_choice("unknown_nodes", unknown_nodes, dict.fromkeys(UNKNOWN_NODES))
         self._split_index = split_index
         self._scratch: Path | None = None
         self._memory_bytes: int | None = None
         self._refuse_twice([each.name for each in nodes], "node type")
         self._refuse_twice([name_relation(each.relation) for each in edges], "edge type")
         self._names = self._list_types()
-        self._roles = [_find_roles(each) for each in edges]
+        self._edge_options = [_choose_options(each, unknown_nodes) for each in edges]
 
     @property
     def name(self) -> str:
@@ -109,41 +111,34 @@ class TypedTableSource(GraphSource):
         """
         first = dict(zip(self._names, count_borders(self._parts), strict=False))
         weighted = self._check_weights()
-        for number, (edges, roles) in enumerate(zip(self._edges, self._roles, strict=True)):
-            unknown = UnknownIds(edges.relation, edges.table)
-            for batch in self._read_batches(edges, roles):
-                src, dst = (self._ids[kind].find(ids) for kind, ids in _ends(edges, batch))
-                known = (src >= 0) & (dst >= 0)
-                if not known.all():
-                    unknown.add(batch, src, dst)
-                weight = np.ones(len(src), np.float32) if weighted and batch.weight is None else batch.weight
+        for number, (edges, source) in enumerate(zip(self._edges, self._sources, strict=True)):
+            for chunk in source.read_edges():
+                count = len(chunk.src)
                 yield EdgeChunk(
-                    src[known] + first[edges.relation[0]],
-                    dst[known] + first[edges.relation[2]],
-                    np.full(int(known.sum()), number, np.int32),
-                    None if weight is None else weight[known],
+                    chunk.src + first[edges.relation[0]],
+                    chunk.dst + first[edges.relation[2]],
+                    np.full(count, number, np.int32),
+                    np.ones(count, np.float32) if weighted and chunk.weight is None else chunk.weight,
                 )
-            unknown.report(drop=self._unknown_nodes == "drop")
 
     def read_ids(self) -> NodeIds | None:
         """Return the id of each node, unique within its type; None if no table has ids."""
-        counts = [part.count or 0 for part in self._parts]
         ids = [self._ids[name] for name in self._names]
-        return join_ids(ids, counts, scratch=self._scratch, memory_bytes=self._memory_bytes)
+        return join_ids(ids, scratch=self._scratch, memory_bytes=self._memory_bytes)
 
     def list_unread(self) -> tuple[str, ...]:
         """Return the columns that are not read, after the names of their types."""
         names = [f"{kind.name}.{name}" for kind in self._tables.values() for name in kind.unread]
-        for edges, roles in zip(self._edges, self._roles, strict=True):
-            names += [f"{name_relation(edges.relation)}.{name}" for name in roles.unread]
+        for edges, source in zip(self._edges, self._sources, strict=True):
+            names += [f"{name_relation(edges.relation)}.{name}" for name in source.list_unread()]
         return tuple(names)
 
     def describe_origin(self) -> GraphOrigin:
         """Return which column each part of the nodes and edges comes from."""
         read = [(f"{what} of {kind.name}", where) for kind in self._tables.values() for what, where in kind.read]
-        for edges, roles in zip(self._edges, self._roles, strict=True):
-            of, where = name_relation(edges.relation), edges.table.path.name
-            read += [(f"{role} of {of}", f"{where}, column {name}") for role, name in roles.list_columns().items()]
+        for edges, source in zip(self._edges, self._sources, strict=True):
+            of = name_relation(edges.relation)
+            read += [(f"{role} of {of}", where) for role, where in source.describe_origin().read]
         return GraphOrigin(read=tuple(read), unread=self.list_unread())
 
     @cached_property
@@ -155,38 +150,40 @@ class TypedTableSource(GraphSource):
 
     @cached_property
     def _ids(self) -> dict[str, TypedIds]:
-        """The ids of each type; if nodes are added, those that only edges name included."""
-        made = {name: kind.ids for name, kind in self._tables.items()}
-        for name in self._names:
-            if name not in made:
-                made[name] = TypedIds.make_empty(self._scratch, self._memory_bytes)
-        if self._unknown_nodes == "add":
-            for edges, roles in zip(self._edges, self._roles, strict=True):
-                for batch in self._read_batches(edges, roles, ids_known=False):
-                    for kind, ids in _ends(edges, batch):
-                        made[kind].add(ids)
+        """The ids of each type."""
+        return {
+            name: self._tables[name].ids
+            if name in self._tables
+            else TypedIds.make_empty(self._scratch, self._memory_bytes)
+            for name in self._names
+        }
+
+    @cached_property
+    def _sources(self) -> list[EdgeTableSource]:
+        """The edges of each type; if nodes are added, all are read, so that their number is known."""
+        made = []
+        for edges, options in zip(self._edges, self._edge_options, strict=True):
+            src, _, dst = edges.relation
+            source = EdgeTableSource(
+                edges.table, options, src_ids=self._ids[src].encoder, dst_ids=self._ids[dst].encoder
+            )
+            if self._scratch is not None and self._memory_bytes is not None:
+                source.set_scratch(self._scratch, self._memory_bytes)
+            made.append(source)
+        for source in made if self._unknown_nodes == "add" else ():
+            for _ in source.read_edges():
+                pass
         return made
 
     @cached_property
     def _parts(self) -> list[NodePart]:
+        assert len(self._sources) == len(self._edges)
         parts = []
         for name in self._names:
             given = self._tables.get(name)
             count = len(self._ids[name])
             parts.append(NodePart(name=name, count=count) if given is None else given.make_part(count))
         return parts
-
-    def _read_batches(self, edges: EdgeTypeTable, roles: EdgeRoles, *, ids_known: bool = True) -> Iterator[EdgeBatch]:
-        import pyarrow as pa
-
-        # As they are written, where ids are texts: 007 is another id than 7.
-        kinds = (edges.relation[0], edges.relation[2])
-        texts = {
-            role: pa.large_string()
-            for role, kind in zip(("src", "dst"), kinds, strict=True)
-            if (self._ids[kind].are_text if ids_known else kind in self._tables and self._tables[kind].ids.are_text)
-        }
-        return read_edge_batches(edges.table, replace(roles, relation=None), texts)
 
     def _list_types(self) -> list[str]:
         """Return the node types: those of tables, then those that only edges name."""
@@ -206,10 +203,11 @@ class TypedTableSource(GraphSource):
         return names
 
     def _check_weights(self) -> bool:
+        given = zip(self._edges, self._edge_options, strict=True)
         without = [
             name_relation(edges.relation)
-            for edges, roles in zip(self._edges, self._roles, strict=True)
-            if roles.weight is None
+            for edges, options in given
+            if edges.table.names and find_edge_roles(edges.table, options).weight is None
         ]
         if len(without) in (0, len(self._edges)):
             return not without
@@ -226,20 +224,14 @@ class TypedTableSource(GraphSource):
             )
 
 
-def _ends(edges: EdgeTypeTable, batch: EdgeBatch) -> tuple[tuple[str, ArrowArray], tuple[str, ArrowArray]]:
-    return (edges.relation[0], batch.src), (edges.relation[2], batch.dst)
-
-
-def _find_roles(edges: EdgeTypeTable) -> EdgeRoles:
-    """Return the roles of the columns; those called as a type, or ``TYPE_id``, name its nodes."""
-    columns = dict(edges.columns)
+def _choose_options(edges: EdgeTypeTable, unknown_nodes: str) -> TableOptions:
+    """Return the options of an edge table: columns called as a type, or ``TYPE_id``, name its nodes."""
+    # The type is that of the table, so that a column of types says nothing new or something else.
+    columns = {"relation": _SKIPPED, **edges.columns}
     src, _, dst = edges.relation
-    for role, kind in (("src", src), ("dst", dst)) if src != dst else ():
-        lower = {name.lower(): name for name in edges.table.names}
-        found = [lower[name] for name in (kind.lower(), f"{kind}_id".lower(), f"{kind}id".lower()) if name in lower]
+    lower = {name.lower(): name for name in edges.table.names}
+    for role, kind in (("src", src.lower()), ("dst", dst.lower())) if src != dst else ():
+        found = [lower[name] for name in (kind, f"{kind}_id", f"{kind}id") if name in lower]
         if found and role not in columns:
             columns[role] = found[0]
-    roles = find_edge_roles(edges.table, TableOptions(columns=columns))
-    # The type is that of the table, so that a column of types says nothing new or something else.
-    unread = roles.unread if roles.relation is None else (*roles.unread, roles.relation)
-    return replace(roles, relation=None, unread=unread)
+    return TableOptions(columns=columns, unknown_nodes=unknown_nodes)
