@@ -87,6 +87,9 @@ class TypedPartsSource(GraphSource):
             weight = np.ones(num_edges, np.float32) if weighted and part.weight is None else part.weight
             yield from iter_array_edges(index, np.full(num_edges, number, np.int32), weight, where)
 
+    def read_held_out_links(self) -> None:
+        """Return None: links are held out of the edges."""
+
     @cached_property
     def _nodes(self) -> list[NodePart]:
         """The node parts, each with its count, types that only edges name included."""

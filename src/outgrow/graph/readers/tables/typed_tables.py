@@ -126,6 +126,9 @@ class TypedTableSource(GraphSource):
         ids = [self._ids[name] for name in self._names]
         return join_ids(ids, scratch=self._scratch, memory_bytes=self._memory_bytes)
 
+    def read_held_out_links(self) -> None:
+        """Return None: links are held out of the edges."""
+
     def list_unread(self) -> tuple[str, ...]:
         """Return the columns that are not read, after the names of their types."""
         names = [f"{kind.name}.{name}" for kind in self._tables.values() for name in kind.unread]
