@@ -44,7 +44,6 @@ from outgrow.graph.alignment import describe_schema
 from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.builders.to_store import convert_to_store as write
 from outgrow.graph.graph import Graph
-from outgrow.graph.readers.split_source import SPLIT_OPTIONS, apply_split_options
 from outgrow.nn.model import Model
 from outgrow.planning import planner
 from outgrow.planning.traffic import WorkerLayout
@@ -68,8 +67,11 @@ def load(
     """Load a graph.
 
     Args:
-        source: Name of a data set (``outgrow datasets`` lists them), a store directory, a graph file, a PyG
-            ``Data`` or a NetworkX graph.
+        source: Name of a data set (``outgrow datasets`` lists them), a store directory, a graph file or folder; a
+            ``Data`` or ``HeteroData`` of PyG, a ``DGLGraph``, a data set of either or a list of one; a NetworkX graph,
+            whose names of nodes become ``graph.ids``; a SciPy sparse matrix; or tables (of pandas, pyarrow or
+            polars): of edges, ``{"nodes": frame, "edges": frame}``, or, of several types,
+            ``{"nodes": {"paper": frame}, "edges": {("paper", "cites", "paper"): frame}}``.
         data_dir: Folder to look in first for the files of a named data set.
         undirected: Whether to add the missing reverse of every edge; None for the convention of the data set.
         **options: Options for tables: the fields of `TableOptions`, such as ``columns={"src": "from_id"}``.
@@ -84,8 +86,7 @@ def load(
     if isinstance(source, str | Path):
         folder = None if data_dir is None else Path(data_dir)
         return datasets.load_graph(str(source), data_dir=folder, undirected=undirected, options=made)
-    made.refuse_all_but(SPLIT_OPTIONS, f"a graph made of {type(source).__name__}")
-    return assemble_graph(apply_split_options(reader_for_object(source), made), undirected=bool(undirected))
+    return assemble_graph(reader_for_object(source, made), undirected=bool(undirected))
 
 
 @check_arguments(unchecked=("graph", "model"))

@@ -1,4 +1,4 @@
-"""Readers for what a user may give as a graph: arrays, PyG and NetworkX objects, names and paths."""
+"""Readers for what a user may give as a graph: arrays, objects of other packages, names and paths."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.datasets import ResolvedSource, resolve_source
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.arrays import ArraySource
+from outgrow.graph.readers.objects import open_object
 from outgrow.graph.readers.source import GraphSource, NodeTableSource
 from outgrow.graph.readers.split_source import with_mask_tables
 from outgrow.graph.readers.tables.options import TableOptions
@@ -113,28 +114,17 @@ def save_graph(graph: Graph, dest: str | Path, *, overwrite: bool = False) -> Gr
     return open_store(Path(dest))
 
 
-def reader_for_object(data: object) -> GraphSource:
-    """Return the reader of a PyG or NetworkX object.
+def reader_for_object(data: object, options: TableOptions | None = None) -> GraphSource:
+    """Return the reader of a graph in an object of another package.
+
+    Args:
+        data: The object: see `outgrow.graph.readers.objects.KNOWN_OBJECTS`.
+        options: Options for tables; None for the defaults.
 
     Raises:
-        InputError: The object is neither.
+        InputError: Another object, several graphs, or an option that does not apply.
     """
-    # Decided by name: `isinstance` would import two packages that may not be installed.
-    package = type(data).__module__.partition(".")[0]
-    if package == "torch_geometric":
-        from outgrow.graph.readers.pyg import PygSource
-
-        return PygSource(data)
-    if package == "networkx":
-        from outgrow.graph.readers.networkx import NetworkxSource
-
-        return NetworkxSource(data)
-    raise InputError(
-        f"cannot read a graph from {type(data).__name__}",
-        needed="a name, a path, a PyG Data or HeteroData, or a NetworkX graph",
-        got=f"{type(data).__module__}.{type(data).__qualname__}",
-        repair="give arrays to og.from_arrays",
-    )
+    return open_object(data, options)
 
 
 def reader_for_path(

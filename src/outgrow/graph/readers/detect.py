@@ -12,6 +12,7 @@ from outgrow.graph.builders.edge_checks import check_node_count
 from outgrow.graph.builders.node_tables import infer_num_nodes
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.node_ids import NodeIds
+from outgrow.graph.readers.dgl_file import DGL_SUFFIXES, read_dgl_file
 from outgrow.graph.readers.npz import NpzSource, parse_node_tables, unread_keys
 from outgrow.graph.readers.npz_archive import NpzArchive
 from outgrow.graph.readers.ogb import OgbSource
@@ -24,6 +25,7 @@ from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table_graph import TABLE_GRAPH_OPTIONS, TableGraphSource, find_table_pair
 from outgrow.graph.readers.tables.triple_files import find_triple_files
 from outgrow.graph.readers.tables.triples import TriplesSource
+from outgrow.graph.readers.tables.typed_folder import find_typed_source
 
 NODES = "nodes.npz"
 
@@ -105,8 +107,8 @@ class FolderSource(GraphSource):
 
 
 KNOWN = (
-    f"an edge table ({FORMS}; or a folder of its parts), an .npz file, "
-    "or a folder: with tables nodes.* and edges.*, with a table for each type "
+    f"an edge table ({FORMS}; or a folder of its parts), an .npz file, graph.yaml or graph.json, a file of "
+    "dgl.save_graphs (.bin, .dgl), or a folder: with tables nodes.* and edges.*, with a table for each type "
     "(nodes/TYPE.csv, edges/SRC__RELATION__DST.csv), of triples (train, valid and test), with a table edges.* and "
     f"{NODES}, of Planetoid files (ind.NAME.*), or of an OGB data set (raw/, split/)"
 )
@@ -135,7 +137,7 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
         )
     options = options or TableOptions()
     # By names alone: no file is opened before the reader is known.
-    source = _find_tables(path, options) or _find_arrays(path, options)
+    source = find_typed_source(path, options) or _find_tables(path, options) or _find_arrays(path, options)
     if source is None:
         got = (
             f"a folder with {', '.join(_first_file_names(path))}"
@@ -161,7 +163,7 @@ def _find_tables(path: Path, options: TableOptions) -> GraphSource | None:
 
 
 def _find_arrays(path: Path, options: TableOptions) -> GraphSource | None:
-    """Return the reader of arrays: files of NumPy, and folders of data sets, perhaps beside a table of edges."""
+    """Return the reader of arrays: files of NumPy and DGL, and folders of data sets, perhaps beside a table of edges."""
     tables = [file for file in sorted(path.glob("edges.*")) if is_table(file)] if (path / NODES).is_file() else []
     if len(tables) == 1:
         options.refuse_all_but(_FOLDER_OPTIONS, str(path))
@@ -171,6 +173,8 @@ def _find_arrays(path: Path, options: TableOptions) -> GraphSource | None:
     source: GraphSource | None = None
     if path.suffix == ".npz":
         source = NpzSource(path)
+    elif path.suffix in DGL_SUFFIXES:
+        source = read_dgl_file(path)
     elif len(graphs) == 1:
         source = PlanetoidSource(path, graphs[0].name.split(".")[1])
     elif (path / "raw").is_dir():

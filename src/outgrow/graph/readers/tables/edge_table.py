@@ -164,6 +164,10 @@ class EdgeTableSource(GraphSource):
             if self._options.num_nodes is not None:
                 raise _too_many_nodes_error("ids that are texts")
             self._src_ids = self._dst_ids = IdEncoder(*(self._scratch or ()))
+        if self._is_given:
+            # Ids of a node table that are texts are found as they are written: 007 is no 7.
+            ends_ids = {"src": self._src_ids, "dst": self._dst_ids}
+            types |= {role: text for role, ids in ends_ids.items() if ids is not None and ids.are_text}
         self._types = types
         return types
 

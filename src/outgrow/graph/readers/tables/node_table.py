@@ -31,6 +31,7 @@ from outgrow.graph.readers.tables.column_types import shorten_name
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
 from outgrow.graph.readers.tables.node_features import (
     MOST_CATEGORIES,
+    FeatureColumn,
     Matrix,
     plan_columns,
     read_features,
@@ -60,6 +61,7 @@ class NodeTable:
         node_types: Ranges of nodes; empty if there is no column of types.
         read: What was read, from which column.
         unread: Columns that were not read.
+        columns: Where the values of each column are among the features.
     """
 
     num_nodes: int
@@ -72,6 +74,7 @@ class NodeTable:
     node_types: tuple[NodeType, ...]
     read: tuple[tuple[str, str], ...]
     unread: tuple[str, ...]
+    columns: tuple[FeatureColumn, ...] = ()
 
 
 def read_node_table(
@@ -116,6 +119,7 @@ def read_node_table(
         node_types=reading.node_types,
         read=_describe_roles(roles, table.path.name),
         unread=roles.unread,
+        columns=tuple(plan),
     )
 
 

@@ -26,19 +26,34 @@ class PartsTable(Table):
 
     Args:
         path: The folder.
-        open_file: Opens a part, as `open_table` does.
+        open_file: Opens the parts, as `open_table` does; None if they are given.
         header: Whether the first lines of text files have the names of columns; None to decide by the first file.
         named: Names of columns that the caller asks for.
+        tables: The parts, if they are not all files of the folder.
 
     Raises:
         InputError: Files are of several forms, columns differ, or a file is broken.
     """
 
     def __init__(
-        self, path: Path, open_file: OpenFile, *, header: bool | None = None, named: Collection[str] = ()
+        self,
+        path: Path,
+        open_file: OpenFile | None = None,
+        *,
+        header: bool | None = None,
+        named: Collection[str] = (),
+        tables: Sequence[Table] = (),
     ) -> None:
         self._path = path
-        self._open_file = open_file
+        for table in tables[1:]:
+            _require_columns(table, tables[0])
+        self._parts = [*tables]
+        if open_file is not None:
+            self._parts = self._open_parts(path, open_file, header, named)
+        self._rows_before: list[int] = []
+        self._at = 0
+
+    def _open_parts(self, path: Path, open_file: OpenFile, header: bool | None, named: Collection[str]) -> list[Table]:
         files = list_parts(path) or sorted(file for file in path.iterdir() if file.name[0] not in "._")
         if not files or len({table_suffix(file) for file in files}) > 1:
             raise InputError(
@@ -48,22 +63,15 @@ class PartsTable(Table):
                 repair="name one file, or move the others away",
             )
         first = open_file(files[0], header=header, named=named)
-        self._parts = [first, *(self._open_part(file, first, header) for file in files[1:])]
-        self._rows_before: list[int] = []
-        self._at = 0
+        return [first, *(self._open_part(file, first, open_file, header) for file in files[1:])]
 
-    def _open_part(self, file: Path, first: Table, header: bool | None) -> Table:
-        part = self._open_file(file, header=first.has_names if header is None else header)
+    @staticmethod
+    def _open_part(file: Path, first: Table, open_file: OpenFile, header: bool | None) -> Table:
+        part = open_file(file, header=first.has_names if header is None else header)
         # Text that was cut into parts has names in the first of them only.
         if part.names != first.names and table_suffix(file) in TEXT and len(part.names) == len(first.names):
-            part = self._open_file(file, header=False)
-        elif part.names and set(part.names) != set(first.names):
-            raise InputError(
-                f"the columns of {file} differ from those of {first.path.name}",
-                needed=f"the columns {list_names(first.names)}",
-                got=list_names(part.names),
-                repair="move files of other tables to another folder",
-            )
+            return open_file(file, header=False)
+        _require_columns(part, first)
         return part
 
     @property
@@ -145,3 +153,13 @@ class PartsTable(Table):
         if part.has_names or not self.has_names:
             return [*columns]
         return [part.names[self.names.index(name)] if part.names else name for name in columns]
+
+
+def _require_columns(part: Table, first: Table) -> None:
+    if part.names and set(part.names) != set(first.names):
+        raise InputError(
+            f"the columns of {part.path} differ from those of {first.path.name}",
+            needed=f"the columns {list_names(first.names)}",
+            got=list_names(part.names),
+            repair="move files of other tables to another folder",
+        )

@@ -29,6 +29,7 @@ from outgrow.graph.readers.tables.split_files import (
     list_split_files,
     read_split_files,
 )
+from outgrow.graph.readers.tables.table import Table
 
 TABLE_GRAPH_OPTIONS = (
     *("columns", "label", "features", "categorical", "split", "split_seed", "split_index"),
@@ -72,15 +73,18 @@ class TableGraphSource(GraphSource):
     the tables (see `find_split_files`), or drawn.
 
     Args:
-        folder: The folder.
-        nodes: The node table.
-        edges: The edge table.
+        folder: The folder; None if the tables lie in none.
+        nodes: The node table, or its path.
+        edges: The edge table, or its path.
         options: Those of `TABLE_GRAPH_OPTIONS` apply.
     """
 
-    def __init__(self, folder: Path, nodes: Path, edges: Path, options: TableOptions | None = None) -> None:
-        self._folder = Path(folder)
-        self._paths = nodes, edges
+    def __init__(
+        self, folder: Path | None, nodes: Path | Table, edges: Path | Table, options: TableOptions | None = None
+    ) -> None:
+        self._folder = folder
+        self._tables = nodes, edges
+        self._paths = [each.path if isinstance(each, Table) else each for each in (nodes, edges)]
         self._options = options or TableOptions()
         self._scratch: Path | None = None
         self._memory: int | None = None
@@ -88,8 +92,8 @@ class TableGraphSource(GraphSource):
 
     @property
     def name(self) -> str:
-        """Name of the folder."""
-        return self._folder.absolute().name
+        """Name of the folder; ``tables`` if there is none."""
+        return "tables" if self._folder is None else self._folder.absolute().name
 
     def set_scratch(self, folder: Path, memory_bytes: int) -> None:
         """Say where ids and features may lie that exceed the memory."""
@@ -119,7 +123,7 @@ class TableGraphSource(GraphSource):
         if self._split_files:
             finder = finder_of_ids(None if encoder is None else encoder.finish(), count)
             splits = read_split_files(self._split_files, count, finder)
-        split = select_parts(splits, self._options.split_index, str(self._folder))
+        split = select_parts(splits, self._options.split_index, self.name)
         return NodeTableSource(
             num_nodes=count + self._added,
             features=None if nodes.features is None else append_rows(nodes.features, self._added),
@@ -150,20 +154,23 @@ class TableGraphSource(GraphSource):
 
     def list_unread(self) -> tuple[str, ...]:
         """Return the names of columns and files that are not read."""
+        if self._folder is None:
+            return (*self._nodes.unread, *self._edges.list_unread())
         read = {*self._paths, *list_split_files(self._split_files), *(self._folder / name for name in FOLDERS)}
         others = sorted(path.name for path in self._folder.iterdir() if path not in read and path.name[0] != ".")
         return (*self._nodes.unread, *self._edges.list_unread(), *others)
 
     def describe_origin(self) -> GraphOrigin:
         """Return which column each part comes from."""
-        files = [path.relative_to(self._folder).as_posix() for path in list_split_files(self._split_files)]
+        folder = self._folder or Path()
+        files = [path.relative_to(folder).as_posix() for path in list_split_files(self._split_files)]
         split = (("split", ", ".join(files[:4]) + (f" and {len(files) - 4} more" if len(files) > 4 else "")),)
         read = (*self._nodes.read, *self._edges.describe_origin().read, *(split if files else ()))
         return GraphOrigin(read=read, unread=self.list_unread())
 
     @cached_property
     def _nodes(self) -> NodeTable:
-        return read_node_table(self._paths[0], self._options, scratch=self._scratch, memory_bytes=self._memory)
+        return read_node_table(self._tables[0], self._options, scratch=self._scratch, memory_bytes=self._memory)
 
     @cached_property
     def _edges(self) -> EdgeTableSource:
@@ -178,7 +185,7 @@ class TableGraphSource(GraphSource):
                     repair="leave it out, or add a column id",
                 )
             options = replace(options, num_nodes=nodes.num_nodes)
-        edges = EdgeTableSource(self._paths[1], options, src_ids=nodes.encoder)
+        edges = EdgeTableSource(self._tables[1], options, src_ids=nodes.encoder)
         if self._scratch is not None and self._memory is not None:
             edges.set_scratch(self._scratch, self._memory)
         return edges
@@ -188,10 +195,10 @@ class TableGraphSource(GraphSource):
         kind = parse_split(self._options.split).kind
         if kind not in ("given", "files"):
             return []
-        found = find_split_files(self._folder)
+        found = [] if self._folder is None else find_split_files(self._folder)
         if kind == "files" and not found:
             raise InputError(
-                f"{self._folder} has no files of a split",
+                f"{self.name} has no files of a split",
                 needed="train.txt, val.txt and test.txt beside the tables or in split/, or .npz files with masks",
                 got="none",
                 repair="write them, or draw a split: --split 0.6,0.2,0.2",
