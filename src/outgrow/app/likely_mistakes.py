@@ -70,6 +70,9 @@ def _check_one_direction(facts: Facts) -> LikelyMistake | None:
         return None
     if homophily is None or not homophily["adjusted"] > 0.2:
         return None
+    # That says the same, and more.
+    if _check_no_in_edges(facts) is not None:
+        return None
     return LikelyMistake(
         "one_direction",
         f"hardly any edge goes both ways ({facts['reciprocal_edges']:.1%}), and edges join equal labels "
