@@ -219,7 +219,7 @@ def test_features_counted_by_hand() -> None:
 
 
 def test_facts_are_printed_in_sections_of_80_columns(outgrow: Command, npz: Path, tmp_path: Path) -> None:
-    np.savez(tmp_path / "g.npz", **{key: value for key, value in numbered_from_1().items()}, more=np.zeros(3))
+    np.savez(tmp_path / "g.npz", **numbered_from_1(), more=np.zeros(3))
     shown = outgrow("info", "g.npz")
     assert shown.code == 0
     assert max(map(len, shown.out.splitlines())) <= 80

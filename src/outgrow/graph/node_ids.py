@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
-from outgrow.ops.text_hash import find_texts, hash_texts
+from outgrow.graph.id_order import Repetitions, Space, iterate_runs, sort_nodes
+from outgrow.ops.text_hash import find_integers, find_texts, hash_texts
 
 ArrowArray = Any
 """An array of pyarrow."""
@@ -50,6 +51,23 @@ class TextArrays(NamedTuple):
         buffers = [None, pa.py_buffer(self.offsets.data), pa.py_buffer(self.data.data)]
         return pa.Array.from_buffers(pa.large_string(), len(self.offsets) - 1, buffers)
 
+    def hash_range(self, first: int, last: int) -> NDArray[np.uint64]:
+        """Return the hashes of the texts ``first`` to ``last - 1``."""
+        hashes = np.empty(last - first, np.uint64)
+        hash_texts(self.offsets[first : last + 1], self.data, hashes)
+        return hashes
+
+    def list_repeated(self, rows: NDArray[Any]) -> list[int]:
+        """Return those of some texts that equal another one before them."""
+        seen: set[bytes] = set()
+        repeated = []
+        for row in rows.tolist():
+            text = self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
+            if text in seen:
+                repeated.append(row)
+            seen.add(text)
+        return repeated
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
@@ -84,51 +102,77 @@ class NodeIds:
         self.hashes = hashes
 
     @staticmethod
-    def from_integers(values: NDArray[np.int64], borders: Sequence[int] = ()) -> NodeIds:
+    def from_integers(
+        values: NDArray[np.int64],
+        borders: Sequence[int] = (),
+        *,
+        scratch: Path | None = None,
+        memory_bytes: int | None = None,
+    ) -> NodeIds:
         """Return integer ids.
 
         Args:
-            values: ``[V]``, the id of each node.
+            values: ``[V]``, the id of each node; kept without a copy if they can be written to.
             borders: ``[T + 1]``, first node of each type and ``V``; empty for one type.
+            scratch: Folder for arrays that exceed the memory; None to make them in memory.
+            memory_bytes: Bytes of memory that temporary arrays may take; None for any number.
 
         Raises:
             InputError: Two nodes of a type have the same id.
         """
-        order = np.empty(len(values), np.int64)
-        for first, last in _ranges(borders, len(values)):
-            part = np.argsort(values[first:last], kind="stable") + first
-            ordered = values[part]
-            equal = np.flatnonzero(ordered[1:] == ordered[:-1])
-            if len(equal):
-                raise duplicate_ids_error(len(equal), [str(value) for value in ordered[equal[:_SHOWN]]])
-            order[first:last] = part
-        return NodeIds(torch.from_numpy(order), values=torch.from_numpy(np.ascontiguousarray(values, np.int64)))
+        repeated = Repetitions()
+        held = _keep_array(values, np.int64)
+
+        def find_repeated(nodes: NDArray[Any], keys: NDArray[np.int64]) -> None:
+            repeated.add_nodes(nodes[1:][keys[1:] == keys[:-1]])
+
+        order, _ = sort_nodes(
+            lambda first, last: held[first:last], len(held), borders, Space(scratch, memory_bytes), find_repeated
+        )
+        ids = NodeIds(torch.from_numpy(order), values=torch.from_numpy(held))
+        ids._require_unique(repeated)
+        return ids
 
     @staticmethod
-    def from_texts(texts: TextArrays, borders: Sequence[int] = ()) -> NodeIds:
+    def from_texts(
+        texts: TextArrays,
+        borders: Sequence[int] = (),
+        *,
+        scratch: Path | None = None,
+        memory_bytes: int | None = None,
+    ) -> NodeIds:
         """Return ids that are texts.
 
         Args:
-            texts: The id of each of ``V`` nodes; the first offset must be 0.
+            texts: The id of each of ``V`` nodes, kept without a copy if they can be written to; the first offset must
+                be 0.
             borders: ``[T + 1]``, first node of each type and ``V``; empty for one type.
+            scratch: Folder for arrays that exceed the memory; None to make them in memory.
+            memory_bytes: Bytes of memory that temporary arrays may take; None for any number.
 
         Raises:
             InputError: Two nodes of a type have the same id.
         """
-        hashes = np.empty(len(texts), np.uint64)
-        hash_texts(texts.offsets, texts.data, hashes)
-        order = np.empty(len(texts), np.int64)
-        for first, last in _ranges(borders, len(texts)):
-            part = np.argsort(hashes[first:last], kind="stable") + first
-            order[first:last] = part
-            _require_unique_texts(texts, part, hashes[part])
-        ordered = hashes[order]
-        return NodeIds(
+        repeated = Repetitions()
+        held = TextArrays(_keep_array(texts.offsets, np.int64), _keep_array(texts.data, np.uint8))
+
+        def find_repeated(nodes: NDArray[Any], keys: NDArray[np.uint64]) -> None:
+            for start, end in iterate_runs(keys):
+                repeated.add_nodes(held.list_repeated(nodes[start:end]))
+
+        order, hashes = sort_nodes(held.hash_range, len(held), borders, Space(scratch, memory_bytes), find_repeated)
+        ids = NodeIds(
             torch.from_numpy(order),
-            offsets=torch.from_numpy(texts.offsets.copy()),
-            data=torch.from_numpy(texts.data.copy()),
-            hashes=torch.from_numpy(ordered.view(np.int64)),
+            offsets=torch.from_numpy(held.offsets),
+            data=torch.from_numpy(held.data),
+            hashes=torch.from_numpy(hashes.view(np.int64)),
         )
+        ids._require_unique(repeated)
+        return ids
+
+    def _require_unique(self, repeated: Repetitions) -> None:
+        if repeated.count:
+            raise duplicate_ids_error(repeated.count, [str(self[node]) for node in repeated.nodes])
 
     @property
     def are_text(self) -> bool:
@@ -216,33 +260,20 @@ class NodeIds:
         out = np.empty(len(ids), np.int64)
         if self.values is not None:
             wanted, known = _to_integers(ids)
-            values = self.values.numpy()
-            at = (
-                np.searchsorted(values, wanted, sorter=order)
-                if len(order) == len(values)
-                else _search(values, order, wanted)
-            )
-            at = np.minimum(at, max(0, len(order) - 1))
-            found = order[at] if len(order) else np.full(len(ids), -1)
-            out[:] = np.where(known & (len(order) > 0) & (values[found] == wanted), found, -1)
-            return out
+            find_integers(wanted, self.values.numpy(), order, out)
+            return np.where(known, out, -1)
         assert self.hashes is not None
         texts = TextArrays.from_arrow(ids.cast(pa.large_string()))
-        hashes = np.empty(len(texts), np.uint64)
-        hash_texts(texts.offsets, texts.data, hashes)
+        hashes = texts.hash_range(0, len(texts))
         known_texts = self.texts
         find_texts(*texts, hashes, *known_texts, order, self.hashes.numpy().view(np.uint64)[first:last], out)
         return out
 
 
-def _ranges(borders: Sequence[int], count: int) -> list[tuple[int, int]]:
-    if not len(borders):
-        return [(0, count)]
-    return [(int(first), int(last)) for first, last in pairwise(borders)]
-
-
-def _search(values: NDArray[np.int64], order: NDArray[Any], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.searchsorted(values[order], wanted)
+def _keep_array(values: NDArray[Any], dtype: type[np.generic]) -> NDArray[Any]:
+    held = np.ascontiguousarray(values, dtype)
+    # Tensors can be written to: of what cannot, such as arrays of Arrow, they need a copy.
+    return held if held.flags.writeable else held.copy()
 
 
 def _to_integers(ids: ArrowArray) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -262,16 +293,6 @@ def _to_integers(ids: ArrowArray) -> tuple[NDArray[np.int64], NDArray[np.bool_]]
         if str(number) == str(value) and -(2**63) <= number < 2**63:
             made[at], known[at] = number, True
     return made, known
-
-
-def _require_unique_texts(texts: TextArrays, order: NDArray[Any], hashes: NDArray[np.uint64]) -> None:
-    equal = np.flatnonzero(hashes[1:] == hashes[:-1])
-    if not len(equal):
-        return
-    names = texts.to_arrow()
-    twice = [str(names[order[at]]) for at in equal if names[order[at]] == names[order[at + 1]]]
-    if twice:
-        raise duplicate_ids_error(len(twice), twice[:_SHOWN])
 
 
 def duplicate_ids_error(count: int, first: Sequence[str]) -> InputError:

@@ -1,4 +1,4 @@
-"""Hashes of texts, and the search of texts by their hashes.
+"""Hashes of texts, and the search of texts by their hashes and of integers.
 
 Texts lie one after the other in an array of bytes, UTF-8; text ``i`` is ``data[offsets[i]:offsets[i + 1]]``, as in
 Apache Arrow's large strings. The hash folds words of eight bytes by `hash64`.
@@ -91,3 +91,28 @@ def find_texts(
                 out[i] = known
                 break
             low += 1
+
+
+@parallel_kernel
+def find_integers(
+    wanted: NDArray[np.int64], values: NDArray[np.int64], order: NDArray[Any], out: NDArray[np.int64]
+) -> None:
+    """Write to ``out`` which of some values equals each number, -1 for none.
+
+    Args:
+        wanted: ``[n]``.
+        values: ``[V]``.
+        order: ``[m]``, positions of the values to search, ascending by value.
+        out: ``[n]``.
+    """
+    for i in prange(len(out)):
+        out[i] = -1
+        low, high = 0, len(order)
+        while low < high:
+            middle = (low + high) // 2
+            if values[order[middle]] < wanted[i]:
+                low = middle + 1
+            else:
+                high = middle
+        if low < len(order) and values[order[low]] == wanted[i]:
+            out[i] = order[low]

@@ -122,7 +122,7 @@ def block_diagonal_features(names: Sequence[str], counts: Sequence[int], parts: 
     """Return ``[V, D]`` features of all types, where ``D`` is the sum of their widths.
 
     Nodes of a type without features get fixed random vectors, drawn with the name of the type as key. They tell
-    the nodes apart, and are not trained.
+    the nodes apart, and are not trained. Half precision becomes float32.
 
     Args:
         names: Name of each type.
@@ -133,7 +133,12 @@ def block_diagonal_features(names: Sequence[str], counts: Sequence[int], parts: 
         draw_type_vectors(name, count) if part is None else part
         for name, count, part in zip(names, counts, parts, strict=True)
     ]
-    return csr_array(block_diag([csr_array(block) for block in blocks], format="csr"))
+    return csr_array(block_diag([_to_csr(block) for block in blocks], format="csr"))
+
+
+def _to_csr(block: Matrix) -> csr_array:
+    # SciPy has no half precision.
+    return csr_array(block.astype(np.float32) if block.dtype == np.float16 else block)
 
 
 def type_widths(parts: Sequence[Matrix | None]) -> list[int]:

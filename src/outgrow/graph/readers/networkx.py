@@ -10,20 +10,24 @@ from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import GraphOrigin
+from outgrow.graph.node_ids import NodeIds, TextArrays
 from outgrow.graph.readers.conversions import to_weights
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 
 _SPLITS = ("train", "val", "test")
+_MOST_ID = 2**63
 
 
 @final
 class NetworkxSource(GraphSource):
     """Source of a graph of any of the four classes of NetworkX; an edge of an undirected one goes both ways.
 
-    Nodes are numbered in the order of ``graph.nodes``. Attributes of nodes that are read: ``x`` (numbers),
-    ``y`` (whole number), ``split`` (``"train"``, ``"val"`` or ``"test"``); of edges: ``weight`` and
-    ``relation`` (whole number). A node may lack ``y`` or ``split``; everything else is given for all or for
-    none. Other attributes are not read, with a warning.
+    Nodes are numbered in the order of ``graph.nodes``; if their names are not these numbers, they are the ids of the
+    graph: integers, or texts (``str`` of other names). Attributes of nodes that are read: ``x`` (numbers), ``y``
+    (whole number or text, then class names are sorted), ``split`` (``"train"``, ``"val"`` or ``"test"``); of edges:
+    ``weight`` and ``relation`` (whole number or text). Keys of a multi-graph are relations if all are texts and
+    there is no ``relation``. A node may lack ``y`` or ``split``; everything else is given for all or for none.
+    Other attributes are not read, with a warning.
 
     Args:
         graph: The graph.
@@ -31,6 +35,7 @@ class NetworkxSource(GraphSource):
 
     def __init__(self, graph: Any) -> None:
         self._graph = graph
+        self._relation_names: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -45,9 +50,7 @@ class NetworkxSource(GraphSource):
         """
         nodes: list[dict[str, Any]] = [data for _, data in self._graph.nodes(data=True)]
         train, val, test = self._read_split(nodes)
-        labels = None
-        if any("y" in data for data in nodes):
-            labels = _as_numbers("y", [data.get("y", -1) for data in nodes])
+        labels, class_names = _read_labels(nodes)
         return NodeTableSource(
             num_nodes=len(nodes),
             features=_stack_attribute("x", "nodes", nodes),
@@ -55,6 +58,7 @@ class NetworkxSource(GraphSource):
             train=train,
             val=val,
             test=test,
+            class_names=class_names,
         )
 
     def read_edges(self) -> Iterator[EdgeChunk]:
@@ -66,7 +70,8 @@ class NetworkxSource(GraphSource):
         number = {node: at for at, node in enumerate(self._graph.nodes)}
         ends = np.array([(number[u], number[v]) for u, v in self._graph.edges()], dtype=np.int64).reshape(-1, 2)
         attributes: list[dict[str, Any]] = [data for _, _, data in self._graph.edges(data=True)]
-        relation, weight = (_stack_attribute(name, "edges", attributes) for name in ("relation", "weight"))
+        weight = _stack_attribute("weight", "edges", attributes)
+        relation = self._read_relations(attributes)
         src = ends[:, 0]
         dst = ends[:, 1]
         if not self._graph.is_directed():
@@ -75,8 +80,6 @@ class NetworkxSource(GraphSource):
             src, dst = np.concatenate([src, dst[back]]), np.concatenate([dst, src[back]])
             relation = None if relation is None else np.concatenate([relation, relation[back]])
             weight = None if weight is None else np.concatenate([weight, weight[back]])
-        if relation is not None and relation.dtype.kind not in "iu":
-            raise _attribute_error("relation", "a whole number for every edge", f"values of type {relation.dtype}")
         yield EdgeChunk(
             src=np.ascontiguousarray(src),
             dst=np.ascontiguousarray(dst),
@@ -94,6 +97,32 @@ class NetworkxSource(GraphSource):
         found += [(what, f"nodes, attribute {name}") for name, what in meaning.items() if name in nodes]
         return GraphOrigin(read=tuple(found), unread=self.list_unread())
 
+    def read_relation_names(self) -> tuple[str, ...]:
+        """Return the relations that are texts, in the order of their first edges."""
+        return self._relation_names
+
+    def read_ids(self) -> NodeIds | None:
+        """Return the names of the nodes; None if they are the numbers from 0 in order.
+
+        Raises:
+            InputError: Names of nodes of several types that look the same.
+        """
+        names = list(self._graph.nodes)
+        if all(type(name) is int and -_MOST_ID <= name < _MOST_ID for name in names):
+            return None if names == list(range(len(names))) else NodeIds.from_integers(np.array(names, np.int64))
+        import pyarrow as pa
+
+        texts = [str(name) for name in names]
+        if len(set(texts)) < len(texts):
+            first = next(text for text in texts if texts.count(text) > 1)
+            raise InputError(
+                "two nodes have the same name as a text",
+                needed="names of nodes that differ as texts",
+                got=f"several nodes {first!r}",
+                repair="rename the nodes: networkx.relabel_nodes",
+            )
+        return NodeIds.from_texts(TextArrays.from_arrow(pa.array(texts, pa.large_string())))
+
     def list_unread(self) -> tuple[str, ...]:
         """Return the names of the attributes of nodes, edges and the graph that are not read."""
         nodes = dict.fromkeys(name for _, data in self._graph.nodes(data=True) for name in data)
@@ -104,6 +133,21 @@ class NetworkxSource(GraphSource):
             *(f"graph.{name}" for name in self._graph.graph if name != "name"),
         )
 
+    def _read_relations(self, attributes: Sequence[dict[str, Any]]) -> NDArray[Any] | None:
+        values = [data["relation"] for data in attributes if "relation" in data]
+        if not values and self._graph.is_multigraph():
+            keys = [key for _, _, key in self._graph.edges(keys=True)]
+            values = keys if keys and all(isinstance(key, str) for key in keys) else []
+        if values and all(isinstance(value, str) for value in values) and len(values) == len(attributes):
+            numbers = {name: at for at, name in enumerate(dict.fromkeys(values))}
+            self._relation_names = tuple(numbers)
+            return np.array([numbers[value] for value in values], np.int64)
+        relation = _stack_attribute("relation", "edges", attributes)
+        if relation is not None and relation.dtype.kind not in "iu":
+            needed = "a whole number or a text for every edge"
+            raise _attribute_error("relation", needed, f"values of type {relation.dtype}")
+        return relation
+
     def _read_split(self, nodes: Sequence[dict[str, Any]]) -> tuple[Ids | None, Ids | None, Ids | None]:
         names = [data.get("split") for data in nodes]
         if unknown := sorted({str(name) for name in names} - {*_SPLITS, "None"}):
@@ -112,6 +156,18 @@ class NetworkxSource(GraphSource):
             return None, None, None
         train, val, test = (np.array([at for at, n in enumerate(names) if n == part], np.int64) for part in _SPLITS)
         return train, val, test
+
+
+def _read_labels(nodes: Sequence[dict[str, Any]]) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
+    values = [data.get("y") for data in nodes]
+    known = [value for value in values if value is not None]
+    if not known:
+        return None, ()
+    if not all(isinstance(value, str) for value in known):
+        return _as_numbers("y", [-1 if value is None else value for value in values]), ()
+    names = sorted(set(known))
+    numbers = {name: at for at, name in enumerate(names)}
+    return np.array([-1 if value is None else numbers[value] for value in values], np.int64), tuple(names)
 
 
 def _stack_attribute(name: str, what: str, attributes: Sequence[dict[str, Any]]) -> NDArray[Any] | None:

@@ -4,250 +4,212 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, vstack
 
 from outgrow.core.errors import InputError
-from outgrow.graph.graph import NodeType
-from outgrow.graph.readers.conversions import to_labels, to_node_ids
-from outgrow.graph.readers.matrices import block_diagonal_features, csr_from_arrays, type_widths
-from outgrow.graph.readers.npz import iter_array_edges
-from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
+from outgrow.graph.readers.node_parts import SPLIT_PARTS, NodePart, part_error
+from outgrow.graph.readers.tensors import SparseEdges, is_sparse, sparse_edges, to_matrix, to_numpy
+from outgrow.graph.readers.typed_parts import EdgePart, TypedPartsSource, name_relation
 
-_MASKS = ("train_mask", "val_mask", "test_mask")
-_NODE_ATTRIBUTES = {"x", "y", "num_nodes", *_MASKS}
+_MASKS = tuple(f"{part}_mask" for part in SPLIT_PARTS)
+_INDICES = tuple(f"{part}_idx" for part in SPLIT_PARTS)
+_LABELS = tuple(f"{part}_y" for part in SPLIT_PARTS)
+_NODE_ATTRIBUTES = {"x", "y", "y_index", "num_nodes", *_MASKS, *_INDICES, *_LABELS}
 _EDGE_ATTRIBUTES = {"edge_index", "edge_weight"}
 
 
 @final
-class PygSource(GraphSource):
+class PygSource(TypedPartsSource):
     """A source of a ``Data`` or ``HeteroData`` object. Final.
 
-    Reads ``x``, ``y``, ``edge_index``, ``edge_type``, ``edge_weight`` (or an ``edge_attr`` of one column) and
-    the three masks. Types of nodes follow one another in the order of ``node_types``; each edge type is a
-    relation. Types whose features have one width share the columns; if widths differ, each type has columns
-    of its own, and features are sparse. A type without features gets random vectors, the same in every run
-    (see `outgrow.graph.readers.matrices.block_diagonal_features`). Numbers in bfloat16 become float32.
+    Reads ``x``, ``y``, ``edge_index`` or ``adj_t``, ``edge_type``, ``edge_weight`` (or an ``edge_attr`` of one
+    column) and the three masks, or ``train_idx``, ``val_idx`` and ``test_idx``. Labels may be of some nodes only
+    (``y`` with ``y_index``, or ``train_y`` and others with ``train_idx``). ``x``, ``adj_t`` and, if it tells the
+    direction of the edges, ``edge_index`` may be sparse tensors of any layout or ``SparseTensor``; values of
+    the latter two are weights, unless all are 1. Numbers in bfloat16 become float32.
+
+    Types of nodes follow one another in the order of ``node_types``, after them those that only edges name; each
+    edge type is a relation. Where nothing else tells the number of nodes of a type, the largest id in the edges
+    does, with a warning. How features and labels of several types are joined is said in
+    `outgrow.graph.readers.node_parts.join_node_parts`.
 
     Args:
         data: The data object.
+        name: Name of the graph.
 
     Raises:
-        InputError: A type whose number of nodes nothing tells.
+        InputError: An object that holds another kind of graph.
     """
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: Any, name: str = "pyg") -> None:
         from torch_geometric.data import HeteroData  # type: ignore[import-untyped]
 
+        if not hasattr(data, "edge_attrs") and not isinstance(data, HeteroData):
+            raise InputError(
+                f"cannot read a graph from {type(data).__name__}",
+                needed="a Data or HeteroData of PyG",
+                got=f"{type(data).__module__}.{type(data).__qualname__}",
+                repair="make a Data of its edges; times of edges are not read",
+            )
         self._hetero = isinstance(data, HeteroData)
-        self._stores: list[Any] = [data[name] for name in data.node_types] if self._hetero else [data]
-        self._links: list[tuple[str, str, str]] = list(data.edge_types) if self._hetero else []
-        self._names = list(data.node_types) if self._hetero else []
         self._data = data
-        self._borders = np.cumsum([0, *self._count_nodes()]).tolist()
+        self._name = name
 
     @property
     def name(self) -> str:
-        """``pyg``: data objects have no name."""
-        return "pyg"
+        """Name as given: data objects have none."""
+        return self._name
 
-    def read_tables(self) -> NodeTableSource:
-        """Return the attributes of the nodes.
-
-        Raises:
-            InputError: Attributes of the wrong form, or labels of more than one type of nodes.
-        """
-        train, val, test = (self._ids_from_masks(mask) for mask in _MASKS)
-        features, widths = self._collect_features()
-        types = zip(self._names, pairwise(self._borders), widths, strict=True) if self._hetero else ()
-        return NodeTableSource(
-            num_nodes=self._borders[-1],
-            features=features,
-            labels=self._collect_labels(),
-            train=train,
-            val=val,
-            test=test,
-            relation_names=tuple("__".join(link) for link in self._links),
-            node_types=tuple(
-                NodeType(name=name, first=first, last=last, num_columns=width) for name, (first, last), width in types
-            ),
-        )
-
-    def read_edges(self) -> Iterator[EdgeChunk]:
-        """Yield all edges, type after type.
+    def read_node_parts(self) -> list[NodePart]:
+        """Return the attributes of the nodes of each type.
 
         Raises:
-            InputError: Attributes of the wrong form, or weights that only some types of edges have.
+            InputError: Attributes of the wrong form.
         """
-        # Types are offset into one range of ids, and the number of the edge type is the relation.
         if not self._hetero:
-            relation = _to_numpy(self._data.get("edge_type"), "edge_type")
-            yield from iter_array_edges(_edge_index(self._data), relation, _edge_weight(self._data), "the data object")
+            return [_node_part(self._data, "")]
+        return [_node_part(self._data[name], name) for name in self._data.node_types]
+
+    def read_edge_parts(self) -> Iterator[EdgePart]:
+        """Yield the edges of each type.
+
+        Raises:
+            InputError: Attributes of the wrong form.
+        """
+        if not self._hetero:
+            relations = to_numpy(self._data.get("edge_type"), "edge_type")
+            index, weight = _read_edges(self._data, "", (self._num_nodes("") or -1,) * 2)
+            yield EdgePart(edge_index=index, relations=relations, weight=weight)
             return
-        weights = [_edge_weight(self._data[link]) for link in self._links]
-        if any(w is None for w in weights) and any(w is not None for w in weights):
-            raise _attribute_error("edge_weight", "weights for all types of edges or for none", "some types without")
-        first = dict(zip(self._names, self._borders, strict=False))
-        for number, (link, weight) in enumerate(zip(self._links, weights, strict=True)):
-            src, dst = _edge_index(self._data[link])
-            self._check_endpoints(link, src, dst)
-            index = np.stack([src + first[link[0]], dst + first[link[2]]])
-            yield from iter_array_edges(index, np.full(len(src), number, np.int32), weight, f"edges {' '.join(link)}")
+        for link in self._data.edge_types:
+            ends = (self._num_nodes(link[0]) or -1, self._num_nodes(link[2]) or -1)
+            index, weight = _read_edges(self._data[link], f" of edges {' '.join(link)}", ends)
+            yield EdgePart(relation=link, edge_index=index, weight=weight)
 
     def list_unread(self) -> tuple[str, ...]:
         """Return the names of the attributes that are not read."""
         if not self._hetero:
-            return tuple(_unread_names(self._data, _NODE_ATTRIBUTES | _EDGE_ATTRIBUTES | {"edge_type"}))
-        parts = [(name, self._data[name], _NODE_ATTRIBUTES) for name in self._names]
-        parts += [("__".join(link), self._data[link], _EDGE_ATTRIBUTES) for link in self._links]
+            read = _NODE_ATTRIBUTES | _read_edge_attributes(self._data) | {"edge_type"}
+            return tuple(_unread_names(self._data, read))
+        parts = [(name, self._data[name], _NODE_ATTRIBUTES) for name in self._data.node_types]
+        parts += [
+            (name_relation(link), self._data[link], _read_edge_attributes(self._data[link]))
+            for link in self._data.edge_types
+        ]
         names = [f"{part}.{name}" for part, store, read in parts for name in _unread_names(store, read)]
         return (*names, *self._data._global_store.keys())
 
-    def _count_nodes(self) -> list[int]:
-        if not self._hetero:
-            return [_node_count(self._data, "the data object")]
-        # PyG lists types that only edges name among neither its stores nor its counts.
-        named = dict.fromkeys(end for link in self._links for end in (link[0], link[2]))
-        if missing := [name for name in named if name not in self._names]:
-            raise _unknown_count_error(missing[0], f'data["{missing[0]}"].num_nodes')
-        return [_node_count(self._data[name], name) for name in self._names]
-
-    def _check_endpoints(self, link: tuple[str, str, str], src: NDArray[Any], dst: NDArray[Any]) -> None:
-        """Check that ids are in the range of their type."""
-        # An id too large for its type would silently be a node of the next type.
-        for ids, name in ((src, link[0]), (dst, link[2])):
-            at = self._names.index(name)
-            count = self._borders[at + 1] - self._borders[at]
-            bad = ids[(ids < 0) | (ids >= count)]
-            if len(bad):
-                got = f"{len(bad)} others, the first is {bad[0]}"
-                raise _attribute_error(f"edge_index of {' '.join(link)}", f"ids of {name} from 0 to {count - 1}", got)
-
-    def _collect_features(self) -> tuple[NDArray[Any] | csr_array | None, list[int]]:
-        """Return the features, and how many columns each type has of its own: 0 where all share them."""
-        parts = [_to_matrix(store.get("x")) for store in self._stores]
-        shared = [0] * len(parts)
-        if all(part is None for part in parts):
-            return None, shared
-        if len(parts) == 1:
-            return parts[0], shared
-        counts = [last - first for first, last in pairwise(self._borders)]
-        given = [part for part in parts if part is not None]
-        if len(given) < len(parts) or len({part.shape[1] for part in given}) > 1:
-            return block_diagonal_features(self._names, counts, parts), type_widths(parts)
-        if any(isinstance(part, csr_array) for part in given):
-            return csr_array(vstack([csr_array(part) for part in given], format="csr")), shared
-        return np.concatenate([np.asarray(part) for part in given]), shared
-
-    def _collect_labels(self) -> NDArray[Any] | None:
-        given = [_to_numpy(store.get("y"), "y") for store in self._stores]
-        known = [(first, y) for first, y in zip(self._borders, given, strict=False) if y is not None]
-        if not known:
+    def _num_nodes(self, kind: str) -> int | None:
+        if self._hetero and kind not in self._data.node_types:
             return None
-        if len(known) > 1:
-            raise _attribute_error("y", "labels of one type of nodes", f"labels of {len(known)} types")
-        first, labels = known[0]
-        if len(self._stores) == 1:
-            return labels
-        count = self._borders[self._borders.index(first) + 1] - first
-        if labels.shape not in ((count,), (count, 1)):
-            raise _attribute_error("y", f"one label for each of {count} nodes", f"shape {list(labels.shape)}")
-        # Nodes of all other types are unlabelled.
-        given_labels = to_labels(labels, named=False, where="y").reshape(-1)
-        is_number = given_labels.dtype.kind == "f"
-        all_labels = np.full(
-            self._borders[-1], np.nan if is_number else -1, given_labels.dtype if is_number else np.int64
-        )
-        all_labels[first : first + count] = given_labels
-        return all_labels
-
-    def _ids_from_masks(self, mask: str) -> Ids | None:
-        parts = []
-        for first, last, store in zip(self._borders, self._borders[1:], self._stores, strict=False):
-            values = _to_numpy(store.get(mask), mask)
-            if values is None:
-                continue
-            if values.shape != (last - first,):
-                needed = f"booleans of shape [{last - first}]; choose one column of several splits"
-                raise _attribute_error(mask, needed, f"{values.dtype} of shape {list(values.shape)}")
-            parts.append(to_node_ids(values, last - first, mask) + first)
-        return np.concatenate(parts) if parts else None
+        return _node_count(self._data[kind] if self._hetero else self._data)
 
 
-def _edge_index(store: Any) -> NDArray[Any]:
-    index = _to_numpy(store.get("edge_index"), "edge_index")
-    if index is None:
-        raise _attribute_error("edge_index", "edges in edge_index", "none (adj_t is not read)")
-    return index
+def _node_part(store: Any, name: str) -> NodePart:
+    of = f" of {name}" if name else ""
+    count = _node_count(store)
+    labels = to_numpy(store.get("y"), f"y{of}")
+    index = to_numpy(store.get("y_index"), f"y_index{of}")
+    if index is not None and labels is not None:
+        labels = _spread_labels([index], [labels], count, f"y{of}")
+    given = [(f"{part}_idx", f"{part}_y") for part in SPLIT_PARTS]
+    known = [(to_numpy(store.get(at), at), to_numpy(store.get(y), y)) for at, y in given]
+    pairs = [(at, y) for at, y in known if at is not None and y is not None]
+    if labels is None and pairs:
+        labels = _spread_labels([at for at, _ in pairs], [y for _, y in pairs], count, f"train_y{of}")
+    train, val, test = (
+        to_numpy(store.get(mask if mask in store else f"{part}_idx"), mask + of)
+        for mask, part in zip(_MASKS, SPLIT_PARTS, strict=True)
+    )
+    return NodePart(
+        name=name,
+        count=count,
+        features=to_matrix(store.get("x"), f"x{of}"),
+        labels=labels,
+        split=(train, val, test),
+    )
 
 
-def _edge_weight(store: Any) -> NDArray[Any] | None:
-    weight = _to_numpy(store.get("edge_weight"), "edge_weight")
+def _spread_labels(
+    nodes: list[NDArray[Any]], labels: list[NDArray[Any]], count: int | None, name: str
+) -> NDArray[np.int64]:
+    """Return ``[V]`` labels of some nodes, -1 at the others."""
+    at, known = np.concatenate(nodes), np.concatenate([each.reshape(-1) for each in labels])
+    if count is None or len(at) != len(known) or known.dtype.kind not in "iu" or (len(at) and at.max() >= count):
+        got = f"{len(known)} labels of {known.dtype} for {len(at)} of {count} nodes"
+        raise part_error(name, "an integer for each of these nodes", got)
+    spread = np.full(count, -1, np.int64)
+    spread[at] = known
+    return spread
+
+
+def _read_edges(store: Any, of: str, ends: tuple[int, int]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Return ``[2, E]`` edges and their weights."""
+    index, transposed = store.get("edge_index"), store.get("adj_t")
+    if is_sparse(index):
+        return _check_weight(_directed_edges(sparse_edges(index, f"edge_index{of}"), of, ends), store)
+    if index is None and transposed is not None:
+        rows = sparse_edges(transposed, f"adj_t{of}")
+        return _check_weight((np.stack([rows.columns, rows.rows]), rows.values), store)
+    edges = to_numpy(index, f"edge_index{of}")
+    if edges is None:
+        raise part_error(f"edge_index{of}", "edges in edge_index or adj_t", "none")
+    return edges, _edge_weight(store, of)
+
+
+def _check_weight(
+    edges: tuple[NDArray[Any], NDArray[Any] | None], store: Any
+) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    # A matrix has an order of its own: weights beside it could be those of other edges.
+    given = [name for name in ("edge_weight", "edge_attr", "edge_type") if name in store]
+    if given and edges[1] is None:
+        raise part_error(f"{given[0]} beside a sparse matrix", "the weights as values of the matrix", given[0])
+    return edges
+
+
+def _directed_edges(matrix: SparseEdges, of: str, ends: tuple[int, int]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    forward, back = np.stack([matrix.rows, matrix.columns]), np.stack([matrix.columns, matrix.rows])
+    if matrix.shape[0] != matrix.shape[1]:
+        # PyG's layers read a sparse matrix as adj_t; as edge_index it may be either, but for its shape.
+        return (back, matrix.values) if matrix.shape[0] == ends[1] else (forward, matrix.values)
+    one, other = np.lexsort(forward), np.lexsort(back)
+    values = matrix.values
+    same_values = values is None or np.array_equal(values[one], values[other])
+    if np.array_equal(forward[:, one], back[:, other]) and same_values:
+        return forward, values
+    raise part_error(
+        f"edge_index{of}",
+        "integers of shape [2, E], or a sparse matrix that is symmetric",
+        "a sparse matrix that does not tell which way edges go",
+        "name it adj_t if rows are destinations; else set edge_index to its indices()",
+    )
+
+
+def _edge_weight(store: Any, of: str) -> NDArray[Any] | None:
+    weight = to_numpy(store.get("edge_weight"), f"edge_weight{of}")
     if weight is not None:
-        return weight
-    attributes = _to_numpy(store.get("edge_attr"), "edge_attr")
+        return weight[:, 0] if weight.ndim == 2 and weight.shape[1] == 1 else weight
+    attributes = to_numpy(store.get("edge_attr"), f"edge_attr{of}")
     if attributes is None or attributes.ndim == 1:
         return attributes
     if attributes.shape[1] != 1:
-        raise _attribute_error("edge_attr", "one weight for each edge", f"shape {list(attributes.shape)}")
+        raise part_error(f"edge_attr{of}", "one weight for each edge", f"shape {list(attributes.shape)}")
     return attributes[:, 0]
 
 
-def _to_matrix(x: Any) -> NDArray[Any] | csr_array | None:
-    import torch
-
-    if x is None or x.layout not in (torch.sparse_csr, torch.sparse_coo):
-        return _to_numpy(x, "x")
-    if x.layout is torch.sparse_coo:
-        if x.ndim != 2 or x.dense_dim():
-            raise _attribute_error("x", "a matrix", f"{x.ndim} dimensions, {x.dense_dim()} of them dense")
-        whole = x.detach().cpu().coalesce()
-        return csr_array((whole.values().numpy(), tuple(whole.indices().numpy())), shape=tuple(x.shape))
-    values, columns, ends = (
-        np.asarray(part.detach().cpu()) for part in (x.values(), x.col_indices(), x.crow_indices())
-    )
-    try:
-        return csr_from_arrays(values, columns, ends, [int(n) for n in x.shape])
-    except ValueError as error:
-        raise _attribute_error("x", "a well-formed CSR matrix", str(error)) from error
-
-
-def _to_numpy(values: Any, name: str) -> NDArray[Any] | None:
-    if values is None:
-        return None
-    import torch
-
-    if isinstance(values, np.ndarray):
-        return values
-    if not isinstance(values, torch.Tensor) or values.layout is not torch.strided:
-        got = f"a tensor of layout {values.layout}" if isinstance(values, torch.Tensor) else type(values).__name__
-        raise _attribute_error(name, "a dense tensor", got)
-    # NumPy has no bfloat16.
-    here = values.detach().cpu()
-    return np.asarray(here.float() if here.dtype == torch.bfloat16 else here)
-
-
-def _node_count(store: Any, name: str) -> int:
+def _node_count(store: Any) -> int | None:
     with warnings.catch_warnings():
         # PyG warns where it takes the largest id of an edge for the number of nodes.
         warnings.simplefilter("ignore")
         count = store.num_nodes
-    if count is None:
-        raise _unknown_count_error(name, f'data["{name}"].num_nodes')
-    return int(count)
+    return None if count is None else int(count)
 
 
-def _unknown_count_error(name: str, attribute: str) -> InputError:
-    return InputError(
-        f"the number of nodes of {name} is unknown",
-        needed="features or num_nodes for each type of nodes",
-        got="neither",
-        repair=f"set {attribute}",
-    )
+def _read_edge_attributes(store: Any) -> set[str]:
+    return _EDGE_ATTRIBUTES if "edge_index" in store else _EDGE_ATTRIBUTES | {"adj_t"}
 
 
 def _unread_names(store: Any, read: set[str]) -> list[str]:
@@ -255,7 +217,3 @@ def _unread_names(store: Any, read: set[str]) -> list[str]:
     names = sorted(name for name in map(str, store.keys()) if name not in read)
     # `edge_attr` stands for the weights where there is no `edge_weight`.
     return names if "edge_weight" in store else [name for name in names if name != "edge_attr"]
-
-
-def _attribute_error(name: str, needed: str, got: str) -> InputError:
-    return InputError(f"{name} cannot be used", needed=needed, got=got, repair=f"change or remove {name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import final
 
@@ -9,45 +10,166 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.graph.node_ids import ArrowArray, NodeIds, TextArrays
+from outgrow.graph.readers.tables.id_table import IdTable
+from outgrow.ops.id_table import PackedIds, pack_ids
+
+_ROWS = 1 << 20
+"""Most ids that are looked up at once: temporary arrays have some 50 bytes for each."""
+_FEWEST_ROWS = 1 << 14
+_NO_OFFSETS = np.empty(0, np.int64)
 
 
 @final
 class IdEncoder:
     """Encoder that numbers ids from 0 in the order in which they first occur.
 
-    Ids are all integers or all texts: integers are kept as their decimal texts once a text has come.
+    Ids are all integers or all texts: integers are kept as their decimal texts once a text has come. Different ids are
+    never taken for one: hashes only say where to look.
 
     Args:
         scratch: Folder for tables that exceed the memory; None to keep all in memory.
-        memory_bytes: Bytes of memory that tables may take before they lie in files.
+        memory_bytes: Bytes of memory that tables may take before they lie in files; None for any number.
     """
 
     def __init__(self, scratch: Path | None = None, memory_bytes: int | None = None) -> None:
-        self._numbers: dict[int | str, int] = {}
+        self._scratch, self._memory_bytes = scratch, memory_bytes
+        limit = _ROWS if memory_bytes is None or scratch is None else memory_bytes // 64
+        self._rows = max(_FEWEST_ROWS, min(_ROWS, limit))
+        self._table: IdTable | None = None
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return 0 if self._table is None else len(self._table)
+
+    @property
+    def are_text(self) -> bool:
+        """Whether ids are texts; False without ids."""
+        return self._table is not None and self._table.width == 0
 
     def encode(self, ids: ArrowArray) -> NDArray[np.int64]:
         """Return the number of each id, ``[n]``; an id that has none gets the next one.
 
         Args:
-            ids: ``[n]`` Arrow array of integers or texts, without nulls.
+            ids: ``[n]`` Arrow array of integers, texts or a dictionary of either, without nulls.
+
+        Raises:
+            OSError: The disk of the tables is full.
         """
-        numbers = self._numbers
-        made = (numbers.setdefault(value, len(numbers)) for value in ids.to_pylist())
-        return np.fromiter(made, np.int64, len(ids))
-
-    def find(self, ids: ArrowArray) -> NDArray[np.int64]:
-        """Return the number of each id, ``[n]``, -1 where it has none."""
-        return np.fromiter((self._numbers.get(value, -1) for value in ids.to_pylist()), np.int64, len(ids))
-
-    def finish(self) -> NodeIds:
-        """Return the id of each number; may be called repeatedly, and more ids may be encoded after it."""
         import pyarrow as pa
 
-        names = list(self._numbers)
-        if all(isinstance(name, int) for name in names):
-            return NodeIds.from_integers(np.array(names, dtype=np.int64))
-        texts = TextArrays.from_arrow(pa.array(map(str, names), pa.large_string()))
-        return NodeIds.from_texts(texts)
+        if pa.types.is_dictionary(ids.type):
+            return self._encode_dictionary(ids)
+        if not len(ids):
+            return np.empty(0, np.int64)
+        given = _as_integers_or_texts(ids)
+        is_text = not pa.types.is_int64(given.type)
+        if self._table is None:
+            self._table = IdTable(0 if is_text else 8, self._scratch, self._memory_bytes)
+        elif is_text and not self.are_text:
+            self._keep_as_texts()
+        out = np.empty(len(given), np.int64)
+        for first in range(0, len(given), self._rows):
+            part = given.slice(first, self._rows)
+            self._table.encode_ids(_pack(part, as_text=self.are_text), out[first : first + len(part)])
+        return out
+
+    def find(self, ids: ArrowArray) -> NDArray[np.int64]:
+        """Return the number of each id, ``[n]``, -1 where it has none.
+
+        Integers are found among texts too, in decimal form, and texts in decimal form among integers.
+        """
+        import pyarrow as pa
+
+        if pa.types.is_dictionary(ids.type):
+            return self.find(ids.dictionary)[ids.indices.to_numpy(zero_copy_only=False)]
+        out = np.full(len(ids), -1, np.int64)
+        if self._table is None or not len(ids):
+            return out
+        given = _as_integers_or_texts(ids)
+        if not self.are_text and not pa.types.is_int64(given.type):
+            return self._find_texts_among_integers(given)
+        for first in range(0, len(given), self._rows):
+            part = given.slice(first, self._rows)
+            self._table.find_ids(_pack(part, as_text=self.are_text), out[first : first + len(part)])
+        return out
+
+    def finish(self) -> NodeIds:
+        """Return the id of each number; may be called repeatedly, and more ids may be encoded after it.
+
+        Arrays may be mapped from files in the folder for tables, and stay as they are when more ids come.
+
+        Raises:
+            OSError: The disk of the tables is full.
+        """
+        table = self._table or IdTable(8, None, None)
+        if table.width:
+            return NodeIds.from_integers(table.integers, scratch=self._scratch, memory_bytes=self._memory_bytes)
+        return NodeIds.from_texts(table.texts, scratch=self._scratch, memory_bytes=self._memory_bytes)
+
+    def _encode_dictionary(self, ids: ArrowArray) -> NDArray[np.int64]:
+        """Encode the entries that occur, in the order in which they do: a dictionary may hold others."""
+        indices = ids.indices.to_numpy(zero_copy_only=False)
+        occurring, first_rows, places = np.unique(indices, return_index=True, return_inverse=True)
+        order = np.argsort(first_rows)
+        numbers = np.empty(len(occurring), np.int64)
+        numbers[order] = self.encode(ids.dictionary.take(_arrow_numbers(occurring[order])))
+        return numbers[places]
+
+    def _keep_as_texts(self) -> None:
+        import pyarrow as pa
+
+        assert self._table is not None
+        values = self._table.integers
+        self._table = IdTable(0, self._scratch, self._memory_bytes)
+        for first in range(0, len(values), self._rows):
+            texts = pa.array(values[first : first + self._rows], pa.int64()).cast(pa.large_string())
+            self._table.encode_ids(_pack(texts, as_text=True), np.empty(len(texts), np.int64))
+
+    def _find_texts_among_integers(self, texts: ArrowArray) -> NDArray[np.int64]:
+        import pyarrow as pa
+        from pyarrow import compute
+
+        # Only the form that an integer is written in: "007" and "+7" are not 7.
+        is_decimal = compute.match_substring_regex(texts, r"^(0|-?[1-9][0-9]{0,17})$")
+        rows = np.flatnonzero(is_decimal.to_numpy(zero_copy_only=False))
+        out = np.full(len(texts), -1, np.int64)
+        out[rows] = self.find(texts.take(_arrow_numbers(rows)).cast(pa.int64()))
+        for row in _find_long_integers(texts):
+            out[row] = self.find(texts.slice(row, 1).cast(pa.int64()))[0]
+        return out
+
+
+def _as_integers_or_texts(ids: ArrowArray) -> ArrowArray:
+    """Return ids as int64 or large strings."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    assert not ids.null_count, "ids without nulls"
+    if pa.types.is_uint64(ids.type) and len(ids) and compute.max(ids).as_py() >= 2**63:
+        return ids.cast(pa.large_string())
+    if pa.types.is_integer(ids.type):
+        return ids.cast(pa.int64())
+    return ids.cast(pa.large_string())
+
+
+def _find_long_integers(texts: ArrowArray) -> Iterator[int]:
+    """Yield the rows with integers of 19 digits, which may or may not fit into 64 bits."""
+    from pyarrow import compute
+
+    is_long = compute.match_substring_regex(texts, r"^-?[1-9][0-9]{18}$").to_numpy(zero_copy_only=False)
+    for row in np.flatnonzero(is_long):
+        if -(2**63) <= int(texts[int(row)].as_py()) < 2**63:
+            yield int(row)
+
+
+def _pack(ids: ArrowArray, *, as_text: bool) -> PackedIds:
+    import pyarrow as pa
+
+    if as_text:
+        return pack_ids(0, *TextArrays.from_arrow(ids))
+    return pack_ids(8, _NO_OFFSETS, ids.cast(pa.int64()).to_numpy(zero_copy_only=False))
+
+
+def _arrow_numbers(numbers: NDArray[np.int64]) -> ArrowArray:
+    import pyarrow as pa
+
+    return pa.array(numbers)

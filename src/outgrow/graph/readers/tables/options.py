@@ -21,7 +21,9 @@ class TableOptions:
         label: Columns of a node table with labels; empty for those whose name says so.
         features: Columns of a node table with features; empty for all that are numbers.
         categorical: What becomes of columns of texts among the features: ``"refuse"``, ``"onehot"`` or ``"hash"``.
-        split: Split of the nodes: shares such as ``"0.6,0.2,0.2"``, or a column; empty for what the tables say.
+        split: Split of the nodes: shares such as ``"0.6,0.2,0.2"``, ``"time:COLUMN:0.6,0.2,0.2"``, ``"files"``, or a
+            column; empty for what the tables say.
+        split_seed: Seed of a split that is drawn.
         split_index: Which of several splits is chosen.
         unknown_nodes: What becomes of an edge to a node that the node table does not name: ``"refuse"``, ``"add"``
             or ``"drop"``.
@@ -35,6 +37,7 @@ class TableOptions:
     features: tuple[str, ...] = ()
     categorical: str = "refuse"
     split: str = ""
+    split_seed: int = 0
     split_index: int = 0
     unknown_nodes: str = "refuse"
     inverse_relations: bool = False

@@ -1,0 +1,210 @@
+"""Node tables given as one part for each node type, and how they become the tables of all nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, vstack
+
+from outgrow.core.errors import InputError
+from outgrow.core.user_warnings import warn_about_data
+from outgrow.graph.graph import NodeType
+from outgrow.graph.readers.conversions import to_labels, to_node_ids
+from outgrow.graph.readers.matrices import Matrix, block_diagonal_features, type_widths
+from outgrow.graph.readers.source import NodeTableSource
+
+SPLIT_PARTS = ("train", "val", "test")
+_SplitArrays = tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NodePart:
+    """The nodes of one type, numbered from 0.
+
+    Attributes:
+        name: Name of the type; empty if the graph has but one.
+        count: Their number; None if only the edges tell.
+        features: ``[n, D]`` floating, or CSR of that shape; None if they have none.
+        labels: ``[n]`` or ``[n, C]``, see `outgrow.graph.readers.source.NodeTableSource`; None if they have none.
+        class_names: Name of each class, or empty.
+        split: Training, validation and test: each ids, a mask ``[n]``, or several masks ``[n, K]``; or None.
+    """
+
+    name: str = ""
+    count: int | None = None
+    features: Matrix | None = None
+    labels: NDArray[Any] | None = None
+    class_names: tuple[str, ...] = ()
+    split: _SplitArrays = (None, None, None)
+
+
+def count_nodes(part: NodePart) -> int | None:
+    """Return the number of nodes that the arrays of a part tell; None if they tell none."""
+    if part.count is not None:
+        return part.count
+    masks = [mask for mask in part.split if mask is not None and (mask.dtype == bool or mask.ndim == 2)]
+    known = [each for each in (part.features, part.labels, *masks) if each is not None and each.ndim]
+    return int(known[0].shape[0]) if known else None
+
+
+def count_borders(parts: Sequence[NodePart]) -> list[int]:
+    """Return ``[T + 1]``: the first node of each type, and ``V``."""
+    return np.cumsum([0, *(part.count or 0 for part in parts)]).tolist()
+
+
+def join_node_parts(parts: Sequence[NodePart]) -> NodeTableSource:
+    """Return the tables of all nodes, without names of relations.
+
+    Types whose features have one width share the columns; if widths differ or some types have none, each type has
+    columns of its own: see `outgrow.graph.readers.matrices.block_diagonal_features`.
+
+    Args:
+        parts: The node types, with their counts.
+
+    Raises:
+        InputError: Labels, features or masks that do not fit their type, or labels of several types that are not
+            of one kind.
+    """
+    for part in parts:
+        _check_lengths(part)
+    typed = bool(parts) and bool(parts[0].name)
+    borders = count_borders(parts)
+    features, widths = _join_features(parts)
+    labels, class_names = _join_labels(parts, borders)
+    splits = _join_splits(parts, borders)
+    train, val, test = splits[0]
+    ranges = zip(parts, pairwise(borders), widths, strict=True) if typed else ()
+    return NodeTableSource(
+        num_nodes=None if parts and parts[0].count is None else borders[-1],
+        features=features,
+        labels=labels,
+        train=train,
+        val=val,
+        test=test,
+        class_names=class_names,
+        node_types=tuple(
+            NodeType(name=part.name, first=first, last=last, num_columns=width) for part, (first, last), width in ranges
+        ),
+        splits=tuple(splits) if len(splits) > 1 else (),
+    )
+
+
+def part_error(name: str, needed: str, got: str, repair: str = "") -> InputError:
+    """Return the error of a part of a graph that has the wrong form."""
+    return InputError(
+        f"{name} cannot be used", needed=needed, got=got, repair=repair or f"change or remove {name.split(' of ')[0]}"
+    )
+
+
+def _check_lengths(part: NodePart) -> None:
+    of = f" of {part.name}" if part.name else ""
+    for name, array in (("features", part.features), ("labels", part.labels)):
+        if part.count is not None and array is not None and array.shape[:1] != (part.count,):
+            needed = f"{'a row' if name == 'features' else 'one label'} for each of {part.count} nodes"
+            raise part_error(f"{name}{of}", needed, f"shape {list(array.shape)}")
+
+
+def _join_features(parts: Sequence[NodePart]) -> tuple[Matrix | None, list[int]]:
+    """Return the features, and how many columns each type has of its own: 0 where all share them."""
+    rows = [part.features for part in parts]
+    shared = [0] * len(rows)
+    given = [each for each in rows if each is not None]
+    if not given:
+        return None, shared
+    if len(rows) == 1:
+        return rows[0], shared
+    if len(given) < len(rows) or len({each.shape[1] for each in given}) > 1:
+        names, counts = [part.name for part in parts], [part.count or 0 for part in parts]
+        return block_diagonal_features(names, counts, rows), type_widths(rows)
+    if any(isinstance(each, csr_array) for each in given):
+        return csr_array(vstack([csr_array(each) for each in given], format="csr")), shared
+    return np.concatenate([np.asarray(each) for each in given]), shared
+
+
+def _join_labels(parts: Sequence[NodePart], borders: Sequence[int]) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
+    if len(parts) == 1:
+        return parts[0].labels, parts[0].class_names
+    known: list[tuple[NodePart, int, NDArray[Any]]] = []
+    for part, first in zip(parts, borders, strict=False):
+        if part.labels is not None and part.count:
+            made = to_labels(part.labels, named=bool(part.class_names), where=f"labels of {part.name}")
+            known.append((part, first, made.reshape(-1) if made.ndim == 2 and made.shape[1] == 1 else made))
+    if not known:
+        return None, ()
+    kinds = [_describe_labels(part, labels) for part, _, labels in known]
+    if len(set(kinds)) > 1:
+        got = "; ".join(f"{part.name} with {kind}" for (part, _, _), kind in zip(known, kinds, strict=True))
+        raise part_error(
+            f"labels of {len(known)} types",
+            "labels of one type of nodes, or the same classes for all",
+            got,
+            "remove the labels of all types but the one to predict",
+        )
+    if len(known) > 1:
+        names = ", ".join(part.name for part, _, _ in known)
+        warn_about_data(f"labels of {names} are read as one set of labels: {kinds[0]}")
+    # Nodes of all other types are unlabelled; of several labels a node, they have none.
+    first_labels = known[0][2]
+    is_number = first_labels.dtype.kind == "f"
+    empty: Any = np.nan if is_number else -1 if first_labels.ndim == 1 else 0
+    dtype = np.result_type(*(labels.dtype for _, _, labels in known)) if is_number else np.int64
+    joined = np.full(
+        (borders[-1], *first_labels.shape[1:]), empty, dtype if first_labels.ndim == 1 or is_number else np.uint8
+    )
+    for _, first, labels in known:
+        joined[first : first + len(labels)] = labels
+    return joined, known[0][0].class_names
+
+
+def _describe_labels(part: NodePart, labels: NDArray[Any]) -> str:
+    columns = labels.shape[1] if labels.ndim == 2 else 1
+    if labels.dtype.kind == "f":
+        return f"{columns} numbers" if columns > 1 else "numbers"
+    if labels.ndim == 2:
+        return f"{columns} labels a node"
+    if part.class_names:
+        return f"the classes {', '.join(part.class_names)}"
+    return f"{int(labels.max(initial=-1)) + 1} classes"
+
+
+def _join_splits(parts: Sequence[NodePart], borders: Sequence[int]) -> list[_SplitArrays]:
+    """Return all splits: as many as there are columns of masks."""
+    number = {mask.shape[1] for part in parts for mask in part.split if mask is not None and mask.ndim == 2}
+    if len(number) > 1:
+        got = " and ".join(map(str, sorted(number)))
+        raise part_error("the masks", "the same number of splits in all masks", f"masks of {got} columns")
+    made = []
+    for column in range(max(number, default=1)):
+        train, val, test = (_join_split_part(parts, borders, at, name, column) for at, name in enumerate(SPLIT_PARTS))
+        made.append((train, val, test))
+    return made
+
+
+def _join_split_part(
+    parts: Sequence[NodePart], borders: Sequence[int], at: int, name: str, column: int
+) -> NDArray[Any] | None:
+    found = []
+    for part, first in zip(parts, borders, strict=False):
+        mask = part.split[at]
+        if mask is None:
+            continue
+        of = f" of {part.name}" if part.name else ""
+        if mask.ndim == 2:
+            mask = mask[:, column]
+        if part.count is None:
+            return mask
+        if mask.dtype == bool and mask.shape != (part.count,):
+            needed = f"booleans of shape [{part.count}], or of shape [{part.count}, splits]"
+            raise part_error(f"the {name} mask{of}", needed, f"{mask.dtype} of shape {list(mask.shape)}")
+        ids = to_node_ids(mask, part.count, f"the split {name}{of}")
+        outside = ids[(ids < 0) | (ids >= part.count)]
+        if len(outside):
+            got = f"{len(outside)} others, the first is {outside[0]}"
+            raise part_error(f"the split {name}{of}", f"nodes from 0 to {part.count - 1}", got)
+        found.append(ids.astype(np.int64) + first)
+    return np.concatenate(found) if found else None

@@ -1,0 +1,120 @@
+"""Tensors of foreign objects as NumPy arrays and SciPy matrices, sparse layouts included."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, issparse
+
+from outgrow.graph.readers.matrices import Matrix, csr_from_arrays
+from outgrow.graph.readers.node_parts import part_error
+
+
+class SparseEdges(NamedTuple):
+    """The entries of a sparse matrix.
+
+    Attributes:
+        rows: ``[E]`` int64.
+        columns: ``[E]`` int64.
+        values: ``[E]``; None if there are none, or all are 1.
+        shape: Rows and columns.
+    """
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    values: NDArray[Any] | None
+    shape: tuple[int, int]
+
+
+def is_sparse(values: Any) -> bool:
+    """Whether this is a sparse tensor of torch, a ``SparseTensor`` of torch_sparse or a SciPy matrix."""
+    import torch
+
+    if isinstance(values, torch.Tensor):
+        return values.layout is not torch.strided
+    return _is_sparse_tensor(values) or issparse(values)
+
+
+def sparse_edges(values: Any, name: str) -> SparseEdges:
+    """Return the entries of a sparse matrix, in its order; entries that are given twice are kept as they are.
+
+    Raises:
+        InputError: No matrix, or another layout than COO, CSR and CSC.
+    """
+    import torch
+
+    given: Any = None
+    if _is_sparse_tensor(values):
+        rows, columns, given = values.coo()
+    elif isinstance(values, torch.Tensor) and values.layout in (torch.sparse_csr, torch.sparse_csc):
+        coordinates = values.detach().to_sparse_coo()
+        rows, columns, given = *coordinates._indices(), coordinates._values()
+    elif isinstance(values, torch.Tensor) and values.layout is torch.sparse_coo and not values.dense_dim():
+        # Not coalesced: that would add up the weights of parallel edges.
+        rows, columns, given = *values.detach()._indices(), values.detach()._values()
+    else:
+        got = f"a tensor of layout {values.layout}" if hasattr(values, "layout") else type(values).__name__
+        raise part_error(name, "a sparse matrix in COO or CSR", got)
+    weight = to_numpy(given, name)
+    if weight is not None and (weight.ndim != 1 or (weight == 1).all()):
+        weight = None if weight.ndim == 1 else weight
+    if weight is not None and weight.ndim != 1:
+        raise part_error(name, "one value for each edge", f"shape {list(weight.shape)}")
+    height, width = (int(n) for n in (values.sizes() if _is_sparse_tensor(values) else values.shape))
+    return SparseEdges(np.asarray(rows.cpu()), np.asarray(columns.cpu()), weight, (height, width))
+
+
+def to_matrix(x: Any, name: str) -> Matrix | None:
+    """Return features as an array, or as a CSR matrix if they are sparse; None for None.
+
+    Raises:
+        InputError: Neither, or a matrix that is not well-formed.
+    """
+    import torch
+
+    if issparse(x):
+        matrix: Any = x
+        return csr_array(matrix)
+    if _is_sparse_tensor(x):
+        ends, columns, values = x.csr()
+        ones = np.ones(len(columns), np.float32) if values is None else to_numpy(values, name)
+        return csr_array((ones, np.asarray(columns.cpu()), np.asarray(ends.cpu())), shape=tuple(x.sizes()))
+    if x is None or not isinstance(x, torch.Tensor) or x.layout not in (torch.sparse_csr, torch.sparse_coo):
+        return to_numpy(x, name)
+    if x.layout is torch.sparse_coo:
+        if x.ndim != 2 or x.dense_dim():
+            raise part_error(name, "a matrix", f"{x.ndim} dimensions, {x.dense_dim()} of them dense")
+        whole = x.detach().cpu().coalesce()
+        return csr_array((to_numpy(whole.values(), name), tuple(whole.indices().numpy())), shape=tuple(x.shape))
+    values, columns, ends = (to_numpy(part, name) for part in (x.values(), x.col_indices(), x.crow_indices()))
+    try:
+        return csr_from_arrays(values, columns, ends, [int(n) for n in x.shape])
+    except ValueError as error:
+        raise part_error(name, "a well-formed CSR matrix", str(error)) from error
+
+
+def to_numpy(values: Any, name: str) -> NDArray[Any] | None:
+    """Return a dense tensor or array as an array; None for None. Numbers in bfloat16 become float32.
+
+    Raises:
+        InputError: Another type, or a sparse tensor.
+    """
+    if values is None:
+        return None
+    import torch
+
+    if isinstance(values, np.ndarray):
+        return values
+    if not isinstance(values, torch.Tensor) or values.layout is not torch.strided:
+        got = f"a tensor of layout {values.layout}" if isinstance(values, torch.Tensor) else type(values).__name__
+        raise part_error(name, "a dense tensor", got)
+    # NumPy has no bfloat16.
+    here = values.detach().cpu()
+    return np.asarray(here.float() if here.dtype == torch.bfloat16 else here)
+
+
+def _is_sparse_tensor(values: Any) -> bool:
+    # By name: torch_sparse need not be installed.
+    return type(values).__name__ == "SparseTensor" and hasattr(values, "csr")

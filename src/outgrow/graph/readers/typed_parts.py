@@ -1,0 +1,139 @@
+"""Graphs in memory that come in parts: one for each node type, and one for each edge type."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.core.user_warnings import warn_about_data
+from outgrow.graph.readers.node_parts import NodePart, count_borders, count_nodes, join_node_parts, part_error
+from outgrow.graph.readers.npz import iter_array_edges
+from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
+
+Relation = tuple[str, str, str]
+"""Type of the sources, name, type of the destinations."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EdgePart:
+    """The edges of one type.
+
+    Attributes:
+        relation: Types of both ends and name; None if the graph has but one node type.
+        edge_index: ``[2, E]`` integer: sources and destinations, numbered within their types.
+        relations: ``[E]`` integer type of each edge, only without ``relation``; None if edges have no type.
+        weight: ``[E]`` real; None if edges have no weight.
+    """
+
+    relation: Relation | None = None
+    edge_index: NDArray[Any]
+    relations: NDArray[Any] | None = None
+    weight: NDArray[Any] | None = None
+
+
+def name_relation(relation: Relation) -> str:
+    """Return the name that a graph gives a relation between types: ``author__writes__paper``."""
+    return "__".join(relation)
+
+
+class TypedPartsSource(GraphSource):
+    """Source of a graph in memory, whose nodes and edges come in parts."""
+
+    @abstractmethod
+    def read_node_parts(self) -> list[NodePart]:
+        """Return the node types in order; one part if nodes have no types."""
+
+    @abstractmethod
+    def read_edge_parts(self) -> Iterator[EdgePart]:
+        """Yield the edges of all types in order; without node types all in one part."""
+
+    def read_tables(self) -> NodeTableSource:
+        """Return the tables of all nodes; types follow one another.
+
+        Raises:
+            InputError: Attributes of the wrong form, or labels of several types that are not of one kind.
+        """
+        relations = [part.relation for part in self.read_edge_parts() if part.relation]
+        return replace(join_node_parts(self._nodes), relation_names=tuple(map(name_relation, relations)))
+
+    def read_edges(self) -> Iterator[EdgeChunk]:
+        """Yield all edges, type after type; a weight is 1 where only other types have weights, with a warning.
+
+        Raises:
+            InputError: Attributes of the wrong form, or ids outside their type.
+        """
+        borders = count_borders(self._nodes)
+        at = {part.name: number for number, part in enumerate(self._nodes)}
+        weighted = _are_weighted(list(self.read_edge_parts()))
+        for number, part in enumerate(self.read_edge_parts()):
+            if part.relation is None:
+                yield from iter_array_edges(part.edge_index, part.relations, part.weight, "the graph")
+                continue
+            where = f"edges {' '.join(part.relation)}"
+            _check_edge_index(part.edge_index, where)
+            ends = []
+            for ids, kind in zip(part.edge_index, (part.relation[0], part.relation[2]), strict=True):
+                first, last = borders[at[kind] : at[kind] + 2]
+                _check_endpoints(ids, kind, last - first, where)
+                ends.append(ids.astype(np.int64) + first)
+            index = np.stack(ends)
+            num_edges = index.shape[1]
+            weight = np.ones(num_edges, np.float32) if weighted and part.weight is None else part.weight
+            yield from iter_array_edges(index, np.full(num_edges, number, np.int32), weight, where)
+
+    @cached_property
+    def _nodes(self) -> list[NodePart]:
+        """The node parts, each with its count, types that only edges name included."""
+        parts = self.read_node_parts()
+        if len(parts) == 1 and not parts[0].name:
+            return [replace(parts[0], count=count_nodes(parts[0]))]
+        edges = list(self.read_edge_parts())
+        known = {part.name for part in parts}
+        named = dict.fromkeys(end for part in edges if part.relation for end in (part.relation[0], part.relation[2]))
+        parts = parts + [NodePart(name=name) for name in named if name not in known]
+        return [replace(part, count=_count_typed_nodes(part, edges)) for part in parts]
+
+
+def _are_weighted(parts: Sequence[EdgePart]) -> bool:
+    without = [name_relation(part.relation) for part in parts if part.weight is None and part.relation]
+    if len(without) in (0, len(parts)):
+        return not without
+    warn_about_data(f"edges have weights of some types only: those of {', '.join(without)} get weight 1")
+    return True
+
+
+def _count_typed_nodes(part: NodePart, edges: Sequence[EdgePart]) -> int:
+    count = count_nodes(part)
+    if count is not None:
+        return count
+    count = 0
+    for each in edges:
+        assert each.relation is not None
+        _check_edge_index(each.edge_index, f"edges {' '.join(each.relation)}")
+        for ids, kind in zip(each.edge_index, (each.relation[0], each.relation[2]), strict=True):
+            if kind == part.name:
+                count = max(count, int(ids.max(initial=-1)) + 1)
+    warn_about_data(
+        f"the number of nodes of {part.name} is taken from the largest id in the edges: {count}; give num_nodes if "
+        "there are more"
+    )
+    return count
+
+
+def _check_edge_index(index: NDArray[Any], where: str) -> None:
+    if index.ndim != 2 or len(index) != 2 or index.dtype.kind not in "iu":
+        raise part_error(f"edge_index of {where}", "integers of shape [2, E]", f"{index.dtype} of {list(index.shape)}")
+
+
+def _check_endpoints(ids: NDArray[Any], kind: str, count: int, where: str) -> None:
+    # An id too large for its type would silently be a node of the next type.
+    bad = ids[(ids < 0) | (ids >= count)]
+    if len(bad):
+        got = f"{len(bad)} others, the first is {bad[0]}"
+        raise part_error(f"edge_index of {where}", f"ids of {kind} from 0 to {count - 1}", got)
