@@ -17,6 +17,8 @@ from outgrow.graph.readers.parquet import ParquetSource
 from outgrow.graph.readers.planetoid import PlanetoidSource
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.graph.readers.tables.options import TableOptions
+from outgrow.graph.readers.tables.triple_files import find_triple_files
+from outgrow.graph.readers.tables.triples import TriplesSource
 
 NODES = "nodes.npz"
 
@@ -71,7 +73,8 @@ class FolderSource(GraphSource):
 TEXT = (".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el")
 KNOWN = (
     f"an edge list ({', '.join(TEXT)}; also with .gz), a .parquet or .npz file, or a folder: of Planetoid files "
-    f"(ind.NAME.*), of an OGB data set (raw/, split/), or with edges.csv, .tsv, .parquet and {NODES}"
+    f"(ind.NAME.*), of an OGB data set (raw/, split/), of triples (train, valid and test), or with edges.csv, .tsv, "
+    f".parquet and {NODES}"
 )
 
 
@@ -96,9 +99,16 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
     options = options or TableOptions()
     source = _edge_table_reader(path, options)
     if source is not None:
-        options.refuse_all_but(("num_nodes", "relabel", "columns"), str(path))
+        options.refuse_all_but(("num_nodes", "relabel", "columns", "inverse_relations"), str(path))
+        source.adds_inverse_relations = options.inverse_relations
         return source
-    options.refuse_all_but((), str(path))
+    triples = find_triple_files(path) if path.is_dir() else None
+    if triples is not None:
+        options.refuse_all_but(("columns", "inverse_relations"), str(path))
+        made = TriplesSource(path, triples, options)
+        made.adds_inverse_relations = options.inverse_relations
+        return made
+    options.refuse_all_but(("inverse_relations",), str(path))
     source = _folder_reader(path) if path.is_dir() else (NpzSource(path) if path.suffix == ".npz" else None)
     if source is None:
         got = (
@@ -107,6 +117,7 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
             else f"a file that ends in {path.suffix!r}"
         )
         raise InputError(f"{path} is of no known form", needed=KNOWN, got=got, repair="convert or rename it")
+    source.adds_inverse_relations = options.inverse_relations
     return source
 
 
