@@ -49,13 +49,21 @@ def _describe_source(graph: Graph) -> dict[str, Any]:
     shown = range(min(_SHOWN_IDS, graph.num_nodes))
     return {
         "name": graph.name,
-        "read": dict(graph.origin.read),
+        "read": _join_places(graph),
         "not_read": list(graph.origin.unread),
         "nodes": graph.num_nodes,
         "node_types": {kind.name: kind.last - kind.first for kind in graph.node_types},
         "ids_are": kind,
         "first_ids": [node if graph.ids is None else graph.ids[node] for node in shown],
     }
+
+
+def _join_places(graph: Graph) -> dict[str, str]:
+    """Return where each part was read, several places one after the other."""
+    places: dict[str, list[str]] = {}
+    for what, where in graph.origin.read:
+        places.setdefault(what, []).append(where)
+    return {what: "; ".join(dict.fromkeys(each)) for what, each in places.items()}
 
 
 def _describe_labels(graph: Graph) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import secrets
@@ -15,6 +16,8 @@ from outgrow.core.errors import InputError
 # Network file systems cannot flush a folder. A folder with write but no read permission cannot be opened to
 # do so.
 _FOLDER_CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
+# AT_FDCWD and RENAME_EXCHANGE of Linux.
+_HERE, _EXCHANGE = -100, 2
 
 
 @contextmanager
@@ -51,6 +54,17 @@ def atomic_write(path: Path, *, temporary: str | Path | None = None) -> Iterator
         raise
     # The rename itself is durable only once the folder is flushed.
     fsync_path(path.parent)
+
+
+def exchange_folders(one: Path, other: Path) -> bool:
+    """Exchange two folders by one atomic step; return False, with nothing done, where the system has no such step."""
+    if sys.platform != "linux":
+        return False
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    if rename is None:
+        return False
+    # The paths are absolute or relative to the working directory; not every file system can exchange.
+    return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0)
 
 
 def reserve_space(file: int, num_bytes: int) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.core.files import fsync_path
+from outgrow.core.files import exchange_folders, fsync_path
 from outgrow.core.validation import require_local_path
 from outgrow.graph.store.manifest import FILE, HEADER_BYTES, ArrayEntry, Manifest, write_manifest
 
@@ -202,7 +202,12 @@ def _move_into_place(folder: Path, dest: Path) -> None:
         folder.rename(dest)
         fsync_path(dest.parent)
         return
-    # A directory that is not empty cannot be renamed over: the old store moves aside first.
+    # A directory that is not empty cannot be renamed over. At no moment is there none, or half of one.
+    if exchange_folders(folder, dest):
+        fsync_path(dest.parent)
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    # Where the system cannot exchange them, the old store moves aside first.
     old = folder.with_name(f"{folder.name.removesuffix(PARTIAL)}.old{PARTIAL}")
     dest.rename(old)
     try:
