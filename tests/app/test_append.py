@@ -111,12 +111,14 @@ def write_growth(drawn: dict[str, Any], folder: Path) -> tuple[Path, Path]:
     rows = np.random.default_rng(0).normal(size=(drawn["nodes"], 3)).round(2).astype(np.float32)
     assert features is None or torch.equal(features, torch.from_numpy(rows))
     assert whole.labels is not None
-    test = set(whole.split.test.tolist())
+    test = {v for v in whole.split.test.tolist() if v >= drawn["before"]}
     with_ids = drawn["ids"] != "none"
-    table: list[list[object]] = [[*(["id"] if with_ids else []), "label", "split", "a", "b", "c"]]
+    # A column of splits that names nobody is refused.
+    table: list[list[object]] = [[*(["id"] if with_ids else []), "label", *(["split"] if test else []), "a", "b", "c"]]
     for v in range(drawn["before"], drawn["nodes"]):
         label = int(whole.labels[v])
-        about = ["" if label < 0 else label, "test" if v in test else "", *(repr(float(x)) for x in rows[v])]
+        part = ["test" if v in test else ""] if test else []
+        about = ["" if label < 0 else label, *part, *(repr(float(x)) for x in rows[v])]
         table.append([*([names[v]] if with_ids else []), *about])
     edges: list[list[object]] = [["src", "dst", "relation", "weight"]]
     for number in range(drawn["old"], len(drawn["edges"])):
@@ -185,15 +187,15 @@ def test_classes_and_relations_are_found_by_names(tmp_path: Path) -> None:
     )
     og.save_graph(replace(typed, split=typed.splits[1]), tmp_path / "g")
     nodes = write_rows(tmp_path / "n.csv", [*NEW, ["eve", "", 0, 0, 0], ["fay", "no", 4, 5, 6]])
-    edges = write_rows(
-        tmp_path / "e.csv", [["src", "dst", "relation"], ["dan", "ann", "knows"], ["ann", "fay", "pays"]]
-    )
+    rows = [["src", "dst", "relation"], ["dan", "ann", "knows"], ["ann", "fay", "pays"]]
+    edges = write_rows(tmp_path / "e.csv", rows)
     grown = og.append(tmp_path / "g", nodes=[nodes], edges=str(edges), out=tmp_path / "h")
     assert grown.labels is not None
     assert grown.labels.tolist() == [0, 1, 1, 1, -1, 0]
     assert grown.index_of(["fay", "ann"]).tolist() == [5, 0]
     assert grown.topology.relation is not None
-    assert grown.topology.relation.tolist() == [1, 1, 0, 1, 0]
+    assert grown.edge_index.tolist() == [[2, 3, 0, 1, 0], [0, 0, 1, 2, 5]]
+    assert grown.topology.relation.tolist() == [0, 1, 1, 1, 0]
     assert grown.relation_names == ("pays", "knows")
     assert (grown.split.train.tolist(), len(grown.splits)) == ([2], 2)
     assert dict(grown.origin.read)["appended labels"] == f"{nodes.name}, column label"
@@ -326,7 +328,7 @@ KILLED_AT = {
     "features": "outgrow.graph.builders.to_store._write_features",
     "manifest": "outgrow.graph.store.writer.StoreWriter.finish_store",
     "rename": "outgrow.graph.store.writer._move_into_place",
-    "removal": "outgrow.graph.store.writer.shutil.rmtree",
+    "removal": "outgrow.graph.store.writer.exchange_folders",
 }
 SCRIPT = """
 import os, sys, importlib
@@ -342,7 +344,9 @@ for cut in range(len(parts) - 1, 0, -1):
         pass
 for name in parts[cut:-1]:
     owner = getattr(owner, name)
-setattr(owner, parts[-1], lambda *args, **options: os._exit(9))
+last = getattr(owner, parts[-1])
+# Folders are exchanged first: then the new store is in place, and the old one not yet removed.
+setattr(owner, parts[-1], lambda *args: (parts[-1] != "exchange_folders" or last(*args)) and os._exit(9))
 og.append(store, nodes=nodes, edges=edges)
 """
 

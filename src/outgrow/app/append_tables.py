@@ -16,6 +16,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.readers.appended import APPEND_OPTIONS, AppendedSource
 from outgrow.graph.readers.stored_edges import list_forward_relations
 from outgrow.graph.readers.tables.edge_roles import find_edge_roles
+from outgrow.graph.readers.tables.node_roles import ID
 from outgrow.graph.readers.tables.open_table import open_table
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.statistics.edges import count_sampled_kinds, sample_edges
@@ -176,7 +177,9 @@ def sort_tables(tables: Sequence[Path], options: TableOptions) -> tuple[list[Pat
 def _has_ends(path: Path, options: TableOptions) -> bool:
     table = open_table(path)
     try:
-        find_edge_roles(table, options)
+        roles = find_edge_roles(table, options)
     except InputError:
         return False
-    return True
+    # Columns such as emb_1 and emb_2 beside an id are features.
+    numbered = roles.src[:-1] == roles.dst[:-1] and not options.columns
+    return not numbered or not {*ID} & {name.lower() for name in table.names}
