@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.graph.readers.tables.column_names import ROLES, SKIPPED, assign_column_roles, is_weight_like
+from outgrow.graph.readers.tables.column_types import list_names, shorten_name
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import Table
-
-_SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +71,6 @@ def find_edge_roles(table: Table, options: TableOptions | None = None) -> EdgeRo
     return EdgeRoles(**taken, unread=tuple(unread))
 
 
-def shorten_name(name: str) -> str:
-    """Return the beginning of a name, escaped for an error message."""
-    return repr(name[:40])[1:-1]
-
-
 def _find_column(table: Table, role: str, name: str) -> str:
     if name in table.names:
         return name
@@ -85,18 +79,13 @@ def _find_column(table: Table, role: str, name: str) -> str:
     raise _unclear_error(table, f"no column {shorten_name(name)}, which was to be {role}")
 
 
-def _show_names(table: Table) -> str:
-    shown = ", ".join(shorten_name(name) for name in table.names[:_SHOWN])
-    return f"{shown}{', ...' if len(table.names) > _SHOWN else ''}"
-
-
 def _unclear_error(table: Table, got: str) -> InputError:
     maybe = next((name for name in table.names if is_weight_like(name)), None)
     more = f",weight={shorten_name(maybe)}" if maybe else ""
     return InputError(
         f"the columns of {table.path} are unclear",
         needed="one column of sources and one of destinations; optionally one of relations and one of weights",
-        got=f"{got} among {_show_names(table)}",
+        got=f"{got} among {list_names(table.names)}",
         repair=f"name them: --columns src=COLUMN,dst=COLUMN{more} (columns={{...}} in Python)",
     )
 
@@ -105,7 +94,7 @@ def _unnamed_error(table: Table) -> InputError:
     width = len(table.names)
     ways = {
         1: "give a file with two columns",
-        3: "give --columns src=0,dst=1,weight=2, or src=0,dst=2,relation=1 for triples, or src=0,dst=1 to leave one out",
+        3: "give --columns src=0,dst=1,weight=2; of triples src=0,dst=2,relation=1; or src=0,dst=1 to leave one out",
     }
     return InputError(
         f"the meaning of the columns of {table.path} is unclear",
