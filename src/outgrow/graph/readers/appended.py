@@ -219,6 +219,8 @@ class AppendedSource(GraphSource):
                     )
                 yield self._fit_edges(chunk, source, path)
             self._edge_origins[path] = source.describe_origin()
+            if self._graph.ids is not None and self._encoder is not None:
+                _require_kind(self._encoder, self._graph.ids, path)
 
     def _fit_edges(self, chunk: EdgeChunk, source: GraphSource, path: Path) -> EdgeChunk:
         topology = self._graph.topology
@@ -284,14 +286,24 @@ def _require_numbers(path: Path, ids: NodeIds, first: int) -> None:
         )
 
 
+def _require_kind(encoder: IdEncoder, ids: NodeIds, path: Path) -> None:
+    # An encoder of integers turns all of them into texts once a text comes.
+    if encoder.are_text != ids.are_text:
+        raise _text_ids_error(path, "names of new nodes that are texts")
+
+
+def _text_ids_error(path: Path, got: str) -> InputError:
+    return InputError(
+        f"{path} has ids that are texts, and those of the graph are integers",
+        needed="integers",
+        got=got,
+        repair="give the new nodes integers, or convert all of the tables together",
+    )
+
+
 def _add_ids(encoder: IdEncoder, ids: NodeIds, path: Path, *, are_text: bool) -> None:
     if ids.are_text and not are_text:
-        raise InputError(
-            f"{path} has ids that are texts, and those of the graph are integers",
-            needed="integers",
-            got=f"ids such as {ids[0]!r}",
-            repair="give the new nodes integers, or convert all of the tables together",
-        )
+        raise _text_ids_error(path, f"ids such as {ids[0]!r}")
     known = 0
     first = list[str]()
     for at in range(0, len(ids), _CHUNK):
