@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import mmap
+import os
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any, final
 
@@ -48,7 +50,7 @@ class ScratchArray:
         self._dtype = np.dtype(dtype)
         self._values: NDArray[Any] = np.empty(0, self._dtype)
         self._count = 0
-        self._file: Any = None
+        self._file: int | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -89,7 +91,9 @@ class ScratchArray:
             OSError: The disk is full.
         """
         if self._file is None:
-            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+            with tempfile.TemporaryFile(dir=folder) as file:
+                self._file = os.dup(file.fileno())
+            weakref.finalize(self, os.close, self._file)
             self._reserve(max(_FEWEST, len(self._values)))
 
     def _reserve(self, count: int) -> None:
@@ -100,6 +104,6 @@ class ScratchArray:
             return
         was_mapped = self._values.base is not None
         # The file is mapped anew, as it is longer: nothing is copied but what was in memory.
-        self._values = _map_file(self._file.fileno(), count, self._dtype)
+        self._values = _map_file(self._file, count, self._dtype)
         if not was_mapped:
             self._values[: self._count] = before

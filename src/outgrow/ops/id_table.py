@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.ops.backend import parallel_kernel, prange, serial_kernel
+from outgrow.ops.backend import device_function, parallel_kernel, prange, serial_kernel
+from outgrow.ops.kernels.numerics import prefetch_entry
 from outgrow.ops.text_hash import equal_bytes, hash_bytes
 
 Numbers = NDArray[np.int64]
@@ -23,6 +24,7 @@ _NUMBER = np.uint64((1 << 40) - 1)
 _TAG = np.uint64((1 << 24) - 1)
 _ONE, _EMPTY = np.uint64(1), np.uint64(0)
 MOST_IDS = (1 << 40) - 2
+_AHEAD = 8
 ABSENT, UNSETTLED = -1, -2
 """In place of a number: the table has no such id; the table must be searched by comparing each id."""
 
@@ -86,6 +88,25 @@ def hash_ids(ids: PackedIds, first: int, out: NDArray[np.uint64]) -> None:
         out[i] = hash_bytes(ids.data, start, start + length)
 
 
+@device_function
+def _prefetch_ahead(table: SlotTable, known: PackedIds, hashes: NDArray[np.uint64], rows: Numbers, j: int) -> None:
+    """Request what later looks read: of one row its slot, of another that slot's id, of a third the id's bytes."""
+    slots, shift = table
+    width, offsets, data = known
+    last = len(rows) - 1
+    prefetch_entry(slots, hashes[rows[min(j + 3 * _AHEAD, last)]] >> np.uint64(shift))
+    slot = slots[hashes[rows[min(j + 2 * _AHEAD, last)]] >> np.uint64(shift)]
+    if slot != _EMPTY:
+        number = np.int64((slot & _NUMBER) - _ONE)
+        if width > 0:
+            prefetch_entry(data, number * width)
+        else:
+            prefetch_entry(offsets, number)
+    slot = slots[hashes[rows[min(j + _AHEAD, last)]] >> np.uint64(shift)]
+    if slot != _EMPTY and width == 0:
+        prefetch_entry(data, offsets[np.int64((slot & _NUMBER) - _ONE)])
+
+
 @parallel_kernel
 def find_ids(
     table: SlotTable, known: PackedIds, ids: PackedIds, hashes: NDArray[np.uint64], rows: Numbers, out: Numbers
@@ -102,6 +123,7 @@ def find_ids(
     """
     for j in prange(len(rows)):
         slots, shift = table
+        _prefetch_ahead(table, known, hashes, rows, j)
         row = rows[j]
         hashed = hashes[row]
         tag = hashed & _TAG

@@ -181,25 +181,29 @@ def prefetch_distance(row_bytes: int) -> int:
 @intrinsic
 def prefetch_line(context: Any, rows: Any, row: Any, column: Any) -> Any:
     """Prefetch the cache line of ``rows[row, column]`` of a two-dimensional array. For kernels."""
+    return types.void(rows, row, column), _emit_prefetch
 
-    def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        code: Any = cgutils  # has no types
-        array_type, *index_types = signature.args
-        array = context.make_array(array_type)(context, builder, given[0])
-        at = [
-            context.cast(builder, value, kind, types.intp) for value, kind in zip(given[1:], index_types, strict=True)
-        ]
-        address = code.get_item_pointer(context, builder, array_type, array, at, wraparound=False)
-        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        function = code.get_or_insert_function(
-            builder.module, ir.FunctionType(ir.VoidType(), [byte, word, word, word]), "llvm.prefetch.p0"
-        )
-        # Arguments of LLVM's prefetch: for reading, keep in all cache levels, data cache.
-        to_read, keep, data = (ir.Constant(word, value) for value in (0, 3, 1))
-        builder.call(function, [builder.bitcast(address, byte), to_read, keep, data])
-        return context.get_dummy_value()
 
-    return types.void(rows, row, column), emit_llvm
+@intrinsic
+def prefetch_entry(context: Any, values: Any, at: Any) -> Any:
+    """Prefetch the cache line of ``values[at]`` of a one-dimensional array. For kernels."""
+    return types.void(values, at), _emit_prefetch
+
+
+def _emit_prefetch(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    code: Any = cgutils  # has no types
+    array_type, *index_types = signature.args
+    array = context.make_array(array_type)(context, builder, given[0])
+    at = [context.cast(builder, value, kind, types.intp) for value, kind in zip(given[1:], index_types, strict=True)]
+    address = code.get_item_pointer(context, builder, array_type, array, at, wraparound=False)
+    byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+    function = code.get_or_insert_function(
+        builder.module, ir.FunctionType(ir.VoidType(), [byte, word, word, word]), "llvm.prefetch.p0"
+    )
+    # Arguments of LLVM's prefetch: for reading, keep in all cache levels, data cache.
+    to_read, keep, data = (ir.Constant(word, value) for value in (0, 3, 1))
+    builder.call(function, [builder.bitcast(address, byte), to_read, keep, data])
+    return context.get_dummy_value()
 
 
 @device_function
