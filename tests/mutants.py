@@ -42,6 +42,7 @@ def list_mutants() -> list[Mutant]:
     from tests.core.test_files import MUTANTS as WRITES
     from tests.fuzz.broken_readers import MUTANTS as READERS
     from tests.graph.sampling.test_self_loops import MUTANTS as SELF_LOOPS
+    from tests.graph.statistics.test_statistics import MUTANTS as STATISTICS
 
     from promises import MUTANTS as PROMISES
     from suites.disagreements import MUTANTS as DISAGREEMENTS
@@ -74,6 +75,7 @@ def list_mutants() -> list[Mutant]:
             name: (each.__doc__, each) for name, each in METRICS.items()
         },
         "app/test_predict_workers.py::test_a_mutant_is_found": PREDICTIONS,
+        "graph/statistics/test_statistics.py::test_a_mutant_is_found": STATISTICS,
         "graph/sampling/test_self_loops.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in SELF_LOOPS.items()
         },

@@ -27,6 +27,7 @@ NUMBERS = {
     "tests/suites/test_evaluation.py": 4,
     "tests/app/test_predict_workers.py": 2,
     "tests/graph/sampling/test_self_loops.py": 2,
+    "tests/graph/statistics/test_statistics.py": 3,
     "tests/suites/test_leaks.py": 1,
     "tests/suites/test_metrics.py": 5,
     "tests/suites/test_samplers.py": 7,

@@ -10,7 +10,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "outgrow"
 ONE_WORD_FUNCTIONS, ONE_WORD_CLASSES = 0.35, 0.30
-API_AND_COMMAND = {"convert", "datasets", "plan", "predict", "report", "train"}
+API_AND_COMMAND = {"append", "convert", "datasets", "plan", "predict", "report", "train"}
 """Names of commands, which are those of the functions of the API that they call."""
 ENTRY_POINTS = {"main"}
 ALLOWED = {"Decoupled", "Gated", "Sampled", "chosen"}

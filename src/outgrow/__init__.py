@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from outgrow.app.api import plan as plan
     from outgrow.app.api import predict as predict
     from outgrow.app.api import train as train
+    from outgrow.app.append_tables import append as append
     from outgrow.app.export_inputs import export_inputs as export_inputs
     from outgrow.app.graph_sources import from_arrays as from_arrays
     from outgrow.app.graph_sources import save_graph as save_graph
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 
 
 _HOME = {
+    "append": "outgrow.app.append_tables",
     "convert": "outgrow.app.api",
     "embed": "outgrow.app.api",
     "export_inputs": "outgrow.app.export_inputs",
@@ -138,6 +140,7 @@ __all__ = [
     "TrainingError",
     "WorkerError",
     "Workers",
+    "append",
     "convert",
     "datasets",
     "embed",

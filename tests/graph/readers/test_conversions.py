@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as st_numpy
 from numpy.typing import NDArray
 
 import outgrow as og
-from outgrow.app.cli.info import describe_graph
+from outgrow.app.graph_facts import describe_graph
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import DataWarning
 from outgrow.graph.readers.conversions import to_integer_labels, to_node_ids, to_weights

@@ -1,100 +1,152 @@
-"""``outgrow info``: shows the sizes and contents of a graph."""
+"""``outgrow info``: shows what a graph is, what it was made of, and what looks wrong with it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from outgrow.graph.graph import Graph
+    from rich.console import Console
+
+SECTIONS = {
+    "Read": ("read", "not_read"),
+    "Nodes": (
+        *("nodes", "node_types", "ids_are", "first_ids", "isolated_nodes", "nodes_without_in_edges"),
+        *("components", "largest_component"),
+    ),
+    "Edges": (
+        *("edges", "relations", "weighted", "weight_range", "mean_degree", "in_degree_quantiles"),
+        *("out_degree_quantiles", "self_loops", "duplicate_edges", "reciprocal_edges", "homophily"),
+    ),
+    "Features": (
+        *("features", "features_are", "feature_range", "constant_feature_columns", "zero_feature_rows"),
+        *("columns_that_number_nodes", "columns_that_tell_label", "test_rows_in_train"),
+    ),
+    "Labels and split": (
+        *("classes", "labels_per_node", "labels_are", "labelled_nodes", "label_rate"),
+        *("train_nodes", "val_nodes", "test_nodes", "splits", "held_out_links", "verified"),
+    ),
+}
+"""The facts that are shown, by section."""
+_SHARES = {
+    *("largest_component", "reciprocal_edges", "zero_feature_rows", "label_rate", "test_rows_in_train"),
+}
+_COUNTED_LISTS = {
+    *("relations", "constant_feature_columns", "columns_that_number_nodes", "columns_that_tell_label"),
+}
+_SHOWN_CLASSES = 20
+_SHOWN_VALUES = 20
 
 
 def info(
     graph: Annotated[str, typer.Argument(help="A data set, a store directory or a graph file.")],
     verify: Annotated[bool, typer.Option("--verify", help="Read a store whole, check its checksums and ids.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Count over all edges and features, where large graphs are sampled.")
+    ] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what a graph is: sizes, features, labels, splits, degrees."""
+    """Show what a graph is, what it was made of, and what looks wrong with it."""
+    from outgrow.app.graph_facts import describe_graph
     from outgrow.graph.datasets import load_graph
     from outgrow.graph.store.reader import is_store, open_store
 
     path = Path(graph)
     # Only stores have checksums; `load_graph` opens them without reading everything.
     loaded = open_store(path, verify=verify) if is_store(path) else load_graph(graph, data_dir=data_dir)
-    facts = describe_graph(loaded)
+    facts = describe_graph(loaded, full=full)
     if verify:
         facts["verified"] = True
     if as_json:
         print(json.dumps(facts))
         return
-    _print_graph(loaded.name, facts)
+    _print_facts(facts)
 
 
-def describe_graph(graph: Graph) -> dict[str, Any]:
-    """Return facts on a graph, by name."""
-    topology = graph.topology
-    count = topology.indptr[1:] - topology.indptr[:-1]
-    split = graph.split
-    return {
-        "name": graph.name,
-        "nodes": graph.num_nodes,
-        "edges": graph.num_edges,
-        "features": graph.num_features,
-        "features_are": _describe_features(graph),
-        "classes": graph.num_classes,
-        "labels_per_node": "several" if graph.labels is not None and graph.labels.dim() == 2 else "one",
-        "labels_are": "none" if graph.labels is None else "numbers" if graph.has_targets else "classes",
-        "labelled_nodes": _count_labelled(graph),
-        "train_nodes": len(split.train),
-        "val_nodes": len(split.val),
-        "test_nodes": len(split.test),
-        "mean_degree": round(graph.num_edges / max(1, graph.num_nodes), 3),
-        "largest_in_degree": int(count.max()) if graph.num_nodes else 0,
-        "nodes_without_in_edges": int((count == 0).sum()),
-        "relations": list(graph.relation_names),
-        "node_types": {kind.name: kind.last - kind.first for kind in graph.node_types},
-        "weighted": topology.weight is not None,
-    }
-
-
-def _describe_features(graph: Graph) -> str:
-    if graph.features is None:
-        return "none"
-    layout = "sparse" if graph.sparse else "dense"
-    return f"{layout} {str(graph.features.dtype).removeprefix('torch.')}"
-
-
-def _count_labelled(graph: Graph) -> int:
-    if graph.labels is None:
-        return 0
-    if graph.has_targets:
-        known = ~graph.labels.isnan()
-        return int((known if known.dim() == 1 else known.any(1)).sum())
-    return graph.num_nodes if graph.multi_label else int((graph.labels >= 0).sum())
-
-
-def _print_graph(name: str, facts: dict[str, Any]) -> None:
+def _print_facts(facts: dict[str, Any]) -> None:
     from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(highlight=False)
+    console.print(f"[bold]{escape(facts['name'])}[/]")
+    for title, names in SECTIONS.items():
+        rows = [(name, facts[name]) for name in names if name in facts]
+        # What was read has a row each, since places may be long.
+        rows = [*facts["read"].items(), ("not read", facts["not_read"])] if title == "Read" else rows
+        _print_section(console, title, rows, facts)
+    _print_classes(console, facts["class_counts"])
+    if facts["likely_mistakes"]:
+        console.print("\n[bold]Likely mistakes[/]")
+    for mistake in facts["likely_mistakes"]:
+        console.print(f"- {escape(mistake['what'])}.\n  Repair: {escape(mistake['repair'])}.")
+
+
+def _print_section(console: Console, title: str, rows: list[tuple[str, Any]], facts: dict[str, Any]) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=name, show_header=False, title_justify="left")
-    for key, value in facts.items():
-        if key != "name" and value not in ([], {}):
-            table.add_row(key.replace("_", " "), _format_value(value))
-    Console().print(table)
+    estimates = {*facts.get("sampled_edges", ()), *facts.get("sampled_features", ())}
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    # Folded: ids and paths may be longer than a line.
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        if value not in ([], {}, None):
+            shown = _format_fact(name, value) + (" (estimated of a sample)" if name in estimates else "")
+            table.add_row(name.replace("_", " "), escape(shown))
+        elif value is None and name in ("components", "isolated_nodes", "out_degree_quantiles"):
+            table.add_row(name.replace("_", " "), "not counted: --full reads all edges")
+    if table.row_count:
+        console.print(f"\n[bold]{title}[/]")
+        console.print(table)
 
 
-def _format_value(value: object) -> str:
+def _print_classes(console: Console, rows: list[dict[str, Any]]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    if not rows:
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in rows[0]:
+        table.add_column(name, justify="left" if name == "class" else "right", overflow="fold")
+    largest = sorted(rows, key=lambda row: -row["nodes"])
+    for row in largest[:_SHOWN_CLASSES]:
+        table.add_row(*(escape(str(value)) if name == "class" else f"{value:,}" for name, value in row.items()))
+    console.print("\n[bold]Classes[/]")
+    console.print(table)
+    if len(rows) > _SHOWN_CLASSES:
+        console.print(f"and {len(rows) - _SHOWN_CLASSES:,} smaller ones")
+
+
+def _format_fact(name: str, value: Any) -> str:
+    if name in _SHARES:
+        return f"{value:.1%}"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {count:,}" for name, count in value.items())
-    if isinstance(value, list):
-        return f"{len(value)}: {', '.join(value)}"
-    return str(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return ", ".join(_list_values(name, value)) if isinstance(value, list | dict) else str(value)
+
+
+def _list_values(name: str, values: list[Any] | dict[str, Any]) -> Iterator[str]:
+    if isinstance(values, dict):
+        percent = "%" if name.endswith("quantiles") else ""
+        for key, value in values.items():
+            yield f"{key.replace('_', ' ')}{percent}: {value if isinstance(value, str) else _format_fact('', value)}"
+        return
+    if name.endswith("range"):
+        yield f"{values[0]:.6g} to {values[1]:.6g}"
+        return
+    if name in _COUNTED_LISTS:
+        values = [f"{len(values):,}: {values[0]}", *values[1:]]
+    yield from (str(value) for value in values[:_SHOWN_VALUES])
+    if len(values) > _SHOWN_VALUES:
+        yield f"and {len(values) - _SHOWN_VALUES:,} more"

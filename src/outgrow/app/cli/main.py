@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from outgrow.app.cli import calibrate, convert, datasets, doctor, info, partition, plan, predict, report, train
+from outgrow.app.cli import append, calibrate, convert, datasets, doctor, info, partition, plan, predict, report, train
 from outgrow.app.messages import log_warning
 from outgrow.core.errors import InputError, OutgrowError, WorkerError
 from outgrow.core.memory_limits import available_bytes
@@ -34,6 +34,7 @@ for command in (
     report.report,
     info.info,
     convert.convert,
+    append.append,
     partition.partition,
     datasets.datasets,
     calibrate.calibrate,

@@ -19,6 +19,7 @@ class RunLock:
 
     Args:
         folder: Existing run directory.
+        name: Name of the lock file in it.
 
     Attributes:
         is_exclusive: Whether the lock keeps other processes out; False on file systems without locks.
@@ -28,8 +29,8 @@ class RunLock:
         OSError: The lock file cannot be created.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / NAME
+    def __init__(self, folder: Path, name: str = NAME) -> None:
+        self._path = folder / name
         self.is_exclusive = False
         # A finalizer also removes the file when the interpreter exits, or nobody refers to the lock any more.
         self._finalizer = weakref.finalize(self, _release_lock, self._acquire_file(), self._path)

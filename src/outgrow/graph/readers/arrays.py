@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.readers.conversions import to_weights
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 
@@ -73,6 +74,20 @@ class ArraySource(GraphSource):
     def read_tables(self) -> NodeTableSource:
         """Return the tables as given."""
         return self._tables
+
+    def describe_origin(self) -> GraphOrigin:
+        """Return the arguments of `og.from_arrays` that are given."""
+        tables = self._tables
+        given = {
+            "edges": ("edge_index", self._edge_index),
+            "relations": ("relation", self._relation),
+            "weights": ("weight", self._weight),
+            "features": ("features", tables.features),
+            "labels": ("labels", tables.labels),
+            **{part: (f"split[{part!r}]", getattr(tables, part)) for part in ("train", "val", "test")},
+        }
+        read = ((what, f"argument {name}") for what, (name, values) in given.items() if values is not None)
+        return GraphOrigin(read=tuple(read))
 
     def read_edges(self) -> Iterator[EdgeChunk]:
         """Yield all edges in one chunk."""

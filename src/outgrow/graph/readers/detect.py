@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import final
 
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.edge_checks import check_node_count
 from outgrow.graph.builders.node_tables import infer_num_nodes
-from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.node_ids import NodeIds
 from outgrow.graph.readers.dgl_file import DGL_SUFFIXES, read_dgl_file
 from outgrow.graph.readers.npz import NpzSource, parse_node_tables, unread_keys
@@ -93,10 +91,6 @@ class FolderSource(GraphSource):
         """Return how much of the edge table was read."""
         return self._edges.read_progress()
 
-    def describe_origin(self) -> GraphOrigin:
-        """Return what was read of both."""
-        return replace(self._edges.describe_origin(), unread=self.list_unread())
-
     def set_scratch(self, folder: Path, memory_bytes: int) -> None:
         """Say where temporary files of the edge table may lie."""
         self._edges.set_scratch(folder, memory_bytes)
@@ -163,7 +157,7 @@ def _find_tables(path: Path, options: TableOptions) -> GraphSource | None:
 
 
 def _find_arrays(path: Path, options: TableOptions) -> GraphSource | None:
-    """Return the reader of arrays: files of NumPy and DGL, and folders of data sets, perhaps beside a table of edges."""
+    """Return the reader of arrays: files of NumPy and DGL, folders of data sets or beside a table of edges."""
     tables = [file for file in sorted(path.glob("edges.*")) if is_table(file)] if (path / NODES).is_file() else []
     if len(tables) == 1:
         options.refuse_all_but(_FOLDER_OPTIONS, str(path))

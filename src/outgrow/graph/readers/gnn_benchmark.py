@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
+from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.readers.matrices import csr_from_arrays
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 
@@ -68,6 +69,14 @@ class GnnBenchmarkSource(GraphSource):
         degrees = np.diff(arrays["adj_indptr"])
         src = np.repeat(np.arange(len(degrees), dtype=np.int64), degrees)
         yield EdgeChunk(src=src, dst=arrays["adj_indices"].astype(np.int64))
+
+    def describe_origin(self) -> GraphOrigin:
+        """Return the keys that are read."""
+        dense = "attr_matrix" in self._npz_arrays
+        read = [("edges", "keys adj_*"), ("labels", "key labels"), ("split", "drawn: 60/20/20 of seed 0")]
+        if dense or all(key in self._npz_arrays for key in _ATTRIBUTES):
+            read.insert(1, ("features", "key attr_matrix" if dense else "keys attr_*"))
+        return GraphOrigin(read=tuple((what, f"{self._path.name}, {where}") for what, where in read))
 
     def _read_features(self) -> csr_array | NDArray[Any] | None:
         arrays = self._npz_arrays

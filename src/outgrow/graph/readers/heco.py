@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
 from outgrow.core.files import os_errors_as_input_errors
-from outgrow.graph.graph import NodeType
+from outgrow.graph.graph import GraphOrigin, NodeType
 from outgrow.graph.readers.matrices import block_diagonal_features, csr_from_arrays, type_widths
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 
@@ -81,6 +81,16 @@ class HecoSource(GraphSource):
             paper, other = self._read_pairs(file).T
             relations = np.full(len(paper), relation, dtype=np.int8)
             yield EdgeChunk(src=paper, dst=other + first[kind], relation=relations)
+
+    def describe_origin(self) -> GraphOrigin:
+        """Return the files that are read."""
+        read = {
+            "edges": ", ".join(file for file, _ in _LINKS),
+            "features": "p_feat.npz, a_feat.npz; random for subjects",
+            "labels": "labels.npy",
+            "split": "train_60.npy, val_60.npy, test_60.npy",
+        }
+        return GraphOrigin(read=tuple(read.items()))
 
     def _count_by_type(self, papers: int, authors: int) -> tuple[int, int, int]:
         return papers, authors, int(self._read_pairs("ps.txt")[:, 1].max()) + 1

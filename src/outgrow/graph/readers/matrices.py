@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import block_diag, csr_array
 
+from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 
 _MOST_COLUMNS = 2**31 - 1
@@ -103,6 +104,12 @@ class RowNormalizedSource(GraphSource):
     def read_edges(self) -> Iterator[EdgeChunk]:
         """Yield the edges of the source."""
         return self._source.read_edges()
+
+    def describe_origin(self) -> GraphOrigin:
+        """Return what the source says, and that rows are divided."""
+        origin = self._source.describe_origin()
+        divided = {"features": ", rows divided by their sums"}
+        return replace(origin, read=tuple((what, where + divided.get(what, "")) for what, where in origin.read))
 
 
 RANDOM_WIDTH = 64

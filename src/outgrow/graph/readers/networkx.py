@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.node_ids import NodeIds, TextArrays
 from outgrow.graph.readers.conversions import to_weights
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
@@ -85,6 +86,16 @@ class NetworkxSource(GraphSource):
             relation=relation,
             weight=None if weight is None else to_weights(weight, "weight of the edges"),
         )
+
+    def describe_origin(self) -> GraphOrigin:
+        """Return the attributes that are read, and those that are not."""
+        nodes = {name for _, data in self._graph.nodes(data=True) for name in data}
+        edges = {name for _, _, data in self._graph.edges(data=True) for name in data}
+        found = [("edges", "edges of the graph")]
+        found += [(f"{name}s", f"edges, attribute {name}") for name in ("relation", "weight") if name in edges]
+        meaning = {"x": "features", "y": "labels", "split": "split"}
+        found += [(what, f"nodes, attribute {name}") for name, what in meaning.items() if name in nodes]
+        return GraphOrigin(read=tuple(found), unread=self.list_unread())
 
     def read_relation_names(self) -> tuple[str, ...]:
         """Return the relations that are texts, in the order of their first edges."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.readers.conversions import to_labels
 from outgrow.graph.readers.given_links import LinkFiles, is_link_split, read_link_files
@@ -85,6 +86,21 @@ class OgbSource(GraphSource):
     def read_held_out_links(self) -> HeldOutLinks | None:
         """Return the links to validate and to test on, if the data set is one of links."""
         return None if self._link_files is None else self._link_files.links
+
+    def describe_origin(self) -> GraphOrigin:
+        """Return the files that are read, and those of ``raw/`` that are not."""
+        large = self._npz_archive is not None
+        found = {
+            "edges": "raw/data.npz, key edge_index" if large else "raw/edge.csv.gz",
+            "features": "raw/data.npz, key node_feat" if large else "raw/node-feat.csv.gz",
+            "labels": "raw/node-label.npz" if (self._raw / "node-label.npz").exists() else "raw/node-label.csv.gz",
+        }
+        read = [(what, where) for what, where in found.items() if (self._folder / where.split(",")[0]).exists()]
+        if self._npz_archive is not None and "node_feat" not in list(self._npz_archive.keys()):
+            read.remove(("features", found["features"]))
+        folders = sorted(path.name for path in (self._folder / "split").glob("*") if path.is_dir())
+        read += [("split", f"split/{name}") for name in folders]
+        return GraphOrigin(read=tuple(read), unread=self.list_unread())
 
     def list_unread(self) -> tuple[str, ...]:
         """Return the names of the files in ``raw/`` that are not read, and what else the files of links have."""

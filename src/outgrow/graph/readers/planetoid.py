@@ -18,6 +18,7 @@ from scipy.sparse import csr_array, vstack
 
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.edge_checks import check_node_count
+from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.readers.safe_pickle import load_plain_pickle
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 
@@ -87,6 +88,12 @@ class PlanetoidSource(GraphSource):
         # The dictionary lists some edges more than once, and in one direction or in both.
         src, dst = np.unique(both[:, both[0] != both[1]], axis=1)
         yield EdgeChunk(np.ascontiguousarray(src), np.ascontiguousarray(dst))
+
+    def describe_origin(self) -> GraphOrigin:
+        """Return the files that each array is made of."""
+        parts = {"edges": "graph", "features": "allx and tx", "labels": "ally and ty", "split": "y and test.index"}
+        read = tuple((what, f"ind.{self._dataset}, parts {names}") for what, names in parts.items())
+        return GraphOrigin(read=read, unread=self.list_unread())
 
     @cached_property
     def _num_nodes(self) -> int:

@@ -12,8 +12,9 @@ from outgrow.core.errors import InputError
 from outgrow.core.files import os_errors_as_input_errors
 from outgrow.core.validation import describe_value, validate_choice
 from outgrow.graph.node_ids import ArrowArray
+from outgrow.graph.readers.tables.forms import PARQUET, TEXT
 from outgrow.graph.readers.tables.json_table import JsonTable
-from outgrow.graph.readers.tables.open_table import PARQUET, TEXT, open_table
+from outgrow.graph.readers.tables.open_table import open_table
 from outgrow.graph.readers.tables.parts import PartsTable
 from outgrow.graph.readers.tables.table import Table
 

@@ -1,0 +1,1 @@
+"""Statistics of a graph: of its edges, components, labels and features; counted, or estimated by keyed samples."""
