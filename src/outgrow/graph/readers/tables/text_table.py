@@ -169,6 +169,7 @@ class TextTable(Table):
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        assert self._layout is not None
         text = block.text
         places = [
             at for at, kind in kinds.items() if kind is not None and at in self._exact and pa.types.is_integer(kind)
@@ -176,7 +177,7 @@ class TextTable(Table):
         if not places:
             return
         # The first search, of two bytes, is several times as fast; the other one is for the first line, and for blanks.
-        plain = b'"' not in text and b" " not in text
+        plain = b'"' not in text and (b" " not in text or self._layout.delimiter == " ")
         if not (
             any(zero.search(text) for zero in self._zero)
             or self._loose_zero.search(text, 0, 1 << 6 if plain else len(text))
@@ -204,7 +205,7 @@ class TextTable(Table):
         layout = self._layout
         assert layout is not None
         # The parser refuses empty text.
-        if not text.strip(b"\r\n"):
+        if text[:1] in (b"", b"\r", b"\n") and not text.strip(b"\r\n"):
             return pa.table({str(at): pa.array([], kind or pa.null()) for at, kind in kinds.items()})
         # Numbers as names: those of the header may occur twice or hold any character.
         names = csv.ReadOptions(column_names=[str(at) for at in range(len(layout.names))])
