@@ -41,6 +41,7 @@ def list_mutants() -> list[Mutant]:
     from tests.app.test_predict_workers import MUTANTS as PREDICTIONS
     from tests.core.test_files import MUTANTS as WRITES
     from tests.fuzz.broken_readers import MUTANTS as READERS
+    from tests.graph.readers.table_mutants import MUTANTS as TABLES
     from tests.graph.sampling.test_self_loops import MUTANTS as SELF_LOOPS
 
     from promises import MUTANTS as PROMISES
@@ -70,6 +71,9 @@ def list_mutants() -> list[Mutant]:
             name: (each.__doc__, each) for name, each in METRICS.items()
         },
         "app/test_predict_workers.py::test_a_mutant_is_found": PREDICTIONS,
+        "graph/readers/test_forms_tables.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in TABLES.items()
+        },
         "graph/sampling/test_self_loops.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in SELF_LOOPS.items()
         },
