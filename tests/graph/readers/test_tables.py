@@ -161,6 +161,20 @@ def test_leading_zeros_later_in_a_file(tmp_path: Path, monkeypatch: pytest.Monke
         assert set(assemble_graph(EdgeTableSource(path, TableOptions(relabel=True))).ids or ()) > {"12", "7"}
 
 
+def test_columns_are_given_by_role(tmp_path: Path) -> None:
+    path = write(tmp_path / "e.txt", "7 0 1 5\n")
+    columns: Any = {"src": 1, "dst": 2, "weight": 3}
+    assert pairs(EdgeTableSource(path, TableOptions(columns=columns))) == [(0, 1)]
+    with pytest.raises(InputError, match="the columns cannot be read"):
+        EdgeTableSource(path, TableOptions(columns=["src", "dst"]))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="role of a column"):
+        EdgeTableSource(path, TableOptions(columns={"source": "1", "dst": "2"}))
+    with pytest.raises(InputError, match="two roles"):
+        EdgeTableSource(path, TableOptions(columns={"src": "1", "dst": "1"}))
+    named = write(tmp_path / "e.csv", "src,dst,weight\n0,1,x\n")
+    assert pairs(EdgeTableSource(named, TableOptions(columns={"weight": "_"}))) == [(0, 1)]
+
+
 def test_parts_that_are_no_table(tmp_path: Path) -> None:
     folder = tmp_path / "parts"
     folder.mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outgrow.core.errors import InputError
@@ -37,6 +38,25 @@ class EdgeRoles:
         return {role: name for role in ROLES if (name := getattr(self, role)) is not None}
 
 
+def columns_by_role(options: TableOptions) -> dict[str, str]:
+    """Return the columns that options give, by role; numbers of columns as texts.
+
+    Raises:
+        InputError: The columns are no mapping, or there is no such role.
+    """
+    columns: object = options.columns
+    if not isinstance(columns, Mapping):
+        raise InputError(
+            "the columns cannot be read",
+            needed='a column for each role, such as {"src": "payer", "dst": "payee"}, or {"src": 0, "dst": 2}',
+            got=type(columns).__name__,
+            repair="give a dictionary",
+        )
+    for role in columns:
+        validate_choice("role of a column", role, dict.fromkeys(ROLES))
+    return {role: str(name) for role, name in columns.items()}
+
+
 def find_edge_roles(table: Table, options: TableOptions | None = None) -> EdgeRoles:
     """Return what the columns of an edge table are: as the options say, or by their names.
 
@@ -44,9 +64,7 @@ def find_edge_roles(table: Table, options: TableOptions | None = None) -> EdgeRo
         InputError: Two columns may have one role, none may be source or destination, an option names no column; or
             three columns or more have no names.
     """
-    given = {} if options is None else dict(options.columns)
-    for role in given:
-        validate_choice("role of a column", role, dict.fromkeys(ROLES))
+    given = {} if options is None else columns_by_role(options)
     taken = {role: _find_column(table, role, name) for role, name in given.items() if name != SKIPPED}
     twice = [name for name in taken.values() if [*taken.values()].count(name) > 1]
     if twice:
