@@ -41,6 +41,7 @@ def list_mutants() -> list[Mutant]:
     from tests.app.test_predict_workers import MUTANTS as PREDICTIONS
     from tests.core.test_files import MUTANTS as WRITES
     from tests.fuzz.broken_readers import MUTANTS as READERS
+    from tests.graph.readers.table_mutants import MUTANTS as TABLES
     from tests.graph.sampling.test_self_loops import MUTANTS as SELF_LOOPS
     from tests.graph.statistics.test_statistics import MUTANTS as STATISTICS
 
@@ -76,6 +77,9 @@ def list_mutants() -> list[Mutant]:
         },
         "app/test_predict_workers.py::test_a_mutant_is_found": PREDICTIONS,
         "graph/statistics/test_statistics.py::test_a_mutant_is_found": STATISTICS,
+        "graph/readers/test_forms_tables.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in TABLES.items()
+        },
         "graph/sampling/test_self_loops.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in SELF_LOOPS.items()
         },

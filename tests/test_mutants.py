@@ -26,6 +26,7 @@ NUMBERS = {
     "tests/suites/test_loop.py": 4,
     "tests/suites/test_evaluation.py": 4,
     "tests/app/test_predict_workers.py": 2,
+    "tests/graph/readers/test_forms_tables.py": 8,
     "tests/graph/sampling/test_self_loops.py": 2,
     "tests/graph/statistics/test_statistics.py": 3,
     "tests/suites/test_leaks.py": 1,

@@ -85,6 +85,18 @@ def test_convert_reads_a_zipped_edge_list(outgrow: Command, tmp_path: Path) -> N
     assert [og.load(f"{name}.store").num_nodes for name in ("plain", "nine", "dense")] == [6, 9, 4]
 
 
+def test_convert_keeps_names(outgrow: Command, tmp_path: Path) -> None:
+    (tmp_path / "kg.tsv").write_text("ada\tknows\tbob\nbob\tlikes\tcy\n")
+    asked = outgrow("convert", "kg.tsv", "kg.store")
+    assert (asked.code, "src=0,dst=2,relation=1" in asked.err) == (2, True)
+    assert outgrow("convert", "kg.tsv", "kg.store", "--columns", "src=0,dst=2,relation=1").code == 0
+    made = og.load("kg.store")
+    assert (list(made.ids or ()), made.relation_names) == (["ada", "bob", "cy"], ("knows", "likes"))
+    bad = outgrow("convert", "kg.tsv", "kg.store", "--columns", "src=0,dst=1,weight=2", "--overwrite")
+    assert (bad.code, "line 1, column 2" in bad.err) == (2, True)
+    assert list(og.load("kg.store").ids or ()) == ["ada", "bob", "cy"]
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [

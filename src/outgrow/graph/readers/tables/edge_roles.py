@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outgrow.core.errors import InputError
@@ -22,6 +23,7 @@ class EdgeRoles:
         relation: Column of relations; None if edges have no type.
         weight: Column of weights; None if edges have none.
         unread: Columns that are not read.
+        undirected: Column of Gephi, one of those, which says of edges that they go both ways; None if there is none.
     """
 
     src: str
@@ -29,10 +31,30 @@ class EdgeRoles:
     relation: str | None = None
     weight: str | None = None
     unread: tuple[str, ...] = ()
+    undirected: str | None = None
 
     def list_columns(self) -> dict[str, str]:
         """Return the column of each role that there is, in the order of `ROLES`."""
         return {role: name for role in ROLES if (name := getattr(self, role)) is not None}
+
+
+def columns_by_role(options: TableOptions) -> dict[str, str]:
+    """Return the columns that options give, by role; numbers of columns as texts.
+
+    Raises:
+        InputError: The columns are no mapping, or there is no such role.
+    """
+    columns: object = options.columns
+    if not isinstance(columns, Mapping):
+        raise InputError(
+            "the columns cannot be read",
+            needed='a column for each role, such as {"src": "payer", "dst": "payee"}, or {"src": 0, "dst": 2}',
+            got=type(columns).__name__,
+            repair="give a dictionary",
+        )
+    for role in columns:
+        validate_choice("role of a column", role, dict.fromkeys(ROLES))
+    return {role: str(name) for role, name in columns.items()}
 
 
 def find_edge_roles(table: Table, options: TableOptions | None = None) -> EdgeRoles:
@@ -42,9 +64,7 @@ def find_edge_roles(table: Table, options: TableOptions | None = None) -> EdgeRo
         InputError: Two columns may have one role, none may be source or destination, an option names no column; or
             three columns or more have no names.
     """
-    given = {} if options is None else dict(options.columns)
-    for role in given:
-        validate_choice("role of a column", role, dict.fromkeys(ROLES))
+    given = {} if options is None else columns_by_role(options)
     taken = {role: _find_column(table, role, name) for role, name in given.items() if name != SKIPPED}
     twice = [name for name in taken.values() if [*taken.values()].count(name) > 1]
     if twice:
@@ -64,11 +84,25 @@ def find_edge_roles(table: Table, options: TableOptions | None = None) -> EdgeRo
             raise _unclear_error(table, f"two columns for {role}: {', '.join(map(shorten_name, names))}")
         if names:
             taken[role] = names[0]
+    directions = _read_directions(table, taken["relation"]) if "relation" in {*taken} - {*given} else set()
+    undirected = taken["relation"] if directions - {"directed"} else None
+    if directions:
+        del taken["relation"]
     if missing := [role for role in ("src", "dst") if role not in taken]:
         raise _unclear_error(table, f"no column for {' or '.join(missing)}")
-    # A column that the user gave another role is not asked about again.
     unread = [name for name in table.names if name not in taken.values()]
-    return EdgeRoles(**taken, unread=tuple(unread))
+    return EdgeRoles(**taken, unread=tuple(unread), undirected=undirected)
+
+
+def _read_directions(table: Table, name: str) -> set[str]:
+    """Return what Gephi's column ``Type`` says of the first edges; nothing if a column is not this one."""
+    import pyarrow as pa
+
+    if name.lower() != "type" or table.find_type(name) not in (None, pa.string(), pa.large_string()):
+        return set()
+    first = next(iter(table.read_batches([name], {name: pa.large_string()})), None)
+    found = set() if first is None else {str(value).lower() for value in first.column(0).unique().to_pylist()}
+    return found if found <= {"directed", "undirected", "mixed"} else set()
 
 
 def _find_column(table: Table, role: str, name: str) -> str:

@@ -17,7 +17,7 @@ from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableS
 from outgrow.graph.readers.tables.column_names import is_weight_like
 from outgrow.graph.readers.tables.column_types import shorten_name
 from outgrow.graph.readers.tables.edge_batches import EdgeBatch, read_edge_batches
-from outgrow.graph.readers.tables.edge_roles import EdgeRoles, find_edge_roles
+from outgrow.graph.readers.tables.edge_roles import EdgeRoles, columns_by_role, find_edge_roles
 from outgrow.graph.readers.tables.id_columns import choose_id_types
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
 from outgrow.graph.readers.tables.open_table import open_table
@@ -62,7 +62,7 @@ class EdgeTableSource(GraphSource):
         validate_choice("unknown_nodes", self._options.unknown_nodes, dict.fromkeys(UNKNOWN_NODES))
         if self._options.relabel and self._options.num_nodes is not None:
             raise _too_many_nodes_error("relabel")
-        named = [name for name in self._options.columns.values() if not name.isdecimal()]
+        named = [name for name in columns_by_role(self._options).values() if not name.isdecimal()]
         self._table = table if isinstance(table, Table) else open_table(table, named=named)
         # A file without rows has no columns, and is a graph if the user says how many nodes there are.
         self._roles = find_edge_roles(self._table, self._options) if self._table.names else None
@@ -129,12 +129,14 @@ class EdgeTableSource(GraphSource):
         if self._roles is None:
             return ()
         weighted = self._roles.weight is not None or "weight" in self._options.columns
-        return tuple(
-            f"{shorten_name(name)} (--columns weight={shorten_name(name)} reads it)"
-            if is_weight_like(name) and not weighted
-            else shorten_name(name)
+        hints = {
+            name: f" (--columns weight={shorten_name(name)} reads it)"
             for name in self._roles.unread
-        )
+            if is_weight_like(name) and not weighted
+        }
+        if self._roles.undirected is not None:
+            hints[self._roles.undirected] = " (of edges that go both ways, which --undirected adds)"
+        return tuple(shorten_name(name) + hints.get(name, "") for name in self._roles.unread)
 
     def describe_origin(self) -> GraphOrigin:
         """Return which column each part of the edges was read from."""

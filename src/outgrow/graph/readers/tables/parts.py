@@ -8,7 +8,7 @@ from typing import Protocol, final
 
 from outgrow.core.errors import InputError
 from outgrow.graph.readers.tables.column_types import list_names, unify_types
-from outgrow.graph.readers.tables.forms import TEXT, list_parts, table_suffix
+from outgrow.graph.readers.tables.forms import list_parts, table_suffix
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
 
 
@@ -67,11 +67,11 @@ class PartsTable(Table):
 
     @staticmethod
     def _open_part(file: Path, first: Table, open_file: OpenFile, header: bool | None) -> Table:
-        part = open_file(file, header=first.has_names if header is None else header)
+        part = open_file(file, header=header if first.has_names else False)
         # Text that was cut into parts has names in the first of them only.
-        if part.names != first.names and table_suffix(file) in TEXT and len(part.names) == len(first.names):
-            return open_file(file, header=False)
-        _require_columns(part, first)
+        is_rest = not part.has_names and len(part.names) == len(first.names)
+        if part.names and not is_rest:
+            _require_columns(part, first)
         return part
 
     @property
