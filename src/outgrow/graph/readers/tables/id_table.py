@@ -18,6 +18,7 @@ from outgrow.ops.id_table import (
     copy_ids,
     find_candidates,
     find_ids,
+    group_rows,
     hash_ids,
     insert_numbers,
     number_absent,
@@ -26,6 +27,7 @@ from outgrow.ops.id_table import (
 
 _FEWEST_SLOT_BITS = 10
 _BLOCK = 1 << 18
+_GROUP_BITS = 10
 
 
 @final
@@ -106,8 +108,8 @@ class IdTable:
         rows = np.arange(len(out))
         if self._in_files:
             # First along the table, then along the ids: at random, each look would wait for the disk.
-            find_candidates(table, hashes, np.argsort(hashes), out)
-            compare_candidates(known, ids, np.argsort(out), out)
+            find_candidates(table, hashes, _order_by_hash(hashes), out)
+            compare_candidates(known, ids, _order_by_number(out, len(self)), out)
             rows = np.flatnonzero(out == UNSETTLED)
         find_ids(table, known, ids, hashes, rows, out)
 
@@ -150,8 +152,26 @@ class IdTable:
         return True
 
     def _insert(self, hashes: NDArray[np.uint64], first: int) -> None:
-        order = np.argsort(hashes) if self._in_files else np.arange(len(hashes))
+        order = _order_by_hash(hashes) if self._in_files else np.arange(len(hashes))
         insert_numbers(_as_table(self._slots), hashes, order, first)
+
+
+def _order_by_hash(hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return rows in an order that visits the table from its start to its end, but for near slots."""
+    return _group(hashes, 64 - _GROUP_BITS)
+
+
+def _order_by_number(numbers: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Return rows in an order that visits the ids from the first to the last, but for near ones."""
+    # Those without a number, -1, come last.
+    keys = np.minimum(numbers.view(np.uint64), np.uint64(count))
+    return _group(keys, max(0, count.bit_length() - _GROUP_BITS))
+
+
+def _group(keys: NDArray[np.uint64], shift: int) -> NDArray[np.int64]:
+    rows = np.empty(len(keys), np.int64)
+    group_rows(keys, shift, np.zeros((1 << _GROUP_BITS) + 1, np.int64), rows)
+    return rows
 
 
 def _slot_bits(count: int) -> int:
