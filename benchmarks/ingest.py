@@ -35,7 +35,7 @@ from workers import versions
 MIB = 1 << 20
 COLUMNS = ("src", "dst", "amount")
 _BYTES = {"csv": 5_000_000_000, "parquet": 2_000_000_000}
-_ACCOUNTS = 8_000_000
+_ACCOUNTS = 6_000_000
 _ROWS = 1 << 20
 _INSIDE = "--inside"
 _KINDS = ("transfer", "card", "cash", "standing")
@@ -261,7 +261,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--forms", nargs="+", default=list(_BYTES), choices=list(_BYTES))
     add("--repeats", type=int, default=3)
     add("--cap-mib", type=float, default=512)
-    add("--memory", default="128MiB", help="what convert is told to use")
+    add("--memory", default="64MiB", help="what convert is told to use")
     add("--rival-rows", type=int, default=10_000_000, help="most rows for pandas, which holds them all; 0 for none")
     add("--profile", action="store_true", help="convert once more, under a profiler")
     add("--out", type=Path, help="file of the figures")

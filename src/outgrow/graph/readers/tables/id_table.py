@@ -28,11 +28,13 @@ from outgrow.ops.id_table import (
 _FEWEST_SLOT_BITS = 10
 _BLOCK = 1 << 18
 _GROUP_BITS = 10
+_CACHED_SLOTS = 1 << 16
+"""Slots that are looked into at random: those of a larger table in the order in which they lie."""
 
 
 @final
 class IdTable:
-    """Ids numbered from 0. In files, tables are visited from their start to their end for each batch of ids.
+    """Ids numbered from 0. Large tables are visited from their start to their end for each batch.
 
     Args:
         width: Bytes of each id; 0 for texts.
@@ -106,8 +108,8 @@ class IdTable:
     def _find(self, ids: PackedIds, hashes: NDArray[np.uint64], out: NDArray[np.int64]) -> None:
         table, known = _as_table(self._slots), self._known
         rows = np.arange(len(out))
-        if self._in_files:
-            # First along the table, then along the ids: at random, each look would wait for the disk.
+        if self._in_files or len(self._slots) > _CACHED_SLOTS:
+            # First along the table, then along the ids: at random, each look would wait for memory or the disk.
             find_candidates(table, hashes, _order_by_hash(hashes), out)
             compare_candidates(known, ids, _order_by_number(out, len(self)), out)
             rows = np.flatnonzero(out == UNSETTLED)
@@ -152,7 +154,7 @@ class IdTable:
         return True
 
     def _insert(self, hashes: NDArray[np.uint64], first: int) -> None:
-        order = _order_by_hash(hashes) if self._in_files else np.arange(len(hashes))
+        order = _order_by_hash(hashes) if len(self._slots) > _CACHED_SLOTS else np.arange(len(hashes))
         insert_numbers(_as_table(self._slots), hashes, order, first)
 
 
