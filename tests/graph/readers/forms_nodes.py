@@ -189,6 +189,24 @@ FORMS = [
         {"split": [[0, 3], [1], [2]], "features": None},
     ),
     Form(
+        "ids and types in columns of other names",
+        files(nodes__csv="account,sort,x\na,u,1\nb,i,2\nc,i,3\nd,u,4\n", edges__csv="von,nach\na,b\nd,c\n"),
+        {"columns": {"id": "account", "type": "sort", "src": "von", "dst": "nach"}},
+        {"ids": ["b", "c", "a", "d"], "node_types": [["i", 0, 2], ["u", 2, 4]], "edge_index": [[2, 3], [0, 1]]},
+    ),
+    Form(
+        "an id column of a name that there is not",
+        files(nodes__csv="account,x\na,1\n", edges__csv=EDGES),
+        {"columns": {"id": "acount"}},
+        ("acount", "did you mean account"),
+    ),
+    Form(
+        "a name that is no id",
+        files(nodes__csv="name,x\nAda,1\nBob,2\nAda,3\n", edges__csv="src,dst\n0,1\n1,2\n"),
+        {"columns": {"id": "_"}},
+        {"ids": None, "features": [[1], [2], [3]]},
+    ),
+    Form(
         "split by time",
         files(nodes__csv="id,year,x\na,2020,1\nb,2018,2\nc,2019,3\nd,2021,4\n", edges__csv=EDGES),
         {"split": "time:year:0.5,0.25,0.25"},

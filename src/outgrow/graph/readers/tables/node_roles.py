@@ -12,6 +12,7 @@ import numpy as np
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.graph.readers.splits import SplitRequest
+from outgrow.graph.readers.tables.column_names import SKIPPED
 from outgrow.graph.readers.tables.column_types import shorten_name
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
@@ -20,6 +21,8 @@ ID = ("id", "node", "node_id", "nodeid", "nid", "txid", "tx_id", "name", "paper_
 LABEL = ("label", "labels", "class", "classes", "y", "target", "node_label")
 SPLIT = ("split", "set", "subset", "partition", "fold")
 TYPE = ("type", "node_type", "ntype")
+NODE_ROLES = ("id", "type")
+"""Roles that the option ``columns`` gives to columns of a node table; others are those of edge tables."""
 MASKS = ("train_mask", "val_mask", "test_mask")
 _MASK_SYNONYMS = {"valid_mask": "val_mask", "validation_mask": "val_mask"}
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -81,7 +84,7 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     if len(columns) < len(table.names):
         raise _unclear_error(table, "each column of another name", "two columns of one name")
     types = _column_types(_read_first_batch(table))
-    ids = _find_by_name(table, ID, "id")
+    ids = _find_given(table, options, "id", ID)
     labels = options.label or _one(_find_by_name(table, LABEL, "label"))
     for name in labels:
         validate_choice(f"column (--label) of {table.path}", name, columns)
@@ -98,7 +101,7 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     split_word = _find_by_name(table, SPLIT, "split")
     if given and not masks:
         split = split_word
-    kind = _find_by_name(table, TYPE, "type")
+    kind = _find_given(table, options, "type", TYPE)
     # Columns of a split that is not asked for are no features either.
     taken = {ids, *labels, split, time, kind, *all_masks.values(), split_word}
     named = _expand_patterns(table, options.features)
@@ -130,7 +133,9 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
 def names_of_roles(options: TableOptions) -> set[str]:
     """Return the names that tell the first line of a text file from rows below it."""
     known = (*ID, *LABEL, *SPLIT, *TYPE, *MASKS, *_MASK_SYNONYMS)
-    return {*known, *map(str.title, known), *map(str.upper, known), *options.label, *options.features}
+    return {*known, *map(str.title, known), *map(str.upper, known), *options.label, *options.features} | {
+        options.columns.get(role, role) for role in NODE_ROLES
+    }
 
 
 def has_texts(kind: DataType) -> bool:
@@ -211,6 +216,14 @@ def _refuse_mixed(table: Table, names: Sequence[str]) -> None:
 
 def _column_types(batch: RecordBatch) -> dict[str, DataType]:
     return {field.name: field.type for field in batch.schema}
+
+
+def _find_given(table: Table, options: TableOptions, role: str, names: Sequence[str]) -> str | None:
+    """Return the column that the options name for a role, or that is called so; ``_`` is none."""
+    given = options.columns.get(role)
+    if given is not None and given != SKIPPED:
+        validate_choice(f"column (--columns {role}) of {table.path}", given, dict.fromkeys(table.names))
+    return _find_by_name(table, names, role) if given is None else None if given == SKIPPED else given
 
 
 def _find_by_name(table: Table, names: Sequence[str], role: str) -> str | None:
