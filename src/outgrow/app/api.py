@@ -44,6 +44,7 @@ from outgrow.graph.alignment import describe_schema
 from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.builders.to_store import convert_to_store as write
 from outgrow.graph.graph import Graph
+from outgrow.graph.readers.split_source import SPLIT_OPTIONS, apply_split_options
 from outgrow.nn.model import Model
 from outgrow.planning import planner
 from outgrow.planning.traffic import WorkerLayout
@@ -79,11 +80,12 @@ def load(
     Raises:
         InputError: There is no such data set, or a file is unavailable or broken.
     """
+    made = make_table_options(options, "og.load")
     if isinstance(source, str | Path):
         folder = None if data_dir is None else Path(data_dir)
-        made = make_table_options(options, "og.load")
         return datasets.load_graph(str(source), data_dir=folder, undirected=undirected, options=made)
-    return assemble_graph(reader_for_object(source), undirected=bool(undirected))
+    made.refuse_all_but(SPLIT_OPTIONS, f"a graph made of {type(source).__name__}")
+    return assemble_graph(apply_split_options(reader_for_object(source), made), undirected=bool(undirected))
 
 
 @check_arguments(unchecked=("graph", "model"))

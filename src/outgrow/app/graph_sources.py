@@ -21,6 +21,7 @@ from outgrow.graph.datasets import ResolvedSource, resolve_source
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.arrays import ArraySource
 from outgrow.graph.readers.source import GraphSource, NodeTableSource
+from outgrow.graph.readers.split_source import with_mask_tables
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.store.reader import is_store, open_store, write_store
 
@@ -58,7 +59,8 @@ def from_arrays(
             numbers are read as classes, NaN as unknown, with a warning. Other floats are the targets of a
             regression, ``[V]`` or ``[V, K]``, NaN where unknown.
         split: ``{"train": ids, "val": ids, "test": ids}``; each ``[n]`` ids or a ``[V]`` mask, of booleans or
-            of bytes that hold only 0 and 1.
+            of bytes that hold only 0 and 1. Masks ``[V, K]`` are ``K`` splits: the first is chosen, and all are in
+            ``graph.splits``.
         num_nodes: ``V``; None to take it from features, labels or the largest id.
         relation: ``[E]`` integer type of each edge.
         weight: ``[E]`` weight of each edge; kept as float32.
@@ -80,10 +82,8 @@ def from_arrays(
         num_nodes=num_nodes,
         features=_to_feature_rows(features.float() if is_bfloat16 else features),
         labels=_to_array(labels),
-        train=given.get("train"),
-        val=given.get("val"),
-        test=given.get("test"),
     )
+    tables = with_mask_tables(tables, given, "the split")
     source = ArraySource(_to_array(edge_index), tables, relation=_to_array(relation), weight=_to_array(weight))
     graph = assemble_graph(source, undirected=undirected)
     if is_bfloat16 and graph.features is not None:

@@ -153,7 +153,7 @@ def test_bad_pyg(pyg):
         ({"edge_index": None}, "edge_index cannot be used"),
         ({"edge_index": index.T.repeat(2, 2)}, "wrong form"),
         ({"edge_attr": torch.rand(2, 3)}, "edge_attr cannot be used"),
-        ({"train_mask": torch.ones(3, 2, dtype=torch.bool)}, "train_mask cannot be used"),
+        ({"train_mask": torch.ones(4, 2, dtype=torch.bool)}, "train_mask cannot be used"),
         ({"y": torch.tensor([0.5, torch.inf, 2])}, "labels cannot be used"),
     ):
         with pytest.raises(InputError, match=what):

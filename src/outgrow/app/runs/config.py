@@ -63,7 +63,9 @@ def load_recorded_graph(record: Mapping[str, Any], data_dir: Path | None) -> Gra
         return _load_same_data_set(record, data_dir)
     # Runs of `og.train` and of older versions have recorded no folder.
     recorded = record.get("data_dir")
-    return datasets.load_graph(record["graph"], data_dir=data_dir or (Path(recorded) if recorded else None))
+    graph = datasets.load_graph(record["graph"], data_dir=data_dir or (Path(recorded) if recorded else None))
+    split = record.get("split")
+    return graph if split is None else graph.select_split(split)
 
 
 def _load_same_data_set(record: Mapping[str, Any], data_dir: Path | None) -> Graph:

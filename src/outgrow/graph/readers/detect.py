@@ -17,9 +17,11 @@ from outgrow.graph.readers.npz_archive import NpzArchive
 from outgrow.graph.readers.ogb import OgbSource
 from outgrow.graph.readers.planetoid import PlanetoidSource
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
+from outgrow.graph.readers.split_source import SPLIT_OPTIONS, apply_split_options
 from outgrow.graph.readers.tables.edge_table import EdgeTableSource
 from outgrow.graph.readers.tables.forms import FORMS, is_table
 from outgrow.graph.readers.tables.options import TableOptions
+from outgrow.graph.readers.tables.table_graph import TABLE_GRAPH_OPTIONS, TableGraphSource, find_table_pair
 
 NODES = "nodes.npz"
 _EDGE_OPTIONS = ("num_nodes", "relabel", "columns")
@@ -103,7 +105,8 @@ class FolderSource(GraphSource):
 
 KNOWN = (
     f"an edge table ({FORMS}; or a folder of its parts), a .npz file, or a folder: of Planetoid files (ind.NAME.*), of "
-    f"an OGB data set (raw/, split/), or with an edge table named edges and {NODES}"
+    f"an OGB data set (raw/, split/), or with a table edges.* and {NODES}, or with tables edges.* "
+    "and nodes.*"
 )
 
 
@@ -127,11 +130,14 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
     # By name alone: no file is opened before the reader is known.
     options = options or TableOptions()
     source = _folder_reader(path, options) if path.is_dir() else None
+    if source is None and path.is_dir() and (pair := find_table_pair(path)):
+        options.refuse_all_but(TABLE_GRAPH_OPTIONS, str(path))
+        return TableGraphSource(path, *pair, options)
     if source is None and is_table(path):
         options.refuse_all_but(_EDGE_OPTIONS, str(path))
         return EdgeTableSource(path, options)
     if not isinstance(source, FolderSource):
-        options.refuse_all_but((), str(path))
+        options.refuse_all_but(SPLIT_OPTIONS, str(path))
     if source is None and path.suffix == ".npz":
         source = NpzSource(path)
     if source is None:
@@ -141,7 +147,7 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
             else f"a file that ends in {path.suffix!r}"
         )
         raise InputError(f"{path} is of no known form", needed=KNOWN, got=got, repair="convert or rename it")
-    return source
+    return apply_split_options(source, options)
 
 
 def _folder_reader(path: Path, options: TableOptions) -> GraphSource | None:
@@ -152,7 +158,7 @@ def _folder_reader(path: Path, options: TableOptions) -> GraphSource | None:
         return OgbSource(path)
     tables = [file for file in sorted(path.glob("edges.*")) if is_table(file)]
     if len(tables) == 1 and (path / NODES).is_file():
-        options.refuse_all_but(("columns", "relabel"), str(path))
+        options.refuse_all_but(("columns", "relabel", *SPLIT_OPTIONS), str(path))
         return FolderSource(path, EdgeTableSource(tables[0], options))
     return None
 

@@ -16,7 +16,8 @@ from outgrow.graph.graph import NodeType
 from outgrow.graph.readers.conversions import to_labels, to_node_ids
 from outgrow.graph.readers.matrices import block_diagonal_features, csr_from_arrays, type_widths
 from outgrow.graph.readers.npz import iter_array_edges
-from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
+from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
+from outgrow.graph.readers.split_source import with_mask_tables
 
 _MASKS = ("train_mask", "val_mask", "test_mask")
 _NODE_ATTRIBUTES = {"x", "y", "num_nodes", *_MASKS}
@@ -27,11 +28,11 @@ _EDGE_ATTRIBUTES = {"edge_index", "edge_weight"}
 class PygSource(GraphSource):
     """A source of a ``Data`` or ``HeteroData`` object. Final.
 
-    Reads ``x``, ``y``, ``edge_index``, ``edge_type``, ``edge_weight`` (or an ``edge_attr`` of one column) and
-    the three masks. Types of nodes follow one another in the order of ``node_types``; each edge type is a
-    relation. Types whose features have one width share the columns; if widths differ, each type has columns
-    of its own, and features are sparse. A type without features gets random vectors, the same in every run
-    (see `outgrow.graph.readers.matrices.block_diagonal_features`). Numbers in bfloat16 become float32.
+    Reads ``x``, ``y``, ``edge_index``, ``edge_type``, ``edge_weight`` (or an ``edge_attr`` of one column) and the three
+    masks, ``[V, K]`` of ``K`` splits. Types of nodes follow one another in the order of ``node_types``; each edge type
+    is a relation. Types whose features have one width share the columns; if widths differ, each type has columns of
+    its own, and features are sparse. A type without features gets random vectors, the same in every run (see
+    `outgrow.graph.readers.matrices.block_diagonal_features`). Numbers in bfloat16 become float32.
 
     Args:
         data: The data object.
@@ -61,21 +62,19 @@ class PygSource(GraphSource):
         Raises:
             InputError: Attributes of the wrong form, or labels of more than one type of nodes.
         """
-        train, val, test = (self._ids_from_masks(mask) for mask in _MASKS)
+        masks = {mask.removesuffix("_mask"): self._nodes_of_masks(mask) for mask in _MASKS}
         features, widths = self._collect_features()
         types = zip(self._names, pairwise(self._borders), widths, strict=True) if self._hetero else ()
-        return NodeTableSource(
+        tables = NodeTableSource(
             num_nodes=self._borders[-1],
             features=features,
             labels=self._collect_labels(),
-            train=train,
-            val=val,
-            test=test,
             relation_names=tuple("__".join(link) for link in self._links),
             node_types=tuple(
                 NodeType(name=name, first=first, last=last, num_columns=width) for name, (first, last), width in types
             ),
         )
+        return with_mask_tables(tables, masks, "the data object")
 
     def read_edges(self) -> Iterator[EdgeChunk]:
         """Yield all edges, type after type.
@@ -165,17 +164,23 @@ class PygSource(GraphSource):
         all_labels[first : first + count] = given_labels
         return all_labels
 
-    def _ids_from_masks(self, mask: str) -> Ids | None:
+    def _nodes_of_masks(self, mask: str) -> NDArray[Any] | None:
+        """Return ids ``[n]`` of one mask, or masks ``[V, K]`` of several splits; None if no type has such a mask."""
+        given = [_to_numpy(store.get(mask), mask) for store in self._stores]
+        several = {values.shape[1:] for values in given if values is not None and values.ndim == 2}
         parts = []
-        for first, last, store in zip(self._borders, self._borders[1:], self._stores, strict=False):
-            values = _to_numpy(store.get(mask), mask)
-            if values is None:
-                continue
-            if values.shape != (last - first,):
-                needed = f"booleans of shape [{last - first}]; choose one column of several splits"
+        for first, last, values in zip(self._borders, self._borders[1:], given, strict=False):
+            if values is not None and (len(values) != last - first or values.ndim > 2):
+                needed = f"booleans of shape [{last - first}], or [{last - first}, splits]"
                 raise _attribute_error(mask, needed, f"{values.dtype} of shape {list(values.shape)}")
-            parts.append(to_node_ids(values, last - first, mask) + first)
-        return np.concatenate(parts) if parts else None
+            if len(several) > 1:
+                raise _attribute_error(mask, "as many splits of each type", f"tables of {len(several)} widths")
+            if several:
+                shape = (last - first, *next(iter(several)))
+                parts.append(np.zeros(shape, bool) if values is None else np.broadcast_to(values.T, shape[::-1]).T)
+            elif values is not None:
+                parts.append(to_node_ids(values, last - first, mask) + first)
+        return np.concatenate(parts) if any(values is not None for values in given) else None
 
 
 def _edge_index(store: Any) -> NDArray[Any]:

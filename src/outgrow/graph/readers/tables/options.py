@@ -14,14 +14,17 @@ class TableOptions:
     """Options for the tables of nodes and edges; each applies to some tables only.
 
     Attributes:
-        columns: Column of each role of an edge table, such as ``{"src": "txId1", "weight": "amount"}``; ``_`` as a
-            role's column says that it is not read. Columns without names are numbered from 0.
+        columns: Column of each role of an edge table, such as ``{"src": "txId1", "weight": "amount"}``, and of the
+            roles ``id`` and ``type`` of a node table beside it; ``_`` as a role's column says that it is not read.
+            Columns without names are numbered from 0.
         num_nodes: ``V`` of an edge table whose ids number the nodes; None for one more than the largest id.
         relabel: Number the integer ids of an edge table from 0 in ascending order, and keep them as ids.
         label: Columns of a node table with labels; empty for those whose name says so.
         features: Columns of a node table with features; empty for all that are numbers.
         categorical: What becomes of columns of texts among the features: ``"refuse"``, ``"onehot"`` or ``"hash"``.
-        split: Split of the nodes: shares such as ``"0.6,0.2,0.2"``, or a column; empty for what the tables say.
+        split: Split of the nodes: shares such as ``"0.6,0.2,0.2"``, ``"time:COLUMN:0.6,0.2,0.2"``, ``"files"``, or a
+            column; empty for what the tables say.
+        split_seed: Seed of a split that is drawn.
         split_index: Which of several splits is chosen.
         unknown_nodes: What becomes of an edge to a node that the node table does not name: ``"refuse"``, ``"add"``
             or ``"drop"``.
@@ -35,6 +38,7 @@ class TableOptions:
     features: tuple[str, ...] = ()
     categorical: str = "refuse"
     split: str = ""
+    split_seed: int = 0
     split_index: int = 0
     unknown_nodes: str = "refuse"
     inverse_relations: bool = False
