@@ -41,7 +41,10 @@ def list_mutants() -> list[Mutant]:
     from tests.app.test_predict_workers import MUTANTS as PREDICTIONS
     from tests.core.test_files import MUTANTS as WRITES
     from tests.fuzz.broken_readers import MUTANTS as READERS
+    from tests.graph.readers.test_id_encoder import MUTANTS as ID_TABLES
     from tests.graph.sampling.test_self_loops import MUTANTS as SELF_LOOPS
+    from tests.graph.test_node_ids import BROKEN_BY as BROKEN_ORDERS
+    from tests.graph.test_node_ids import MUTANTS as ID_ORDERS
 
     from promises import MUTANTS as PROMISES
     from suites.disagreements import MUTANTS as DISAGREEMENTS
@@ -70,6 +73,12 @@ def list_mutants() -> list[Mutant]:
             name: (each.__doc__, each) for name, each in METRICS.items()
         },
         "app/test_predict_workers.py::test_a_mutant_is_found": PREDICTIONS,
+        "graph/readers/test_id_encoder.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in ID_TABLES.items()
+        },
+        "graph/test_node_ids.py::test_a_mutant_is_found": {
+            name: (BROKEN_ORDERS[name].__doc__, each) for name, each in ID_ORDERS.items()
+        },
         "graph/sampling/test_self_loops.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in SELF_LOOPS.items()
         },

@@ -77,7 +77,7 @@ def read_edge_batches(
         row += len(batch)
 
 
-def join_batches(batches: Iterator[EdgeBatch], least: int = 1 << 17) -> Iterator[EdgeBatch]:
+def join_batches(batches: Iterator[EdgeBatch], least: int = 1 << 18) -> Iterator[EdgeBatch]:
     """Yield the same edges in batches of at least so many, but for the last one.
 
     Ids are looked up in tables that may lie in files, which each batch visits from their start to their end.

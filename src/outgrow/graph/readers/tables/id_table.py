@@ -47,6 +47,7 @@ class IdTable:
         self._scratch = scratch
         self._memory_bytes = None if scratch is None else memory_bytes
         self._in_files = False
+        self._is_forward = False
         self._data = ScratchArray(np.uint8)
         self._offsets = ScratchArray(np.int64)
         if not width:
@@ -110,8 +111,11 @@ class IdTable:
         rows = np.arange(len(out))
         if self._in_files or len(self._slots) > _CACHED_SLOTS:
             # First along the table, then along the ids: at random, each look would wait for memory or the disk.
-            find_candidates(table, hashes, _order_by_hash(hashes), out)
-            compare_candidates(known, ids, _order_by_number(out, len(self)), out)
+            # The other way round each time: what was read last of a file is still in memory.
+            self._is_forward = not self._is_forward
+            way = 1 if self._is_forward else -1
+            find_candidates(table, hashes, _order_by_hash(hashes)[::way].copy(), out)
+            compare_candidates(known, ids, _order_by_number(out, len(self))[::way].copy(), out)
             rows = np.flatnonzero(out == UNSETTLED)
         find_ids(table, known, ids, hashes, rows, out)
 
@@ -177,8 +181,8 @@ def _group(keys: NDArray[np.uint64], shift: int) -> NDArray[np.int64]:
 
 
 def _slot_bits(count: int) -> int:
-    """Return the binary logarithm of the slots for some ids, of which they fill at most 5/8."""
-    return max(_FEWEST_SLOT_BITS, (count * 8 // 5).bit_length())
+    """Return the binary logarithm of the slots for some ids, of which they fill at most 4/5."""
+    return max(_FEWEST_SLOT_BITS, (count * 5 // 4).bit_length())
 
 
 def _make_table(bits: int) -> SlotTable:
