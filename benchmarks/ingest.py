@@ -4,9 +4,10 @@
 
 Writes a csv of 5 GB and a parquet file of 2 GB below DIR, with the columns id, src, dst, amount, time and kind; turns
 each into a store by `outgrow convert`, under a hard cap of memory (a control group, page cache included, which needs
-root) and without one; and checks the store. What is held is memory that no file backs. Beside it, each time: pyarrow reading the columns that convert reads, and nothing else; and
-pandas with PyG, without a cap, of as many rows as `--rival-rows` says. Files are in the page cache of the machine when
-they are read, for all alike. Everything in DIR is removed afterwards.
+root) and without one; and checks the store. What is held is memory that no file backs. Beside it, each time: pyarrow
+reading the columns that convert reads, and nothing else; and pandas with PyG, without a cap, of as many rows as
+`--rival-rows` says. Files are in the page cache of the machine when they are read, for all alike. Everything in DIR is
+removed afterwards.
 """
 
 from __future__ import annotations

@@ -159,9 +159,9 @@ def group_rows(keys: NDArray[np.uint64], shift: int, counts: Numbers, rows: Numb
     for group in range(1, len(counts)):
         counts[group] += counts[group - 1]
     for row in range(len(keys)):
-        group = np.int64(keys[row] >> np.uint64(shift))
-        rows[counts[group]] = row
-        counts[group] += 1
+        at = np.int64(keys[row] >> np.uint64(shift))
+        rows[counts[at]] = row
+        counts[at] += 1
 
 
 @parallel_kernel

@@ -103,11 +103,11 @@ class IdTable:
         return hashes
 
     @property
-    def _known(self) -> PackedIds:
+    def _known_ids(self) -> PackedIds:
         return pack_ids(self.width, self._offsets.values, self._data.values)
 
     def _find(self, ids: PackedIds, hashes: NDArray[np.uint64], out: NDArray[np.int64]) -> None:
-        table, known = _as_table(self._slots), self._known
+        table, known = _as_table(self._slots), self._known_ids
         rows = np.arange(len(out))
         if self._in_files or len(self._slots) > _CACHED_SLOTS:
             # First along the table, then along the ids: at random, each look would wait for memory or the disk.
@@ -152,7 +152,7 @@ class IdTable:
         # Before the new one is there, so that both are never held.
         self._slots = np.zeros(0, np.uint64)
         self._slots = make_scratch_array(1 << bits, np.uint64, self._scratch if self._in_files else None)
-        known = self._known
+        known = self._known_ids
         for first in range(0, len(self), _BLOCK):
             self._insert(self._hash(known, first, min(_BLOCK, len(self) - first)), first)
         return True
