@@ -42,6 +42,7 @@ def list_mutants() -> list[Mutant]:
     from tests.core.test_files import MUTANTS as WRITES
     from tests.fuzz.broken_readers import MUTANTS as READERS
     from tests.graph.readers.test_id_encoder import MUTANTS as ID_TABLES
+    from tests.graph.readers.table_mutants import MUTANTS as TABLES
     from tests.graph.sampling.test_self_loops import MUTANTS as SELF_LOOPS
     from tests.graph.test_node_ids import BROKEN_BY as BROKEN_ORDERS
     from tests.graph.test_node_ids import MUTANTS as ID_ORDERS
@@ -78,6 +79,9 @@ def list_mutants() -> list[Mutant]:
         },
         "graph/test_node_ids.py::test_a_mutant_is_found": {
             name: (BROKEN_ORDERS[name].__doc__, each) for name, each in ID_ORDERS.items()
+        },
+        "graph/readers/test_forms_tables.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in TABLES.items()
         },
         "graph/sampling/test_self_loops.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in SELF_LOOPS.items()

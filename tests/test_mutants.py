@@ -26,6 +26,7 @@ NUMBERS = {
     "tests/suites/test_evaluation.py": 4,
     "tests/app/test_predict_workers.py": 2,
     "tests/graph/readers/test_id_encoder.py": 3,
+    "tests/graph/readers/test_forms_tables.py": 8,
     "tests/graph/sampling/test_self_loops.py": 2,
     "tests/graph/test_node_ids.py": 2,
     "tests/suites/test_leaks.py": 1,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from graph.readers.forms_tables import FORMS, Edge
+from graph.readers.table_mutants import MUTANTS
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.graph import Graph
@@ -40,6 +41,14 @@ def edges_of(graph: Graph) -> list[Edge]:
     return sorted(edges)
 
 
+def is_in_order(graph: Graph, edges: list[Edge]) -> bool:
+    """Whether nodes are numbered as their ids first occur, or ascending if these are integers."""
+    if graph.ids is None:
+        return True
+    known = list(dict.fromkeys(end for edge in edges for end in edge[:2]))
+    return list(graph.ids) == (known if graph.ids.are_text else sorted(known))
+
+
 @pytest.mark.parametrize(("make", "command", "expected"), [row[1:] for row in FORMS], ids=[row[0] for row in FORMS])
 def test_forms(tmp_path: Path, make: Callable[[Path], Path], command: str, expected: list[Edge] | str) -> None:
     path = make(tmp_path)
@@ -51,4 +60,26 @@ def test_forms(tmp_path: Path, make: Callable[[Path], Path], command: str, expec
         return
     made = assemble_graph(detect_reader(path, options_of(command)))
     assert edges_of(made) == sorted(expected)
+    assert is_in_order(made, expected)
     assert made.name == path.name.split(".")[0]
+
+
+def is_right(path: Path, command: str, expected: list[Edge] | str) -> bool:
+    """Whether a form is read, or refused, as it should be."""
+    try:
+        made = assemble_graph(detect_reader(path, options_of(command)))
+    except InputError as error:
+        return isinstance(expected, str) and expected in str(error)
+    return not isinstance(expected, str) and edges_of(made) == sorted(expected) and is_in_order(made, expected)
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_mutant_is_found(tmp_path: Path, mutant: str) -> None:
+    with MUTANTS[mutant]():
+        wrong = []
+        for at, (name, make, command, expected) in enumerate(FORMS):
+            (tmp_path / str(at)).mkdir()
+            if not is_right(make(tmp_path / str(at)), command, expected):
+                wrong.append(name)
+    assert wrong

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.tables.column_types import column_name_error, describe_type, shorten_name
+from outgrow.graph.readers.tables.column_types import column_name_error, describe_type, is_number, shorten_name
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
 
 _BATCH_ROWS = 1 << 17
+# Texts may be long, and are no slower to read so.
+_TEXT_ROWS = 1 << 14
+_MOST_BYTES = 1 << 28
 _BUFFER_BYTES = 1 << 20
 
 
-class _SchemaTable(Table):
+class _SchemaTable(Table, ABC):
     """Table whose file has names and types of columns."""
 
     def __init__(self, path: Path, schema: Any) -> None:
@@ -63,14 +67,33 @@ class _SchemaTable(Table):
         return pa.RecordBatch.from_arrays(arrays, [*columns])
 
     def _cast(self, values: Any, name: str, kind: DataType, row: int) -> Any:
+        import pyarrow as pa
         from pyarrow.lib import ArrowException
 
         if values.type == kind:
             return values
+        if pa.types.is_dictionary(values.type):
+            self._require_small(values, name)
         try:
             return values.cast(kind)
         except (ArrowException, NotImplementedError) as error:
             raise self._type_error(values, name, kind, row) from error
+
+    def _require_small(self, values: Any, name: str) -> None:
+        """Refuse a dictionary of long texts, which would take more than the memory once each row has its own."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not pa.types.is_string(values.type.value_type) and not pa.types.is_large_string(values.type.value_type):
+            return
+        lengths = pc.binary_length(values.dictionary).cast(pa.int64()).take(values.indices)
+        if (pc.sum(lengths).as_py() or 0) > _MOST_BYTES:
+            raise InputError(
+                f"{self.path}: the column {shorten_name(name)} cannot be used",
+                needed=f"at most {_MOST_BYTES >> 20} MiB in {len(values):,} rows",
+                got=f"{pc.sum(lengths).as_py() >> 20:,} MiB of texts",
+                repair="shorten the texts, or name another column",
+            )
 
     def _type_error(self, values: Any, name: str, kind: DataType, row: int) -> InputError:
         """Return the error of the first value that has not a type, found by halves."""
@@ -100,7 +123,7 @@ def _is_nested(kind: DataType) -> bool:
 
 
 @contextmanager
-def _refused(path: Path, form: str, where: str = "") -> Iterator[None]:
+def _report_errors(path: Path, form: str, where: str = "") -> Iterator[None]:
     from pyarrow.lib import ArrowException
 
     try:
@@ -130,14 +153,14 @@ class ParquetTable(_SchemaTable):
     def __init__(self, path: Path) -> None:
         from pyarrow import parquet
 
-        with _refused(path, "parquet"), parquet.ParquetFile(path) as file:
+        with _report_errors(path, "parquet"), parquet.ParquetFile(path) as file:
             super().__init__(path, file.schema_arrow)
             self._group_rows = [file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)]
 
     def read_batches(
         self, columns: Sequence[str], types: Mapping[str, DataType] | None = None
     ) -> Iterator[RecordBatch]:
-        """Yield the rows, 131,072 at a time; see `Table.read_batches`."""
+        """Yield the rows, 131,072 at a time, of texts 16,384; see `Table.read_batches`."""
         from pyarrow import parquet
 
         for name in columns:
@@ -146,12 +169,13 @@ class ParquetTable(_SchemaTable):
         self._bytes_read = 0
         total = max(1, sum(self._group_rows))
         # Without `pre_buffer`, and with a buffer: pages are read one after the other, not whole groups at once.
-        with _refused(self.path, "parquet"):
+        with _report_errors(self.path, "parquet"):
             file = parquet.ParquetFile(self.path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         with file:
-            batches = file.iter_batches(_BATCH_ROWS, columns=[*columns])
+            texts = any(not is_number(self.find_type(name)) for name in columns)
+            batches = file.iter_batches(_TEXT_ROWS if texts else _BATCH_ROWS, columns=[*columns])
             while True:
-                with _refused(self.path, "parquet", f", {self._locate_group(row)}"):
+                with _report_errors(self.path, "parquet", f", {self._locate_group(row)}"):
                     batch = next(batches, None)
                     if batch is None:
                         return
@@ -186,19 +210,22 @@ class IpcTable(_SchemaTable):
     """
 
     def __init__(self, path: Path) -> None:
-        with _refused(path, "Arrow IPC"), path.open("rb") as raw:
-            super().__init__(path, self._open(raw).schema)
+        with _report_errors(path, "Arrow IPC"), path.open("rb") as raw:
+            super().__init__(path, self._open(raw)[0])
 
     @staticmethod
-    def _open(raw: Any) -> Any:
+    def _open(raw: Any) -> tuple[Any, Iterator[RecordBatch]]:
+        """Return the schema and the batches."""
         from pyarrow import ipc
         from pyarrow.lib import ArrowInvalid
 
         try:
-            return ipc.open_file(raw)
+            file = ipc.open_file(raw)
         except ArrowInvalid:
             raw.seek(0)
-            return ipc.open_stream(raw)
+            stream = ipc.open_stream(raw)
+            return stream.schema, iter(stream)
+        return file.schema, map(file.get_batch, range(file.num_record_batches))
 
     def read_batches(
         self, columns: Sequence[str], types: Mapping[str, DataType] | None = None
@@ -209,9 +236,10 @@ class IpcTable(_SchemaTable):
         row = 0
         self._bytes_read = 0
         with self.path.open("rb") as raw:
-            batches = self._read_all(raw)
+            with _report_errors(self.path, "Arrow IPC"):
+                batches = self._open(raw)[1]
             while True:
-                with _refused(self.path, "Arrow IPC", f", after row {row}"):
+                with _report_errors(self.path, "Arrow IPC", f", after row {row}"):
                     batch = next(batches, None)
                     if batch is None:
                         return
@@ -222,14 +250,6 @@ class IpcTable(_SchemaTable):
                     part = batch.slice(first, _BATCH_ROWS)
                     yield self._convert(part, columns, types or {}, row)
                     row += len(part)
-
-    def _read_all(self, raw: Any) -> Iterator[RecordBatch]:
-        reader = self._open(raw)
-        if not hasattr(reader, "num_record_batches"):
-            yield from reader
-            return
-        for at in range(reader.num_record_batches):
-            yield reader.get_batch(at)
 
     def locate_row(self, row: int) -> str:
         """Return the file and the row, from 0."""

@@ -9,7 +9,7 @@ from typing import Any, final
 
 from outgrow.graph.readers.tables.column_types import column_name_error, is_number, unify_types
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
-from outgrow.graph.readers.tables.text_blocks import BLOCK_BYTES, TextBlock, TextFile, split_records
+from outgrow.graph.readers.tables.text_blocks import BLOCK_BYTES, TextBlock, TextFile, open_bytes, split_records
 from outgrow.graph.readers.tables.text_errors import find_row_error, leading_zero_error
 from outgrow.graph.readers.tables.text_layout import SAMPLE_BYTES, TextLayout, detect_layout
 
@@ -169,6 +169,7 @@ class TextTable(Table):
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        assert self._layout is not None
         text = block.text
         places = [
             at for at, kind in kinds.items() if kind is not None and at in self._exact and pa.types.is_integer(kind)
@@ -176,7 +177,7 @@ class TextTable(Table):
         if not places:
             return
         # The first search, of two bytes, is several times as fast; the other one is for the first line, and for blanks.
-        plain = b'"' not in text and b" " not in text
+        plain = b'"' not in text and (b" " not in text or self._layout.delimiter == " ")
         if not (
             any(zero.search(text) for zero in self._zero)
             or self._loose_zero.search(text, 0, 1 << 6 if plain else len(text))
@@ -204,7 +205,7 @@ class TextTable(Table):
         layout = self._layout
         assert layout is not None
         # The parser refuses empty text.
-        if not text.strip(b"\r\n"):
+        if text[:1] in (b"", b"\r", b"\n") and not text.strip(b"\r\n"):
             return pa.table({str(at): pa.array([], kind or pa.null()) for at, kind in kinds.items()})
         # Numbers as names: those of the header may occur twice or hold any character.
         names = csv.ReadOptions(column_names=[str(at) for at in range(len(layout.names))])
@@ -220,7 +221,7 @@ class TextTable(Table):
             decimal_point=layout.decimal,
             strings_can_be_null=False,
         )
-        file: Any = pa.BufferReader(text)
+        file = open_bytes(text)
         try:
             return csv.read_csv(file, names, parse, convert)
         except ArrowInvalid as error:
