@@ -41,8 +41,8 @@ def list_mutants() -> list[Mutant]:
     from tests.app.test_predict_workers import MUTANTS as PREDICTIONS
     from tests.core.test_files import MUTANTS as WRITES
     from tests.fuzz.broken_readers import MUTANTS as READERS
-    from tests.graph.readers.test_id_encoder import MUTANTS as ID_TABLES
     from tests.graph.readers.table_mutants import MUTANTS as TABLES
+    from tests.graph.readers.test_id_encoder import MUTANTS as ID_TABLES
     from tests.graph.sampling.test_self_loops import MUTANTS as SELF_LOOPS
     from tests.graph.test_node_ids import BROKEN_BY as BROKEN_ORDERS
     from tests.graph.test_node_ids import MUTANTS as ID_ORDERS

@@ -99,8 +99,7 @@ class TrainingProgress:
         if self.data and data and changed_parts(self.data, data) not in ([], [IDS]):
             self._forget_scores()
             # The rest of an unfinished epoch would have other batches: it begins again.
-            self.step = 0
-            self.loss_so_far = 0.0
+            self.step, self.loss_so_far = 0, 0.0
             self.seeds_so_far = 0
             self.seconds_so_far = 0.0
         self.data = dict(data) or self.data
