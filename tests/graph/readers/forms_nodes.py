@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 EDGES = "src,dst\na,b\nb,c\nc,d\nd,a\n"
+PLAIN = "id,label,split,x1,x2\na,cat,train,1,2\nb,dog,val,3,4\nc,cat,test,5,6\nd,,none,7,8\n"
 NUMBERED = "src,dst\n0,1\n1,2\n2,3\n3,0\n"
 
 
@@ -55,12 +57,54 @@ def parquet(**columns: Any) -> Callable[[Path], Path]:
     return make
 
 
+def packed(keep: int | None = None) -> Callable[[Path], Path]:
+    """Makes a folder with nodes.csv.gz, of which the first bytes are kept."""
+
+    def make(folder: Path) -> Path:
+        (folder / "edges.csv").write_text(EDGES)
+        (folder / "nodes.csv.gz").write_bytes(gzip.compress(PLAIN.encode())[:keep])
+        return folder
+
+    return make
+
+
+def in_parts(folder: Path) -> Path:
+    """A folder of parts for the nodes, and an Arrow file for the edges."""
+    import pyarrow as pa
+    from pyarrow import feather
+
+    head, *rows = PLAIN.splitlines()
+    (folder / "nodes").mkdir()
+    for at, part in enumerate((rows[:2], rows[2:])):
+        (folder / "nodes" / f"part-{at}.csv").write_text("\n".join([head, *part]))
+    feather.write_feather(pa.table({"src": ["a", "b"], "dst": ["b", "d"]}), folder / "edges.feather")
+    return folder
+
+
+def latin(folder: Path) -> Path:
+    """Nodes in another encoding."""
+    (folder / "edges.csv").write_text(EDGES)
+    (folder / "nodes.csv").write_bytes("id,label\na,Zürich\nb,Bern\n".encode("latin-1"))
+    return folder
+
+
 def heterophilous(folder: Path) -> Path:
     """A file as the benchmark of Platonov et al. has it."""
     masks = {f"{part}_masks": np.eye(4, dtype=bool)[[at, (at + 1) % 4]] for at, part in enumerate(("train", "val"))}
     arrays = {"edges": np.array([[0, 1], [1, 2], [2, 3]]), "node_features": np.eye(4, dtype=np.float32)}
     np.savez(folder / "g.npz", **arrays, node_labels=np.array([0, 1, 0, 1]), **masks)
     return folder / "g.npz"
+
+
+def folders_of_splits(folder: Path) -> Path:
+    """Two splits, a folder each."""
+    texts = {"edges.csv": EDGES, "nodes.csv": "id,x\na,1\nb,2\nc,3\nd,4\n"}
+    for at, names in enumerate((("train", "a\nb"), ("train", "d"), ("test", "a"))):
+        texts[f"split/{min(at, 1)}/{names[0]}.csv"] = f"node\n{names[1]}\n"
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
 
 
 def geom_gcn(folder: Path) -> Path:
@@ -73,7 +117,6 @@ def geom_gcn(folder: Path) -> Path:
     return folder
 
 
-PLAIN = "id,label,split,x1,x2\na,cat,train,1,2\nb,dog,val,3,4\nc,cat,test,5,6\nd,,none,7,8\n"
 ABCD = ["a", "b", "c", "d"]
 FORMS = [
     Form(
@@ -93,6 +136,22 @@ FORMS = [
         files(nodes__tsv="node_id\tclass\tx\na\t1\t.5\nb\t0\t1\nc\t1\t2\nd\t0\t3\n", edges__csv=EDGES),
         {},
         {"ids": ABCD, "labels": [1, 0, 1, 0], "features": [[0.5], [1], [2], [3]]},
+    ),
+    Form("compressed", packed(), {}, {"ids": ABCD, "labels": [0, 1, 0, -1], "split": [[0], [1], [2]]}),
+    Form("compressed and cut off", packed(60), {}, ("nodes.csv.gz", "cannot be read")),
+    Form(
+        "parts, and an Arrow file", in_parts, {}, {"ids": ABCD, "labels": [0, 1, 0, -1], "edge_index": [[0, 1], [1, 3]]}
+    ),
+    Form("another encoding", latin, {}, ("nodes.csv", "UTF-8")),
+    Form(
+        "json lines, with lists",
+        files(
+            nodes__jsonl='{"id": "a", "y": 1, "h": [1, 2.5]}\n{"id": "b", "y": null, "h": [3, 4]}\n'
+            '{"id": "c", "y": 0, "h": [5, 6]}\n{"id": "d", "y": 1, "h": [7, 8]}\n',
+            edges__csv=EDGES,
+        ),
+        {},
+        {"labels": [1, -1, 0, 1], "features": [[1, 2.5], [3, 4], [5, 6], [7, 8]]},
     ),
     Form(
         "no ids: nodes are numbered by row",
@@ -245,6 +304,8 @@ FORMS = [
         ("train.txt", "1 others", "'zed'"),
     ),
     Form("the heterophilous benchmark", heterophilous, {}, {"split": [[0], [1], []], "num_splits": 2}),
+    Form("folders of splits", folders_of_splits, {}, {"split": [[0, 1], [], []], "num_splits": 2}),
+    Form("folders of splits, the second", folders_of_splits, {"split_index": 1}, {"split": [[3], [], [0]]}),
     Form("files of Geom-GCN, the fourth", geom_gcn, {"split_index": 3}, {"split": [[3], [0], []], "num_splits": 11}),
     Form("files of Geom-GCN, the eleventh", geom_gcn, {"split_index": 10}, {"split": [[2], [3], []]}),
     Form("files of Geom-GCN, beyond", geom_gcn, {"split_index": 11}, ("no split 11", "0 to 10")),

@@ -56,6 +56,14 @@ class NodeRoles:
     unread: tuple[str, ...]
     types: Mapping[str, DataType]
 
+    def text_types(self, names: Sequence[str]) -> dict[str, DataType]:
+        """Return the type that columns of texts among some columns are read as."""
+        import pyarrow as pa
+        from pyarrow import types
+
+        texts = [name for name in names if has_texts(self.types[name]) and not types.is_dictionary(self.types[name])]
+        return dict.fromkeys(texts, pa.large_string())
+
     def list_small(self) -> list[str]:
         """Return the columns that are read in the first pass: all but features."""
         given = (self.id, *self.labels, self.split, *self.masks.values(), self.time, self.type)
@@ -73,6 +81,8 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     Raises:
         InputError: No such column, two that could be one, a column of a type that cannot be used, or no rows.
     """
+    import pyarrow as pa
+
     if not table.has_names:
         raise InputError(
             f"the columns of {table.path} have no names",
@@ -114,6 +124,8 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     if options.categorical == "refuse":
         _refuse_mixed(table, [name for name in dict.fromkeys((*free, *named)) if has_texts(types[name])])
     read = {ids, *labels, split, time, kind, *masks.values(), *features}
+    # Bytes may be texts of another encoding, which is said when they are read as texts.
+    types |= {name: pa.large_string() for name in read if name is not None and _has_bytes(types[name])}
     unread = tuple(
         shorten_name(name) + ("" if name in taken else _why(types[name])) for name in table.names if name not in read
     )
@@ -179,6 +191,12 @@ def _read_first_batch(table: Table) -> RecordBatch:
         got=f"no rows below the columns {', '.join(map(shorten_name, table.names[:_SHOWN]))}",
         repair="write the table again",
     )
+
+
+def _has_bytes(kind: DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def _refuse_mixed(table: Table, names: Sequence[str]) -> None:

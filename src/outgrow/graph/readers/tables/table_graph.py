@@ -208,7 +208,7 @@ class TableGraphSource(GraphSource):
         return found
 
 
-def append_rows(features: Matrix, count: int) -> Matrix | LazyMatrix:
+def append_rows(features: Matrix | LazyMatrix, count: int) -> Matrix | LazyMatrix:
     """Return features with some rows of zeros at the end, ``[V + count, D]``."""
     if not count:
         return features
@@ -232,7 +232,7 @@ def append_unknown_labels(labels: NDArray[Any], count: int) -> NDArray[Any]:
 
 @final
 class _PaddedRows(LazyMatrix):
-    def __init__(self, rows: NDArray[Any], count: int) -> None:
+    def __init__(self, rows: NDArray[Any] | LazyMatrix, count: int) -> None:
         self._rows = rows
         self._count = count
 
