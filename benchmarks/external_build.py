@@ -103,9 +103,12 @@ def build(procs: str, text: str, store: str, num_nodes: str, memory_bytes: str) 
     """What runs under the limit: enters the group first, imports afterwards."""
     Path(procs).write_text(str(os.getpid()))
     from outgrow.graph.builders.to_store import convert_to_store
-    from outgrow.graph.readers.edge_list import EdgeListSource
+    from outgrow.graph.readers.tables.edge_table import EdgeTableSource
+    from outgrow.graph.readers.tables.options import TableOptions
 
-    convert_to_store(EdgeListSource(Path(text), num_nodes=int(num_nodes)), Path(store), memory_bytes=int(memory_bytes))
+    convert_to_store(
+        EdgeTableSource(Path(text), TableOptions(num_nodes=int(num_nodes))), Path(store), memory_bytes=int(memory_bytes)
+    )
 
 
 def run_under(cap: Group, command: list[str]) -> dict[str, float]:

@@ -26,7 +26,10 @@ def convert(
         int | None, typer.Option(help="Number of nodes of an edge list.", show_default="largest id + 1")
     ] = None,
     relabel: Annotated[
-        bool, typer.Option("--relabel", help="Edge lists: renumber the ids that occur from 0, in their order.")
+        bool,
+        typer.Option(
+            "--relabel", help="Edge tables: number the nodes from 0 by the order of their ids, and keep these."
+        ),
     ] = False,
     columns: Annotated[
         str | None,
@@ -67,7 +70,8 @@ def convert(
 ) -> None:
     """Turn a graph into a store that opens in milliseconds, whatever its size, in bounded memory.
 
-    Reads edge lists (csv, tsv, txt, also gzipped), parquet, npz, Planetoid and OGB folders, and data sets by name.
+    Reads edge tables (csv, tsv, txt, parquet, Arrow, JSON lines, mtx, also compressed or in parts), npz, Planetoid and
+    OGB folders, and data sets by name.
     """
     from outgrow.app.graph_sources import make_table_options, reader_for_path
     from outgrow.app.runs.progress import show_phases
