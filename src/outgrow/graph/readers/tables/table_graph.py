@@ -149,6 +149,10 @@ class TableGraphSource(GraphSource):
         """Return the ids in the node table; None if it has none."""
         return None if self._nodes.encoder is None else self._nodes.encoder.finish()
 
+    def read_progress(self) -> tuple[int, int] | None:
+        """Return how many bytes of the edge table were read, and how many there are."""
+        return self._edges.read_progress()
+
     def list_unread(self) -> tuple[str, ...]:
         """Return the names of columns and files that are not read."""
         read = {*self._paths, *list_split_files(self._split_files), *(self._folder / name for name in FOLDERS)}
