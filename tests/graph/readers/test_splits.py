@@ -198,6 +198,15 @@ def test_data_sets_by_name_are_split_anew(tmp_path: Path) -> None:
     np.savez(tmp_path / "edges.npz", edge_index=np.array([[0, 1], [1, 2]]))
     with pytest.raises(InputError, match="tells nothing of its nodes"):
         og.load(tmp_path / "edges.npz", split="0.5,0.25,0.25")
+    np.savez(tmp_path / "unknown.npz", edge_index=np.array([[0, 1], [1, 2]]), label=np.full(3, -1))
+    with pytest.raises(InputError, match="names nobody"):
+        og.load(tmp_path / "unknown.npz", split="0.5,0.25,0.25")
+
+
+def test_no_split_has_nodes_without_a_label() -> None:
+    masks = np.array([[True, False], [False, True], [False, False]])
+    with pytest.raises(InputError, match="without a label"):
+        og.from_arrays(np.array([[0], [1]]), labels=np.array([0, -1, 1]), split={"train": masks})
 
 
 def test_a_request_names_its_shares() -> None:

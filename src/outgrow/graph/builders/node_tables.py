@@ -107,6 +107,8 @@ def validate_node_tables(tables: NodeTableSource, num_nodes: int) -> NodeTables:
     split = validate_split((tables.train, tables.val, tables.test), num_nodes)
     check_split_labels(labels, split)
     splits = tuple(validate_split(parts, num_nodes) for parts in tables.splits)
+    for parts in splits:
+        check_split_labels(labels, parts)
     check_node_types(tables.node_types, num_nodes, 0 if features is None else int(features.shape[1]))
     return NodeTables(
         num_nodes=num_nodes,

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
+from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
+from outgrow.graph.node_ids import ArrowArray
 from outgrow.graph.readers.splits import SplitRequest
 from outgrow.graph.readers.tables.column_names import SKIPPED
 from outgrow.graph.readers.tables.column_types import shorten_name
@@ -56,6 +58,14 @@ class NodeRoles:
     unread: tuple[str, ...]
     types: Mapping[str, DataType]
 
+    def text_types(self, names: Sequence[str]) -> dict[str, DataType]:
+        """Return the type that columns of texts among some columns are read as."""
+        import pyarrow as pa
+        from pyarrow import types
+
+        texts = [name for name in names if has_texts(self.types[name]) and not types.is_dictionary(self.types[name])]
+        return dict.fromkeys(texts, pa.large_string())
+
     def list_small(self) -> list[str]:
         """Return the columns that are read in the first pass: all but features."""
         given = (self.id, *self.labels, self.split, *self.masks.values(), self.time, self.type)
@@ -73,6 +83,8 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     Raises:
         InputError: No such column, two that could be one, a column of a type that cannot be used, or no rows.
     """
+    import pyarrow as pa
+
     if not table.has_names:
         raise InputError(
             f"the columns of {table.path} have no names",
@@ -83,7 +95,8 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     columns = dict.fromkeys(table.names)
     if len(columns) < len(table.names):
         raise _unclear_error(table, "each column of another name", "two columns of one name")
-    types = _column_types(_read_first_batch(table))
+    first = _read_first_batch(table)
+    types = _column_types(first)
     ids = _find_given(table, options, "id", ID)
     labels = options.label or _one(_find_by_name(table, LABEL, "label"))
     for name in labels:
@@ -112,8 +125,12 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     if both := [name for name in named if name in labels or name in {split, time}]:
         raise _unclear_error(table, "a column for one purpose", f"{both[0]} as a feature and for another purpose")
     if options.categorical == "refuse":
-        _refuse_mixed(table, [name for name in dict.fromkeys((*free, *named)) if has_texts(types[name])])
+        texts = [name for name in dict.fromkeys((*free, *named)) if has_texts(types[name])]
+        # Other columns of texts may be long, and are not read once more.
+        _refuse_mixed(table, [name for name in texts if 2 * _mark_numbers(first.column(name))[0].sum() > len(first)])
     read = {ids, *labels, split, time, kind, *masks.values(), *features}
+    # Bytes may be texts of another encoding, which is said when they are read as texts.
+    types |= {name: pa.large_string() for name in read if name is not None and _has_bytes(types[name])}
     unread = tuple(
         shorten_name(name) + ("" if name in taken else _why(types[name])) for name in table.names if name not in read
     )
@@ -181,6 +198,24 @@ def _read_first_batch(table: Table) -> RecordBatch:
     )
 
 
+def _has_bytes(kind: DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def _mark_numbers(texts: ArrowArray) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which texts are numbers, and which are empty or missing."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    known = compute.fill_null(texts.cast(pa.large_string()), "")
+    trimmed = compute.utf8_trim_whitespace(known)
+    marks = (np.asarray(compute.match_substring_regex(trimmed, form)) for form in (_NUMBER, "^$"))
+    numbers, empty = marks
+    return numbers, empty
+
+
 def _refuse_mixed(table: Table, names: Sequence[str]) -> None:
     """Refuse columns of texts most of which are numbers: those of one mistake would be dropped as a whole.
 
@@ -188,16 +223,13 @@ def _refuse_mixed(table: Table, names: Sequence[str]) -> None:
         InputError: There is one, with the first row that has no number.
     """
     import pyarrow as pa
-    from pyarrow import compute
 
     kinds = dict.fromkeys(names, pa.large_string())
     counts = dict.fromkeys(names, (0, 0, -1))
     row = 0
     for batch in table.read_batches(names, kinds) if names else ():
         for name in names:
-            texts = compute.utf8_trim_whitespace(compute.fill_null(batch.column(name), ""))
-            numbers = np.asarray(compute.match_substring_regex(texts, _NUMBER))
-            empty = np.asarray(compute.match_substring_regex(texts, "^$"))
+            numbers, empty = _mark_numbers(batch.column(name))
             others = np.flatnonzero(~numbers & ~empty)
             count, total, first = counts[name]
             first = row + int(others[0]) if first < 0 and len(others) else first

@@ -149,6 +149,10 @@ class TableGraphSource(GraphSource):
         """Return the ids in the node table; None if it has none."""
         return None if self._nodes.encoder is None else self._nodes.encoder.finish()
 
+    def read_progress(self) -> tuple[int, int] | None:
+        """Return how many bytes of the edge table were read, and how many there are."""
+        return self._edges.read_progress()
+
     def list_unread(self) -> tuple[str, ...]:
         """Return the names of columns and files that are not read."""
         read = {*self._paths, *list_split_files(self._split_files), *(self._folder / name for name in FOLDERS)}
@@ -208,7 +212,7 @@ class TableGraphSource(GraphSource):
         return found
 
 
-def append_rows(features: Matrix, count: int) -> Matrix | LazyMatrix:
+def append_rows(features: Matrix | LazyMatrix, count: int) -> Matrix | LazyMatrix:
     """Return features with some rows of zeros at the end, ``[V + count, D]``."""
     if not count:
         return features
@@ -232,7 +236,7 @@ def append_unknown_labels(labels: NDArray[Any], count: int) -> NDArray[Any]:
 
 @final
 class _PaddedRows(LazyMatrix):
-    def __init__(self, rows: NDArray[Any], count: int) -> None:
+    def __init__(self, rows: NDArray[Any] | LazyMatrix, count: int) -> None:
         self._rows = rows
         self._count = count
 
