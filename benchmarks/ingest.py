@@ -4,9 +4,10 @@
 
 Writes a csv of 5 GB and a parquet file of 2 GB below DIR, with the columns id, src, dst, amount, time and kind; turns
 each into a store by `outgrow convert`, under a hard cap of memory (a control group, page cache included, which needs
-root); and checks the store. Beside it, each time: pyarrow reading the columns that convert reads, and nothing else; and
-pandas with PyG, without a cap, of as many rows as `--rival-rows` says. Files are in the page cache of the machine when
-they are read, for all alike. Everything in DIR is removed afterwards.
+root) and without one; and checks the store. What is held is memory that no file backs. Beside it, each time: pyarrow
+reading the columns that convert reads, and nothing else; and pandas with PyG, without a cap, of as many rows as
+`--rival-rows` says. Files are in the page cache of the machine when they are read, for all alike. Everything in DIR is
+removed afterwards.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from workers import versions
 MIB = 1 << 20
 COLUMNS = ("src", "dst", "amount")
 _BYTES = {"csv": 5_000_000_000, "parquet": 2_000_000_000}
-_ACCOUNTS = 8_000_000
+_ACCOUNTS = 6_000_000
 _ROWS = 1 << 20
 _INSIDE = "--inside"
 _KINDS = ("transfer", "card", "cash", "standing")
@@ -60,38 +61,38 @@ def _measure(folder: Path, form: str, options: argparse.Namespace) -> dict[str, 
     table, store = folder / f"transfers.{form}", folder / "store"
     made = write_table(table, int(_BYTES[form] * options.scale), max(100, int(_ACCOUNTS * options.scale)))
     print(f"{table.name}: {made}", file=sys.stderr, flush=True)
-    took: dict[str, list[float]] = {"convert": [], "pyarrow": []}
-    cpu: dict[str, list[float]] = {"convert": [], "pyarrow": []}
-    peaks = []
+    alone = []
+    runs: dict[float, list[dict[str, float]]] = {cap: [] for cap in options.caps_mib}
     for _ in range(options.repeats):
-        wall, processor = _run_inside("read", table)
-        took["pyarrow"].append(wall)
-        cpu["pyarrow"].append(processor)
-        shutil.rmtree(store, ignore_errors=True)
-        wall, processor, peak = _convert(table, store, options)
-        took["convert"].append(wall)
-        cpu["convert"].append(processor)
-        peaks.append(peak)
+        alone.append(_run_inside("read", table))
+        for cap, found in runs.items():
+            shutil.rmtree(store, ignore_errors=True)
+            found.append(_convert(table, store, cap, options))
+            print(f"cap {cap}: {found[-1]}", file=sys.stderr, flush=True)
     checked = _check(store, made)
-    rival = _compare_rival(table, made, options)
-    profile = _run_inside("profile", table, folder / "profiled", options.memory) if options.profile else []
-    convert, alone = statistics.median(took["convert"]), statistics.median(took["pyarrow"])
+    wall, cpu = (statistics.median(each[at] for each in alone) for at in range(2))
     return {
         "form": form,
         **made,
-        "seconds": took,
-        # All threads; other work on the machine does not lengthen it.
-        "cpu_seconds": cpu,
-        "times_pyarrow": round(convert / alone, 2),
-        "cpu_times_pyarrow": round(statistics.median(cpu["convert"]) / statistics.median(cpu["pyarrow"]), 2),
-        "rows_per_second": round(made["rows"] / convert),
-        "load": os.getloadavg()[0],
-        "held_mib": max(peak.held for peak in peaks) / MIB,
-        "group_mib": max(peak.group for peak in peaks) / MIB,
-        "store_bytes": sum(file.stat().st_size for file in store.iterdir()),
         **checked,
-        "pandas_and_pyg": rival,
-        "profile": profile,
+        "store_bytes": sum(file.stat().st_size for file in store.iterdir()),
+        "pyarrow": {"seconds": wall, "cpu_seconds": cpu},
+        "convert": [_summarize(cap, found, wall, cpu) for cap, found in runs.items()],
+        "load": os.getloadavg()[0],
+        "pandas_and_pyg": _compare_rival(table, made, options),
+        "profile": _run_inside("profile", table, folder / "profiled", options.memory) if options.profile else [],
+    }
+
+
+def _summarize(cap: float, found: list[dict[str, float]], wall: float, cpu: float) -> dict[str, Any]:
+    """Medians of conversions under one cap, beside what pyarrow alone takes."""
+    medians = {name: statistics.median(each[name] for each in found) for name in found[0]}
+    return {
+        "cap_mib": cap,
+        **medians,
+        "times_pyarrow": round(medians["seconds"] / wall, 2),
+        # Of all threads: other work on the machine does not lengthen it.
+        "cpu_times_pyarrow": round(medians["cpu_seconds"] / cpu, 2),
     }
 
 
@@ -154,15 +155,21 @@ def _pad(numbers: Any, width: int) -> Any:
     return pc.utf8_lpad(pa.array(numbers).cast(pa.string()), width, "0")
 
 
-def _convert(table: Path, store: Path, options: argparse.Namespace) -> tuple[float, float, capped.Peaks]:
-    """Seconds, processor seconds and the most memory of `outgrow convert` under the cap."""
+def _convert(table: Path, store: Path, cap: float, options: argparse.Namespace) -> dict[str, float]:
+    """Seconds, processor seconds and the most memory of `outgrow convert` under a cap."""
     command = [sys.executable, "-m", "outgrow", "convert", str(table), str(store), "--memory", options.memory]
     command += ["--columns", "src=src,dst=dst,weight=amount"]
     began, before = time.perf_counter(), _cpu_of_children()
-    done, peaks = capped.run(command, int(options.cap_mib * MIB))
+    # Without a cap, pages of files that are cached for the command are counted, but have room.
+    done, peaks = capped.run(command, int(cap * MIB) or 1 << 40)
     if done.returncode:
         raise SystemExit(f"convert ended with {done.returncode}; -9 says that the cap was too low")
-    return time.perf_counter() - began, _cpu_of_children() - before, peaks
+    return {
+        "seconds": time.perf_counter() - began,
+        "cpu_seconds": _cpu_of_children() - before,
+        "held_mib": peaks.held / MIB,
+        "group_mib": peaks.group / MIB,
+    }
 
 
 def _cpu_of_children() -> float:
@@ -260,8 +267,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--scale", type=float, default=1.0, help="share of the full size")
     add("--forms", nargs="+", default=list(_BYTES), choices=list(_BYTES))
     add("--repeats", type=int, default=3)
-    add("--cap-mib", type=float, default=512)
-    add("--memory", default="128MiB", help="what convert is told to use")
+    add("--caps-mib", type=float, nargs="+", default=[512, 0], help="hard caps of memory; 0 for none")
+    add("--memory", default="64MiB", help="what convert is told to use")
     add("--rival-rows", type=int, default=10_000_000, help="most rows for pandas, which holds them all; 0 for none")
     add("--profile", action="store_true", help="convert once more, under a profiler")
     add("--out", type=Path, help="file of the figures")

@@ -42,8 +42,11 @@ def list_mutants() -> list[Mutant]:
     from tests.core.test_files import MUTANTS as WRITES
     from tests.fuzz.broken_readers import MUTANTS as READERS
     from tests.graph.readers.table_mutants import MUTANTS as TABLES
+    from tests.graph.readers.test_id_encoder import MUTANTS as ID_TABLES
     from tests.graph.sampling.test_self_loops import MUTANTS as SELF_LOOPS
     from tests.graph.statistics.test_statistics import MUTANTS as STATISTICS
+    from tests.graph.test_node_ids import BROKEN_BY as BROKEN_ORDERS
+    from tests.graph.test_node_ids import MUTANTS as ID_ORDERS
 
     from promises import MUTANTS as PROMISES
     from suites.disagreements import MUTANTS as DISAGREEMENTS
@@ -77,6 +80,12 @@ def list_mutants() -> list[Mutant]:
         },
         "app/test_predict_workers.py::test_a_mutant_is_found": PREDICTIONS,
         "graph/statistics/test_statistics.py::test_a_mutant_is_found": STATISTICS,
+        "graph/readers/test_id_encoder.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in ID_TABLES.items()
+        },
+        "graph/test_node_ids.py::test_a_mutant_is_found": {
+            name: (BROKEN_ORDERS[name].__doc__, each) for name, each in ID_ORDERS.items()
+        },
         "graph/readers/test_forms_tables.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in TABLES.items()
         },

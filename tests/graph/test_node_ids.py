@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 import outgrow as og
 from outgrow.core.errors import InputError, StoreError
-from outgrow.graph import node_ids
+from outgrow.graph import id_order, node_ids
 from outgrow.graph.graph import NodeType
+from outgrow.graph.id_order import _select_range as select_range
 from outgrow.graph.id_summary import compare_summaries, summarize_ids
 from outgrow.graph.node_ids import NodeIds, TextArrays
 from outgrow.graph.store.fingerprint import changed_parts, fingerprint_graph
@@ -206,3 +207,44 @@ def test_graphs_share_nodes() -> None:
     new, gone, same = (int(word.replace(",", "")) for word in said.split() if word[0].isdigit())
     assert (new + same, gone + same) == (30_000, 20_000)
     assert abs(same - 10_000) < 3_000
+
+
+def compare_neighbours_alone(texts: TextArrays, rows: Any) -> list[int]:
+    """Of texts of one hash, only those beside each other are compared."""
+    taken = [texts.data[texts.offsets[row] : texts.offsets[row + 1]].tobytes() for row in rows.tolist()]
+    return [row for row, one, other in zip(rows.tolist()[1:], taken[1:], taken[:-1], strict=True) if one == other]
+
+
+def lose_border(read_keys: Any, first: int, last: int, low: Any, high: Any) -> Any:
+    """A key that borders on two ranges is in neither."""
+    for nodes, keys in select_range(read_keys, first, last, low, high):
+        inside = keys != low if low is not None else np.ones(len(keys), bool)
+        yield nodes[inside], keys[inside]
+
+
+MUTANTS: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "repeated_ids_among_neighbours": lambda: patch.object(TextArrays, "list_repeated", compare_neighbours_alone),
+    "ids_at_borders_of_ranges_lost": lambda: patch.object(id_order, "_select_range", lose_border),
+}
+BROKEN_BY = dict(zip(MUTANTS, (compare_neighbours_alone, lose_border), strict=True))
+
+
+def is_order_kept(folder: Path) -> bool:
+    """Whether ids are found, and those that occur twice counted, with few hashes and in little memory."""
+    with collide():
+        try:
+            make_ids([*"abcdefghij"] * 3)
+        except InputError as error:
+            if not error.got.startswith("20 repetitions"):
+                return False
+    ids = [f"node {at}" for at in range(300)]
+    made = make_ids(ids, scratch=folder, memory_bytes=1000)
+    return bool(made.find(as_arrow(ids)).tolist() == list(range(300)))
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found(name: str, tmp_path: Path) -> None:
+    assert is_order_kept(tmp_path)
+    with MUTANTS[name]():
+        assert not is_order_kept(tmp_path)

@@ -61,9 +61,11 @@ def find_named_nodes(graph: Graph, nodes: Any) -> Any:
 
 
 def _list_texts(nodes: Any) -> Sequence[str] | None:
-    if isinstance(nodes, np.ndarray) and nodes.dtype.kind not in "UOT":
+    if isinstance(nodes, str):
         return None
-    values = nodes.tolist() if hasattr(nodes, "tolist") else nodes
-    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+    # Series of pandas and arrays of Arrow are no sequences.
+    given = nodes if isinstance(nodes, Sequence) else np.asarray(nodes)
+    if isinstance(given, np.ndarray) and (given.dtype.kind not in "UOT" or given.ndim != 1):
         return None
-    return values if all(isinstance(value, str) for value in values) else None
+    values = given.tolist() if isinstance(given, np.ndarray) else given
+    return values if values and all(isinstance(value, str) for value in values) else None

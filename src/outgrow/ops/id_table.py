@@ -144,11 +144,32 @@ def find_ids(
         out[row] = found
 
 
+@serial_kernel
+def group_rows(keys: NDArray[np.uint64], shift: int, counts: Numbers, rows: Numbers) -> None:
+    """Order rows by the high bits of their keys: a counting sort.
+
+    Args:
+        keys: ``[n]``.
+        shift: By how many bits keys are shifted to give a group.
+        counts: Zeros, of one entry more than there are groups; overwritten.
+        rows: ``[n]``, receives the rows, those of the first group first.
+    """
+    for row in range(len(keys)):
+        counts[np.int64(keys[row] >> np.uint64(shift)) + 1] += 1
+    for group in range(1, len(counts)):
+        counts[group] += counts[group - 1]
+    for row in range(len(keys)):
+        at = np.int64(keys[row] >> np.uint64(shift))
+        rows[counts[at]] = row
+        counts[at] += 1
+
+
 @parallel_kernel
 def find_candidates(table: SlotTable, hashes: NDArray[np.uint64], rows: Numbers, out: Numbers) -> None:
     """Write to ``out[row]`` the first number with the tag of a row's hash, `ABSENT` for none; ids are not compared."""
     for j in prange(len(rows)):
         slots, shift = table
+        prefetch_entry(slots, hashes[rows[min(j + 2 * _AHEAD, len(rows) - 1)]] >> np.uint64(shift))
         row = rows[j]
         tag = hashes[row] & _TAG
         mask = len(slots) - 1
@@ -166,6 +187,20 @@ def find_candidates(table: SlotTable, hashes: NDArray[np.uint64], rows: Numbers,
 def compare_candidates(known: PackedIds, ids: PackedIds, rows: Numbers, out: Numbers) -> None:
     """Replace numbers of other ids in ``out[row]`` by `UNSETTLED`."""
     for j in prange(len(rows)):
+        width, offsets, data = known
+        # Rows of a batch are scattered, too: its offsets and bytes are requested like those of the table.
+        farthest, later = rows[min(j + 3 * _AHEAD, len(rows) - 1)], rows[min(j + 2 * _AHEAD, len(rows) - 1)]
+        soon = rows[min(j + _AHEAD, len(rows) - 1)]
+        prefetch_entry(out, farthest)
+        if width == 0:
+            prefetch_entry(ids.offsets, later)
+            if out[later] >= 0:
+                prefetch_entry(offsets, out[later])
+        start, _ = find_span(ids, soon)
+        prefetch_entry(ids.data, start)
+        if out[soon] >= 0:
+            start, _ = find_span(known, out[soon])
+            prefetch_entry(data, start)
         row = rows[j]
         if out[row] >= 0 and not equal_ids(known, out[row], ids, row):
             out[row] = UNSETTLED

@@ -54,7 +54,7 @@ def hash_texts(offsets: Offsets, data: Bytes, out: Hashes) -> None:
 def equal_bytes(a: Bytes, first_a: int, b: Bytes, first_b: int, length: int) -> bool:
     """Whether two ranges of bytes of one length are equal."""
     if length < _WORD:
-        for i in range(length):
+        for i in range(length):  # noqa: SIM110
             if a[first_a + i] != b[first_b + i]:
                 return False
         return True

@@ -95,13 +95,11 @@ class TrainingProgress:
         self.seconds_so_far = 0.0
 
     def adopt_data(self, data: Mapping[str, str]) -> None:
-        """Go on with data of this fingerprint; if they have changed, forget what was measured on the former ones."""
-        # Other ids are of no concern to what was measured.
+        """Go on with data of this fingerprint; if more than ids has changed, forget what was measured before."""
         if self.data and data and changed_parts(self.data, data) not in ([], [IDS]):
             self._forget_scores()
             # The rest of an unfinished epoch would have other batches: it begins again.
-            self.step = 0
-            self.loss_so_far = 0.0
+            self.step, self.loss_so_far = 0, 0.0
             self.seeds_so_far = 0
             self.seconds_so_far = 0.0
         self.data = dict(data) or self.data

@@ -6,10 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-EDGES = "src,dst\na,b\nb,c\nc,d\nd,a\n"
-NUMBERED = "src,dst\n0,1\n1,2\n2,3\n3,0\n"
+from tests.graph.readers.node_folders import (
+    EDGES,
+    NUMBERED,
+    PLAIN,
+    files,
+    folders_of_splits,
+    geom_gcn,
+    heterophilous,
+    in_parts,
+    latin,
+    packed,
+    parquet,
+)
 
 
 class Form(NamedTuple):
@@ -28,52 +37,6 @@ class Form(NamedTuple):
     expected: dict[str, Any] | tuple[str, ...]
 
 
-def files(**texts: str) -> Callable[[Path], Path]:
-    """Makes a folder of text files; ``__`` in a name is a dot, ``_in_`` a folder."""
-
-    def make(folder: Path) -> Path:
-        for name, text in texts.items():
-            path = folder / name.replace("_in_", "/").replace("__", ".")
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text)
-        return folder
-
-    return make
-
-
-def parquet(**columns: Any) -> Callable[[Path], Path]:
-    """Makes a folder with edges.csv, and nodes.parquet of these columns."""
-
-    def make(folder: Path) -> Path:
-        import pyarrow as pa
-        from pyarrow import parquet as written
-
-        (folder / "edges.csv").write_text(EDGES)
-        written.write_table(pa.table(columns), folder / "nodes.parquet")
-        return folder
-
-    return make
-
-
-def heterophilous(folder: Path) -> Path:
-    """A file as the benchmark of Platonov et al. has it."""
-    masks = {f"{part}_masks": np.eye(4, dtype=bool)[[at, (at + 1) % 4]] for at, part in enumerate(("train", "val"))}
-    arrays = {"edges": np.array([[0, 1], [1, 2], [2, 3]]), "node_features": np.eye(4, dtype=np.float32)}
-    np.savez(folder / "g.npz", **arrays, node_labels=np.array([0, 1, 0, 1]), **masks)
-    return folder / "g.npz"
-
-
-def geom_gcn(folder: Path) -> Path:
-    """Ten split files with masks, as Geom-GCN has them."""
-    files(nodes__csv="id,y,x\na,0,1\nb,1,2\nc,0,3\nd,1,4\n", edges__csv=EDGES)(folder)
-    (folder / "splits").mkdir()
-    for at in range(11):
-        part = np.eye(4, dtype=bool)[at % 4]
-        np.savez(folder / "splits" / f"film_split_0.6_0.2_{at}.npz", train_mask=part, val_mask=np.roll(part, 1))
-    return folder
-
-
-PLAIN = "id,label,split,x1,x2\na,cat,train,1,2\nb,dog,val,3,4\nc,cat,test,5,6\nd,,none,7,8\n"
 ABCD = ["a", "b", "c", "d"]
 FORMS = [
     Form(
@@ -93,6 +56,22 @@ FORMS = [
         files(nodes__tsv="node_id\tclass\tx\na\t1\t.5\nb\t0\t1\nc\t1\t2\nd\t0\t3\n", edges__csv=EDGES),
         {},
         {"ids": ABCD, "labels": [1, 0, 1, 0], "features": [[0.5], [1], [2], [3]]},
+    ),
+    Form("compressed", packed(), {}, {"ids": ABCD, "labels": [0, 1, 0, -1], "split": [[0], [1], [2]]}),
+    Form("compressed and cut off", packed(60), {}, ("nodes.csv.gz", "cannot be read")),
+    Form(
+        "parts, and an Arrow file", in_parts, {}, {"ids": ABCD, "labels": [0, 1, 0, -1], "edge_index": [[0, 1], [1, 3]]}
+    ),
+    Form("another encoding", latin, {}, ("nodes.csv", "UTF-8")),
+    Form(
+        "json lines, with lists",
+        files(
+            nodes__jsonl='{"id": "a", "y": 1, "h": [1, 2.5]}\n{"id": "b", "y": null, "h": [3, 4]}\n'
+            '{"id": "c", "y": 0, "h": [5, 6]}\n{"id": "d", "y": 1, "h": [7, 8]}\n',
+            edges__csv=EDGES,
+        ),
+        {},
+        {"labels": [1, -1, 0, 1], "features": [[1, 2.5], [3, 4], [5, 6], [7, 8]]},
     ),
     Form(
         "no ids: nodes are numbered by row",
@@ -189,6 +168,24 @@ FORMS = [
         {"split": [[0, 3], [1], [2]], "features": None},
     ),
     Form(
+        "ids and types in columns of other names",
+        files(nodes__csv="account,sort,x\na,u,1\nb,i,2\nc,i,3\nd,u,4\n", edges__csv="von,nach\na,b\nd,c\n"),
+        {"columns": {"id": "account", "type": "sort", "src": "von", "dst": "nach"}},
+        {"ids": ["b", "c", "a", "d"], "node_types": [["i", 0, 2], ["u", 2, 4]], "edge_index": [[2, 3], [0, 1]]},
+    ),
+    Form(
+        "an id column of a name that there is not",
+        files(nodes__csv="account,x\na,1\n", edges__csv=EDGES),
+        {"columns": {"id": "acount"}},
+        ("acount", "did you mean account"),
+    ),
+    Form(
+        "a name that is no id",
+        files(nodes__csv="name,x\nAda,1\nBob,2\nAda,3\n", edges__csv="src,dst\n0,1\n1,2\n"),
+        {"columns": {"id": "_"}},
+        {"ids": None, "features": [[1], [2], [3]]},
+    ),
+    Form(
         "split by time",
         files(nodes__csv="id,year,x\na,2020,1\nb,2018,2\nc,2019,3\nd,2021,4\n", edges__csv=EDGES),
         {"split": "time:year:0.5,0.25,0.25"},
@@ -227,6 +224,8 @@ FORMS = [
         ("train.txt", "1 others", "'zed'"),
     ),
     Form("the heterophilous benchmark", heterophilous, {}, {"split": [[0], [1], []], "num_splits": 2}),
+    Form("folders of splits", folders_of_splits, {}, {"split": [[0, 1], [], []], "num_splits": 2}),
+    Form("folders of splits, the second", folders_of_splits, {"split_index": 1}, {"split": [[3], [], [0]]}),
     Form("files of Geom-GCN, the fourth", geom_gcn, {"split_index": 3}, {"split": [[3], [0], []], "num_splits": 11}),
     Form("files of Geom-GCN, the eleventh", geom_gcn, {"split_index": 10}, {"split": [[2], [3], []]}),
     Form("files of Geom-GCN, beyond", geom_gcn, {"split_index": 11}, ("no split 11", "0 to 10")),

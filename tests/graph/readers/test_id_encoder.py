@@ -205,9 +205,9 @@ def forget_when_growing() -> AbstractContextManager[object]:
 
 
 MUTANTS: dict[str, Callable[[], AbstractContextManager[object]]] = {
-    "ids of one hash are one id": keep_first_of_a_hash,
-    "ids are numbered in the order of their hashes": number_in_order_of_hashes,
-    "a table of ids that grows forgets some": forget_when_growing,
+    "ids_of_one_hash_are_one": keep_first_of_a_hash,
+    "ids_numbered_by_hash": number_in_order_of_hashes,
+    "growing_table_forgets_ids": forget_when_growing,
 }
 
 

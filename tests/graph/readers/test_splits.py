@@ -60,6 +60,12 @@ def test_the_order_of_nodes_does_not_matter(labels: list[int], shares: str, rand
         assert {*keys[a].tolist()} == {*keys[order][b].tolist()}
 
 
+def test_classes_of_many_nodes_have_their_shares() -> None:
+    labels = np.repeat([0, 1, 2, 3], [500, 300, 150, 50])
+    for part, share in zip(draw_split(labels, np.arange(1000), parse_split("0.6,0.2,0.2")), (6, 2, 2), strict=True):
+        assert np.bincount(labels[part]).tolist() == [50 * share, 30 * share, 15 * share, 5 * share]
+
+
 def test_another_seed_draws_another_split() -> None:
     keys = np.arange(100)
     drawn = [draw_split(None, keys, parse_split("0.5,0.25,0.25", seed))[0] for seed in (0, 0, 1)]
@@ -192,6 +198,15 @@ def test_data_sets_by_name_are_split_anew(tmp_path: Path) -> None:
     np.savez(tmp_path / "edges.npz", edge_index=np.array([[0, 1], [1, 2]]))
     with pytest.raises(InputError, match="tells nothing of its nodes"):
         og.load(tmp_path / "edges.npz", split="0.5,0.25,0.25")
+    np.savez(tmp_path / "unknown.npz", edge_index=np.array([[0, 1], [1, 2]]), label=np.full(3, -1))
+    with pytest.raises(InputError, match="names nobody"):
+        og.load(tmp_path / "unknown.npz", split="0.5,0.25,0.25")
+
+
+def test_no_split_has_nodes_without_a_label() -> None:
+    masks = np.array([[True, False], [False, True], [False, False]])
+    with pytest.raises(InputError, match="without a label"):
+        og.from_arrays(np.array([[0], [1]]), labels=np.array([0, -1, 1]), split={"train": masks})
 
 
 def test_a_request_names_its_shares() -> None:

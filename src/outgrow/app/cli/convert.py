@@ -34,8 +34,8 @@ def convert(
     columns: Annotated[
         str | None,
         typer.Option(
-            help="Edge tables: column of each role, such as src=txId1,dst=txId2,weight=amount,relation=kind; columns "
-            "without names are numbered from 0.",
+            help="Edge tables: column of each role, such as src=txId1,dst=txId2,weight=amount,relation=kind, "
+            "and of a node table beside them id and type; columns without names are numbered from 0.",
             show_default="found by their names",
         ),
     ] = None,

@@ -16,7 +16,14 @@ from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.node_ids import NodeIds
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
-from outgrow.graph.readers.splits import Parts, draw_split, parse_split, select_parts, splits_of_masks
+from outgrow.graph.readers.splits import (
+    Parts,
+    draw_split,
+    empty_split_error,
+    parse_split,
+    select_parts,
+    splits_of_masks,
+)
 from outgrow.graph.readers.tables.options import TableOptions
 
 SPLIT_OPTIONS = ("split", "split_seed", "split_index")
@@ -78,7 +85,10 @@ class SplitSource(GraphSource):
                     repair="give a folder with nodes.csv and edges.csv; links are split by val_links and test_links",
                 )
             labels = None if tables.labels is None else np.asarray(tables.labels)
-            return with_splits(tables, (draw_split(labels, np.arange(count), request),), self._options.split_index)
+            drawn = draw_split(labels, np.arange(count), request)
+            if not any(part is not None and len(part) for part in drawn):
+                raise empty_split_error(f"a split {self._options.split} of {self.name}")
+            return with_splits(tables, (drawn,), self._options.split_index, self.name)
         given = (tables.train, tables.val, tables.test)
         splits = tables.splits or (() if all(part is None for part in given) else (given,))
         return with_splits(tables, splits, self._options.split_index, self.name)
@@ -102,6 +112,10 @@ class SplitSource(GraphSource):
     def set_scratch(self, folder: Path, memory_bytes: int) -> None:
         """Pass it on to the source."""
         self._source.set_scratch(folder, memory_bytes)
+
+    def read_progress(self) -> tuple[int, int] | None:
+        """Return how much of the source was read, and how much there is."""
+        return self._source.read_progress()
 
     def describe_origin(self) -> GraphOrigin:
         """Return what was read, and what the split was drawn by."""

@@ -194,7 +194,7 @@ def prefetch_entry(context: Any, values: Any, at: Any) -> Any:
 
 @intrinsic
 def load_word(context: Any, data: Any, at: Any) -> Any:
-    """Return the 8 bytes of ``data``, ``[n]`` uint8, from ``at`` on as a uint64, the first byte the lowest. For kernels.
+    """Return the 8 bytes of ``data``, ``[n]`` uint8, from ``at`` on as a uint64, the first one lowest. For kernels.
 
     Bytes need no alignment, and 8 of them must be there.
     """

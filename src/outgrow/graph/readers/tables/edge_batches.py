@@ -80,6 +80,34 @@ def read_edge_batches(
         row += len(batch)
 
 
+def join_batches(batches: Iterator[EdgeBatch], least: int = 1 << 18) -> Iterator[EdgeBatch]:
+    """Yield the same edges in batches of at least so many, but for the last one.
+
+    Ids are looked up in tables that may lie in files, which each batch visits from their start to their end.
+    """
+    held = list[EdgeBatch]()
+    for batch in batches:
+        held.append(batch)
+        if sum(len(each.src) for each in held) >= least:
+            yield _join(held)
+            held = []
+    if held:
+        yield _join(held)
+
+
+def _join(batches: list[EdgeBatch]) -> EdgeBatch:
+    import pyarrow as pa
+
+    if len(batches) == 1:
+        return batches[0]
+    src, dst, relation = (
+        None if parts[0] is None else pa.concat_arrays(parts)
+        for parts in zip(*((each.src, each.dst, each.relation) for each in batches), strict=True)
+    )
+    weights = [each.weight for each in batches if each.weight is not None]
+    return EdgeBatch(src, dst, relation, np.concatenate(weights) if weights else None, batches[0].first_row)
+
+
 class _Place(NamedTuple):
     """Where values come from: a column, from a row on."""
 

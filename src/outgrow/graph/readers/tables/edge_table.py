@@ -16,7 +16,7 @@ from outgrow.graph.node_ids import ArrowArray, NodeIds
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 from outgrow.graph.readers.tables.column_names import is_weight_like
 from outgrow.graph.readers.tables.column_types import shorten_name
-from outgrow.graph.readers.tables.edge_batches import EdgeBatch, read_edge_batches
+from outgrow.graph.readers.tables.edge_batches import EdgeBatch, join_batches, read_edge_batches
 from outgrow.graph.readers.tables.edge_roles import EdgeRoles, columns_by_role, find_edge_roles
 from outgrow.graph.readers.tables.id_columns import choose_id_types
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
@@ -102,7 +102,8 @@ class EdgeTableSource(GraphSource):
             return
         types = self._choose_types()
         unknown = _UnknownNodes(self._table, self._options.unknown_nodes)
-        for batch in read_edge_batches(self._table, self._roles, types):
+        batches = read_edge_batches(self._table, self._roles, types)
+        for batch in batches if self._src_ids is None else join_batches(batches):
             if not self._is_given:
                 yield self._number_batch(batch)
             elif (chunk := self._find_batch(batch, unknown)) is not None:

@@ -18,6 +18,7 @@ from outgrow.ops.id_table import (
     copy_ids,
     find_candidates,
     find_ids,
+    group_rows,
     hash_ids,
     insert_numbers,
     number_absent,
@@ -26,11 +27,14 @@ from outgrow.ops.id_table import (
 
 _FEWEST_SLOT_BITS = 10
 _BLOCK = 1 << 18
+_GROUP_BITS = 10
+_CACHED_SLOTS = 1 << 16
+"""Slots that are looked into at random: those of a larger table in the order in which they lie."""
 
 
 @final
 class IdTable:
-    """Ids numbered from 0. In files, tables are visited from their start to their end for each batch of ids.
+    """Ids numbered from 0. Large tables are visited from their start to their end for each batch.
 
     Args:
         width: Bytes of each id; 0 for texts.
@@ -43,6 +47,7 @@ class IdTable:
         self._scratch = scratch
         self._memory_bytes = None if scratch is None else memory_bytes
         self._in_files = False
+        self._is_forward = False
         self._data = ScratchArray(np.uint8)
         self._offsets = ScratchArray(np.int64)
         if not width:
@@ -98,16 +103,19 @@ class IdTable:
         return hashes
 
     @property
-    def _known(self) -> PackedIds:
+    def _known_ids(self) -> PackedIds:
         return pack_ids(self.width, self._offsets.values, self._data.values)
 
     def _find(self, ids: PackedIds, hashes: NDArray[np.uint64], out: NDArray[np.int64]) -> None:
-        table, known = _as_table(self._slots), self._known
+        table, known = _as_table(self._slots), self._known_ids
         rows = np.arange(len(out))
-        if self._in_files:
-            # First along the table, then along the ids: at random, each look would wait for the disk.
-            find_candidates(table, hashes, np.argsort(hashes), out)
-            compare_candidates(known, ids, np.argsort(out), out)
+        if self._in_files or len(self._slots) > _CACHED_SLOTS:
+            # First along the table, then along the ids: at random, each look would wait for memory or the disk.
+            # The other way round each time: what was read last of a file is still in memory.
+            self._is_forward = not self._is_forward
+            way = 1 if self._is_forward else -1
+            find_candidates(table, hashes, _order_by_hash(hashes)[::way].copy(), out)
+            compare_candidates(known, ids, _order_by_number(out, len(self))[::way].copy(), out)
             rows = np.flatnonzero(out == UNSETTLED)
         find_ids(table, known, ids, hashes, rows, out)
 
@@ -144,19 +152,37 @@ class IdTable:
         # Before the new one is there, so that both are never held.
         self._slots = np.zeros(0, np.uint64)
         self._slots = make_scratch_array(1 << bits, np.uint64, self._scratch if self._in_files else None)
-        known = self._known
+        known = self._known_ids
         for first in range(0, len(self), _BLOCK):
             self._insert(self._hash(known, first, min(_BLOCK, len(self) - first)), first)
         return True
 
     def _insert(self, hashes: NDArray[np.uint64], first: int) -> None:
-        order = np.argsort(hashes) if self._in_files else np.arange(len(hashes))
+        order = _order_by_hash(hashes) if len(self._slots) > _CACHED_SLOTS else np.arange(len(hashes))
         insert_numbers(_as_table(self._slots), hashes, order, first)
 
 
+def _order_by_hash(hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return rows in an order that visits the table from its start to its end, but for near slots."""
+    return _group(hashes, 64 - _GROUP_BITS)
+
+
+def _order_by_number(numbers: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Return rows in an order that visits the ids from the first to the last, but for near ones."""
+    # Those without a number, -1, come last.
+    keys = np.minimum(numbers.view(np.uint64), np.uint64(count))
+    return _group(keys, max(0, count.bit_length() - _GROUP_BITS))
+
+
+def _group(keys: NDArray[np.uint64], shift: int) -> NDArray[np.int64]:
+    rows = np.empty(len(keys), np.int64)
+    group_rows(keys, shift, np.zeros((1 << _GROUP_BITS) + 1, np.int64), rows)
+    return rows
+
+
 def _slot_bits(count: int) -> int:
-    """Return the binary logarithm of the slots for some ids, of which they fill at most 5/8."""
-    return max(_FEWEST_SLOT_BITS, (count * 8 // 5).bit_length())
+    """Return the binary logarithm of the slots for some ids, of which they fill at most 4/5."""
+    return max(_FEWEST_SLOT_BITS, (count * 5 // 4).bit_length())
 
 
 def _make_table(bits: int) -> SlotTable:

@@ -14,8 +14,9 @@ from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
 from outgrow.graph.node_ids import ArrowArray, TextArrays
+from outgrow.graph.readers.source import Ids, LazyMatrix
 from outgrow.graph.readers.tables.column_types import shorten_name
-from outgrow.graph.readers.tables.node_roles import has_number_lists, has_texts
+from outgrow.graph.readers.tables.node_roles import NodeRoles, has_number_lists, has_texts
 from outgrow.graph.readers.tables.node_values import TextCodes, list_error, numbers_of_column
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
 from outgrow.ops.text_hash import hash_texts
@@ -97,7 +98,7 @@ def plan_columns(
 
 
 def read_features(
-    table: Table, plan: Sequence[FeatureColumn], types: Mapping[str, DataType], num_nodes: int, scratch: Path | None
+    table: Table, plan: Sequence[FeatureColumn], roles: NodeRoles, num_nodes: int, scratch: Path | None
 ) -> Matrix | None:
     """Read the features of all rows.
 
@@ -107,7 +108,7 @@ def read_features(
     Args:
         table: The table, read once.
         plan: Where each column is among the features.
-        types: Arrow type of each column.
+        roles: The columns and their types.
         num_nodes: ``V``.
         scratch: Folder of a file that then holds the rows; None for memory.
 
@@ -122,12 +123,13 @@ def read_features(
 
     if not plan:
         return None
+    types = roles.types
     numbers = [types[column.name] for column in plan]
     dtype = np.dtype(np.float16 if all(kinds.is_float16(kind) for kind in numbers) else np.float32)
     # A column that begins with whole numbers may go on with others.
     wider = {
         column.name: pa.float64() for column in plan if types[column.name] in (pa.int64(), pa.float64(), pa.null())
-    }
+    } | roles.text_types([column.name for column in plan])
     width = max(column.first + column.width for column in plan)
     dense = sum(column.width for column in plan if column.texts is None)
     rows = _SparseRows if width > _DENSE_COLUMNS and width > 4 * dense else _DenseRows
@@ -138,6 +140,31 @@ def read_features(
             made.add(table, plan, batch, row)
             row += len(batch)
     return made.finish()
+
+
+def take_rows(features: Matrix | None, order: Ids) -> Matrix | LazyMatrix | None:
+    """Return rows of features in another order, ``[V, D]``; those in a file are read on demand."""
+    if features is None or not isinstance(features, np.memmap):
+        return None if features is None else features[order]
+    return _OrderedRows(features, order)
+
+
+@final
+class _OrderedRows(LazyMatrix):
+    def __init__(self, rows: NDArray[Any], order: Ids) -> None:
+        self._rows = rows
+        self._order = order
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self._order), int(self._rows.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._rows.dtype
+
+    def read_rows(self, first: int, last: int) -> NDArray[Any]:
+        return np.asarray(self._rows[self._order[first:last]])
 
 
 @final

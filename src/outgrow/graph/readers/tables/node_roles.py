@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import numpy as np
+from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
+from outgrow.graph.node_ids import ArrowArray
 from outgrow.graph.readers.splits import SplitRequest
+from outgrow.graph.readers.tables.column_names import SKIPPED
 from outgrow.graph.readers.tables.column_types import shorten_name
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
@@ -20,6 +23,8 @@ ID = ("id", "node", "node_id", "nodeid", "nid", "txid", "tx_id", "name", "paper_
 LABEL = ("label", "labels", "class", "classes", "y", "target", "node_label")
 SPLIT = ("split", "set", "subset", "partition", "fold")
 TYPE = ("type", "node_type", "ntype")
+NODE_ROLES = ("id", "type")
+"""Roles that the option ``columns`` gives to columns of a node table; others are those of edge tables."""
 MASKS = ("train_mask", "val_mask", "test_mask")
 _MASK_SYNONYMS = {"valid_mask": "val_mask", "validation_mask": "val_mask"}
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -53,6 +58,14 @@ class NodeRoles:
     unread: tuple[str, ...]
     types: Mapping[str, DataType]
 
+    def text_types(self, names: Sequence[str]) -> dict[str, DataType]:
+        """Return the type that columns of texts among some columns are read as."""
+        import pyarrow as pa
+        from pyarrow import types
+
+        texts = [name for name in names if has_texts(self.types[name]) and not types.is_dictionary(self.types[name])]
+        return dict.fromkeys(texts, pa.large_string())
+
     def list_small(self) -> list[str]:
         """Return the columns that are read in the first pass: all but features."""
         given = (self.id, *self.labels, self.split, *self.masks.values(), self.time, self.type)
@@ -70,6 +83,8 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     Raises:
         InputError: No such column, two that could be one, a column of a type that cannot be used, or no rows.
     """
+    import pyarrow as pa
+
     if not table.has_names:
         raise InputError(
             f"the columns of {table.path} have no names",
@@ -80,8 +95,9 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     columns = dict.fromkeys(table.names)
     if len(columns) < len(table.names):
         raise _unclear_error(table, "each column of another name", "two columns of one name")
-    types = _column_types(_read_first_batch(table))
-    ids = _find_by_name(table, ID, "id")
+    first = _read_first_batch(table)
+    types = _column_types(first)
+    ids = _find_given(table, options, "id", ID)
     labels = options.label or _one(_find_by_name(table, LABEL, "label"))
     for name in labels:
         validate_choice(f"column (--label) of {table.path}", name, columns)
@@ -98,7 +114,7 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     split_word = _find_by_name(table, SPLIT, "split")
     if given and not masks:
         split = split_word
-    kind = _find_by_name(table, TYPE, "type")
+    kind = _find_given(table, options, "type", TYPE)
     # Columns of a split that is not asked for are no features either.
     taken = {ids, *labels, split, time, kind, *all_masks.values(), split_word}
     named = _expand_patterns(table, options.features)
@@ -109,8 +125,12 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     if both := [name for name in named if name in labels or name in {split, time}]:
         raise _unclear_error(table, "a column for one purpose", f"{both[0]} as a feature and for another purpose")
     if options.categorical == "refuse":
-        _refuse_mixed(table, [name for name in dict.fromkeys((*free, *named)) if has_texts(types[name])])
+        texts = [name for name in dict.fromkeys((*free, *named)) if has_texts(types[name])]
+        # Other columns of texts may be long, and are not read once more.
+        _refuse_mixed(table, [name for name in texts if 2 * _mark_numbers(first.column(name))[0].sum() > len(first)])
     read = {ids, *labels, split, time, kind, *masks.values(), *features}
+    # Bytes may be texts of another encoding, which is said when they are read as texts.
+    types |= {name: pa.large_string() for name in read if name is not None and _has_bytes(types[name])}
     unread = tuple(
         shorten_name(name) + ("" if name in taken else _why(types[name])) for name in table.names if name not in read
     )
@@ -130,7 +150,9 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
 def names_of_roles(options: TableOptions) -> set[str]:
     """Return the names that tell the first line of a text file from rows below it."""
     known = (*ID, *LABEL, *SPLIT, *TYPE, *MASKS, *_MASK_SYNONYMS)
-    return {*known, *map(str.title, known), *map(str.upper, known), *options.label, *options.features}
+    return {*known, *map(str.title, known), *map(str.upper, known), *options.label, *options.features} | {
+        options.columns.get(role, role) for role in NODE_ROLES
+    }
 
 
 def has_texts(kind: DataType) -> bool:
@@ -176,6 +198,24 @@ def _read_first_batch(table: Table) -> RecordBatch:
     )
 
 
+def _has_bytes(kind: DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def _mark_numbers(texts: ArrowArray) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which texts are numbers, and which are empty or missing."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    known = compute.fill_null(texts.cast(pa.large_string()), "")
+    trimmed = compute.utf8_trim_whitespace(known)
+    marks = (np.asarray(compute.match_substring_regex(trimmed, form)) for form in (_NUMBER, "^$"))
+    numbers, empty = marks
+    return numbers, empty
+
+
 def _refuse_mixed(table: Table, names: Sequence[str]) -> None:
     """Refuse columns of texts most of which are numbers: those of one mistake would be dropped as a whole.
 
@@ -183,16 +223,13 @@ def _refuse_mixed(table: Table, names: Sequence[str]) -> None:
         InputError: There is one, with the first row that has no number.
     """
     import pyarrow as pa
-    from pyarrow import compute
 
     kinds = dict.fromkeys(names, pa.large_string())
     counts = dict.fromkeys(names, (0, 0, -1))
     row = 0
     for batch in table.read_batches(names, kinds) if names else ():
         for name in names:
-            texts = compute.utf8_trim_whitespace(compute.fill_null(batch.column(name), ""))
-            numbers = np.asarray(compute.match_substring_regex(texts, _NUMBER))
-            empty = np.asarray(compute.match_substring_regex(texts, "^$"))
+            numbers, empty = _mark_numbers(batch.column(name))
             others = np.flatnonzero(~numbers & ~empty)
             count, total, first = counts[name]
             first = row + int(others[0]) if first < 0 and len(others) else first
@@ -211,6 +248,14 @@ def _refuse_mixed(table: Table, names: Sequence[str]) -> None:
 
 def _column_types(batch: RecordBatch) -> dict[str, DataType]:
     return {field.name: field.type for field in batch.schema}
+
+
+def _find_given(table: Table, options: TableOptions, role: str, names: Sequence[str]) -> str | None:
+    """Return the column that the options name for a role, or that is called so; ``_`` is none."""
+    given = options.columns.get(role)
+    if given is not None and given != SKIPPED:
+        validate_choice(f"column (--columns {role}) of {table.path}", given, dict.fromkeys(table.names))
+    return _find_by_name(table, names, role) if given is None else None if given == SKIPPED else given
 
 
 def _find_by_name(table: Table, names: Sequence[str], role: str) -> str | None:

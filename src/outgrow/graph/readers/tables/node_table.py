@@ -14,7 +14,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.graph.graph import NodeType
 from outgrow.graph.node_ids import ArrowArray, NodeIds
-from outgrow.graph.readers.source import Ids
+from outgrow.graph.readers.source import Ids, LazyMatrix
 from outgrow.graph.readers.splits import (
     Parts,
     SplitRequest,
@@ -36,6 +36,7 @@ from outgrow.graph.readers.tables.node_features import (
     plan_columns,
     read_features,
     refuse_categories,
+    take_rows,
 )
 from outgrow.graph.readers.tables.node_roles import NodeRoles, find_node_roles, has_integers, has_texts, names_of_roles
 from outgrow.graph.readers.tables.node_values import ColumnValues, NodeLabels, TextCodes, make_labels
@@ -53,7 +54,7 @@ class NodeTable:
     Attributes:
         num_nodes: ``V``.
         encoder: The ids, numbered as the nodes; None if nodes have no ids but their numbers.
-        features: ``[V, D]`` floating, or CSR of that shape; None without.
+        features: ``[V, D]`` floating, or CSR of that shape, or rows read on demand; None without.
         labels: As in `NodeTableSource`; None without.
         class_names: Name of each class, or empty.
         splits: All splits that the table has or that was drawn of it; may be empty.
@@ -66,7 +67,7 @@ class NodeTable:
 
     num_nodes: int
     encoder: IdEncoder | None
-    features: Matrix | None
+    features: Matrix | LazyMatrix | None
     labels: NDArray[Any] | None
     class_names: tuple[str, ...]
     splits: tuple[Parts, ...]
@@ -106,12 +107,12 @@ def read_node_table(
     keys = node_keys(encoder, reading.num_rows)
     splits = reading.make_splits(order, labels, keys, request)
     plan = plan_columns(table, roles.features, roles.types, reading.categories)
-    features = read_features(table, plan, roles.types, reading.num_rows, scratch)
+    features = read_features(table, plan, roles, reading.num_rows, scratch)
     where = str(table.path)
     return NodeTable(
         num_nodes=reading.num_rows,
         encoder=encoder,
-        features=features if order is None or features is None else features[order],
+        features=features if order is None else take_rows(features, order),
         labels=None if labels is None else labels.values,
         class_names=() if labels is None else labels.class_names,
         splits=splits,
@@ -164,8 +165,10 @@ class _FirstPass:
             # Any column tells how many rows there are.
             names = [*self.roles.features[:1], *self.table.names[:1]][:1]
         kind = self.roles.types.get(self.roles.id or "")
-        # As they are written: 007 is another id than 7.
-        texts = {self.roles.id: pa.large_string()} if self.roles.id and kind in (pa.int64(), pa.string()) else {}
+        # Ids as they are written: 007 is another one than 7.
+        texts = self.roles.text_types(names)
+        if self.roles.id is not None and kind == pa.int64():
+            texts[self.roles.id] = pa.large_string()
         for batch in self.table.read_batches(names, texts):
             self._add(batch)
             self.num_rows += len(batch)

@@ -14,8 +14,9 @@ class TableOptions:
     """Options for the tables of nodes and edges; each applies to some tables only.
 
     Attributes:
-        columns: Column of each role of an edge table, such as ``{"src": "txId1", "weight": "amount"}``; ``_`` as a
-            role's column says that it is not read. Columns without names are numbered from 0.
+        columns: Column of each role of an edge table, such as ``{"src": "txId1", "weight": "amount"}``, and of the
+            roles ``id`` and ``type`` of a node table beside it; ``_`` as a role's column says that it is not read.
+            Columns without names are numbered from 0.
         num_nodes: ``V`` of an edge table whose ids number the nodes; None for one more than the largest id.
         relabel: Number the integer ids of an edge table from 0 in ascending order, and keep them as ids.
         label: Columns of a node table with labels; empty for those whose name says so.

@@ -20,6 +20,7 @@ from outgrow.graph.readers.splits import parse_split, select_parts
 from outgrow.graph.readers.tables.edge_table import EdgeTableSource
 from outgrow.graph.readers.tables.forms import is_table
 from outgrow.graph.readers.tables.node_features import Matrix
+from outgrow.graph.readers.tables.node_roles import NODE_ROLES
 from outgrow.graph.readers.tables.node_table import NodeTable, read_node_table
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.split_files import (
@@ -152,6 +153,10 @@ class TableGraphSource(GraphSource):
         """Return the ids in the node table; None if it has none."""
         return None if self._nodes.encoder is None else self._nodes.encoder.finish()
 
+    def read_progress(self) -> tuple[int, int] | None:
+        """Return how many bytes of the edge table were read, and how many there are."""
+        return self._edges.read_progress()
+
     def list_unread(self) -> tuple[str, ...]:
         """Return the names of columns and files that are not read."""
         if self._folder is None:
@@ -175,7 +180,8 @@ class TableGraphSource(GraphSource):
     @cached_property
     def _edges(self) -> EdgeTableSource:
         nodes = self._nodes
-        options = TableOptions(columns=self._options.columns, unknown_nodes=self._options.unknown_nodes)
+        columns = {role: name for role, name in self._options.columns.items() if role not in NODE_ROLES}
+        options = TableOptions(columns=columns, unknown_nodes=self._options.unknown_nodes)
         if nodes.encoder is None:
             if options.unknown_nodes != "refuse":
                 raise InputError(
@@ -213,7 +219,7 @@ class TableGraphSource(GraphSource):
         return found
 
 
-def append_rows(features: Matrix, count: int) -> Matrix | LazyMatrix:
+def append_rows(features: Matrix | LazyMatrix, count: int) -> Matrix | LazyMatrix:
     """Return features with some rows of zeros at the end, ``[V + count, D]``."""
     if not count:
         return features
@@ -237,7 +243,7 @@ def append_unknown_labels(labels: NDArray[Any], count: int) -> NDArray[Any]:
 
 @final
 class _PaddedRows(LazyMatrix):
-    def __init__(self, rows: NDArray[Any], count: int) -> None:
+    def __init__(self, rows: NDArray[Any] | LazyMatrix, count: int) -> None:
         self._rows = rows
         self._count = count
 
