@@ -14,6 +14,7 @@ from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import GraphOrigin
+from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.node_ids import NodeIds
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, LazyMatrix, NodeTableSource
 from outgrow.graph.readers.splits import parse_split, select_parts
@@ -152,6 +153,10 @@ class TableGraphSource(GraphSource):
     def read_ids(self) -> NodeIds | None:
         """Return the ids in the node table; None if it has none."""
         return None if self._nodes.encoder is None else self._nodes.encoder.finish()
+
+    def read_held_out_links(self) -> HeldOutLinks | None:
+        """Return None: a folder with a node table has no links to validate and test on."""
+        return None
 
     def read_progress(self) -> tuple[int, int] | None:
         """Return how many bytes of the edge table were read, and how many there are."""
