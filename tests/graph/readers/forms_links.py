@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -79,6 +79,33 @@ def text(
     return make
 
 
+def zstd(data: bytes) -> bytes:
+    import pyarrow as pa
+
+    return pa.Codec("zstd").compress(data, asbytes=True)
+
+
+def parts(folder: Path) -> Path:
+    """Write a folder of two parquet files for each part."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    for part, triples in PARTS.items():
+        (folder / part).mkdir()
+        for at, some in enumerate((triples[:1], triples[1:])):
+            columns = {name: pa.array([row[place] for row in some], pa.string()) for place, name in enumerate("hrt")}
+            parquet.write_table(pa.table(columns), folder / part / f"part-{at}.parquet")
+    return folder
+
+
+def json_lines(folder: Path) -> Path:
+    """Write a file of JSON for each part."""
+    for part, triples in PARTS.items():
+        rows = (json.dumps(dict(zip(("subject", "predicate", "object"), row, strict=True))) for row in triples)
+        (folder / f"{part}.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    return folder
+
+
 def tables(names: Sequence[str]) -> Make:
     """Return what writes parquet files of triples."""
 
@@ -115,11 +142,13 @@ FORMS = [
     Form("tabs, no header (WN18RR, FB15k-237, CoDEx)", text()),
     Form("tabs, .tsv", text(".tsv")),
     Form("tabs, gzip", text(".txt.gz", pack=gzip.compress)),
-    Form("tabs, bzip2", text(".tsv.bz2", pack=bz2.compress)),
+    Form("tabs, zstd", text(".tsv.zst", pack=zstd)),
     Form("commas, no header", text(".csv", ",")),
     Form("commas, quotation marks", text(".csv", ",", quote='"')),
     Form("commas and blanks", text(".csv", ", ")),
     Form("blanks", text(by=" ")),
+    Form("several blanks", text(by="   ")),
+    Form("bars", text(by="|")),
     Form("semicolons", text(".csv", ";")),
     Form("header h,r,t", text(".csv", ",", ["h", "r", "t"])),
     Form("header head,relation,tail", text(".csv", ",", ["head", "relation", "tail"])),
@@ -138,6 +167,8 @@ FORMS = [
     Form("dev instead of valid", text(names={"valid": "dev"})),
     Form("byte order mark, CRLF", text(".csv", ",", ["h", "r", "t"], end="\r\n", start=b"\xef\xbb\xbf")),
     Form("parquet", tables(["head", "relation", "tail"])),
+    Form("folders of parquet files", parts),
+    Form("JSON lines", json_lines),
     Form("parquet of other names", tables(["x", "y", "z"]), ("--columns", "head=x,relation=y,tail=z")),
     Form("parquet of other names, not told", tables(["x", "y", "z"]), (), "no columns of triples"),
     Form("entities.dict and relations.dict", text(others=DICTIONARIES)),
@@ -183,6 +214,6 @@ FORMS = [
     Form("a role that is none", text(), ("--columns", "weight=2"), "no column weight"),
     Form("an option of other tables", text(), ("--relabel",), "does not take these options"),
     Form("gzip that is cut off", text(".txt.gz", pack=lambda data: gzip.compress(data)[:-9]), (), "cannot be read"),
-    Form("another encoding", text(pack=lambda data: data.replace(b"bob", b"b\xf6b")), (), "cannot be read"),
+    Form("another encoding", text(pack=lambda data: data.replace(b"bob", b"b\xf6b")), (), "not UTF-8"),
 ]
 """Each is read as `PARTS`, or refused."""

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from outgrow.core.errors import InputError
 from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.readers.conversions import to_labels
-from outgrow.graph.readers.edge_list import EdgeListSource
 from outgrow.graph.readers.given_links import LinkFiles, is_link_split, read_link_files
 from outgrow.graph.readers.npz import iter_array_edges
 from outgrow.graph.readers.npz_archive import NpzArchive
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
-from outgrow.graph.readers.text import read_numbers
+from outgrow.graph.readers.tables.edge_table import EdgeTableSource
+from outgrow.graph.readers.tables.numbers import read_numbers
 
 _TABLES = ("num-node-list", "num-edge-list", "edge", "node-feat", "node-label")
 # The number of edges is known from the edges themselves.
@@ -79,7 +79,7 @@ class OgbSource(GraphSource):
         """
         if self._npz_archive is not None:
             return iter_array_edges(self._npz_archive["edge_index"], None, None, str(self._npz_archive.path))
-        edges = EdgeListSource(self._raw / "edge.csv.gz").read_edges()
+        edges = EdgeTableSource(self._raw / "edge.csv.gz").read_edges()
         return edges if self._relation_file is None else _with_relations(edges, self._relation_file)
 
     def read_held_out_links(self) -> HeldOutLinks | None:

@@ -50,3 +50,29 @@ class Table(ABC):
     @abstractmethod
     def locate_row(self, row: int) -> str:
         """Return where a row is, counted from 0 over all batches: ``nodes.csv, line 7``, or of parquet its row."""
+
+    def find_type(self, name: str) -> DataType | None:
+        """Return the type that a column has in its file; None in text, where it has none."""
+        return None
+
+    def infer_types(self, columns: Sequence[str]) -> dict[str, DataType]:
+        """Return the type of each column, which holds the values of all rows; of text, all of it is read."""
+        return {name: self.find_type(name) for name in columns}
+
+    def refuse_leading_zeros(self, columns: Sequence[str]) -> None:  # noqa: B027
+        """Refuse, from now on, texts such as ``007`` where integers of these columns are read."""
+
+    @property
+    def num_nodes(self) -> int | None:
+        """``V``, if the file says it, as one of Matrix Market does."""
+        return None
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file or files, for displays of progress."""
+        return self.path.stat().st_size
+
+    @property
+    def bytes_read(self) -> int:
+        """How much of it the newest call of `read_batches` has read so far."""
+        return 0

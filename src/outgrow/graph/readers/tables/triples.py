@@ -22,7 +22,6 @@ from outgrow.graph.readers.tables.triple_files import (
     TripleColumns,
     TripleFile,
     choose_role_columns,
-    empty_file_error,
     read_numbered_names,
 )
 
@@ -249,10 +248,8 @@ def _find_named(folder: Path, known: Mapping[str, bool]) -> tuple[Path, bool] | 
 
 def _require_other_files(files: Mapping[str, Path]) -> None:
     for part, path in files.items():
-        if path.stat().st_size == 0:
-            raise empty_file_error(path)
         for other in (each for name, each in files.items() if name < part):
-            if filecmp.cmp(path, other, shallow=False):
+            if path.is_file() and other.is_file() and filecmp.cmp(path, other, shallow=False):
                 raise InputError(
                     f"{path.parent} has the same triples in two parts",
                     needed="other triples to train, to validate and to test on",

@@ -1,0 +1,154 @@
+"""Rows of edge tables in batches, with ids as integers or texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.core.errors import InputError
+from outgrow.graph.node_ids import ArrowArray, TextArrays
+from outgrow.graph.readers.conversions import to_weights
+from outgrow.graph.readers.tables.edge_roles import EdgeRoles
+from outgrow.graph.readers.tables.id_columns import (
+    choose_id_types,
+    id_error,
+    missing_value_error,
+    to_integer_ids,
+    unmatched_quote_error,
+)
+from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
+
+
+class EdgeBatch(NamedTuple):
+    """Some edges of a table, in its order.
+
+    Attributes:
+        src: ``[n]`` Arrow array of int64 or large strings, without nulls.
+        dst: ``[n]`` likewise.
+        relation: ``[n]`` Arrow array of int64 or large strings; None if edges have no type.
+        weight: ``[n]`` float32; None if edges have no weight.
+        first_row: Number of the first of these rows in the table, from 0.
+    """
+
+    src: ArrowArray
+    dst: ArrowArray
+    relation: ArrowArray | None
+    weight: NDArray[np.float32] | None
+    first_row: int
+
+
+def read_edge_batches(
+    table: Table, roles: EdgeRoles, id_types: Mapping[str, DataType] | None = None
+) -> Iterator[EdgeBatch]:
+    """Yield the edges of a table, in batches of bounded size.
+
+    Args:
+        table: The table.
+        roles: Which column is what.
+        id_types: Type of ``src``, ``dst`` and ``relation``, ``pa.int64()`` or ``pa.large_string()``; None for what the
+            first rows look like, see `choose_id_types`.
+
+    Raises:
+        InputError: A value of another type or none, with its line or row; or a broken file.
+    """
+    import pyarrow as pa
+
+    columns = roles.list_columns()
+    chosen = {**choose_id_types(table, columns), **dict(id_types or {})}
+    row = 0
+    for batch in _read_rows(table, columns, chosen):
+        ids = {}
+        for role, values in zip(columns, batch.columns, strict=True):
+            where = _Place(table, columns[role], row)
+            if role == "weight":
+                weight = _to_numbers(values, where)
+            elif chosen[role] == pa.int64():
+                ids[role] = _to_integers(values, where, is_relation=role == "relation")
+            else:
+                ids[role] = _to_texts(values, where)
+        found = weight if "weight" in columns else None
+        yield EdgeBatch(ids["src"], ids["dst"], ids.get("relation"), found, row)
+        row += len(batch)
+
+
+class _Place(NamedTuple):
+    """Where values come from: a column, from a row on."""
+
+    table: Table
+    name: str
+    row: int
+
+    def locate(self, at: int) -> str:
+        return self.table.locate_row(self.row + at)
+
+
+def _read_rows(table: Table, columns: Mapping[str, str], chosen: Mapping[str, DataType]) -> Iterator[RecordBatch]:
+    """Yield rows; integers that the parser does not take for such, as ``1.0``, come as texts or floats."""
+    import pyarrow as pa
+
+    names = [*columns.values()]
+    integers = [columns[role] for role, kind in chosen.items() if kind == pa.int64()]
+    own = {name: kind for name in names if (kind := table.find_type(name)) and pa.types.is_floating(kind)}
+    types = {name: pa.float64() if role == "weight" else chosen[role] for role, name in columns.items()}
+    types |= {name: kind for name, kind in own.items() if name in integers}
+    table.refuse_leading_zeros(integers)
+    rows = 0
+    try:
+        for batch in table.read_batches(names, types):
+            yield batch
+            rows += len(batch)
+    except InputError:
+        if not integers or integers == [*own]:
+            raise
+    else:
+        return
+    # All rows again, as texts: these are converted one by one, and the first that is no integer is found.
+    types |= dict.fromkeys(integers, pa.large_string())
+    passed = 0
+    for batch in table.read_batches(names, types):
+        fresh = batch.slice(max(0, rows - passed))
+        passed += len(batch)
+        if len(fresh):
+            yield fresh
+
+
+def _to_numbers(values: ArrowArray, where: _Place) -> NDArray[np.float32]:
+    _require_values(values, where)
+    return to_weights(values.to_numpy(zero_copy_only=False), "weight of the edges")
+
+
+def _to_integers(values: ArrowArray, where: _Place, *, is_relation: bool) -> ArrowArray:
+    import pyarrow as pa
+
+    if values.type != pa.int64():
+        made, bad = to_integer_ids(values)
+        if bad >= 0:
+            raise id_error(where.locate(bad), where.name, values[bad].as_py(), relabel=not is_relation)
+        return made
+    _require_values(values, where)
+    return values
+
+
+def _to_texts(values: ArrowArray, where: _Place) -> ArrowArray:
+    import pyarrow.compute as pc
+
+    _require_values(values, where)
+    texts = TextArrays.from_arrow(values)
+    if bool((texts.offsets[1:] == texts.offsets[:-1]).any()):
+        raise id_error(
+            where.locate(int((texts.offsets[1:] == texts.offsets[:-1]).argmax())), where.name, "", relabel=False
+        )
+    # No id has a line end: where one seems to have, quotes around it do not match.
+    if b"\n" in texts.data[texts.offsets[0] : texts.offsets[-1]].tobytes():
+        at = int(np.asarray(pc.match_substring(values, "\n")).argmax())
+        raise unmatched_quote_error(where.locate(at), where.name, values[at].as_py())
+    return values
+
+
+def _require_values(values: ArrowArray, where: _Place) -> None:
+    if values.null_count:
+        at = int(np.argmin(np.asarray(values.is_valid())))
+        raise missing_value_error(where.locate(at), where.name)
