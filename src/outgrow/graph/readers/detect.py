@@ -119,7 +119,14 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
     Raises:
         InputError: The path does not exist, its format is unknown, or an option does not apply to its format.
     """
-    path = Path(path)
+    options = options or TableOptions()
+    # Builders add inverse relations, whatever the form.
+    source = _detect_form(Path(path), replace(options, inverse_relations=False))
+    source.adds_inverse_relations = options.inverse_relations
+    return source
+
+
+def _detect_form(path: Path, options: TableOptions) -> GraphSource:
     if not path.exists():
         raise InputError(f"{path} does not exist", needed=KNOWN, got="nothing at that path", repair="correct the path")
     if not (path.is_file() or path.is_dir()):
@@ -127,15 +134,12 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
             f"{path} is neither a file nor a folder", needed=KNOWN, got="a device or a pipe", repair="correct the path"
         )
     # By name alone: no file is opened before the reader is known.
-    options = options or TableOptions()
     source = _folder_reader(path, options) if path.is_dir() else None
     if source is None and is_table(path):
-        options.refuse_all_but((*_EDGE_OPTIONS, "inverse_relations"), str(path))
-        source = EdgeTableSource(path, options)
-    elif isinstance(source, TriplesSource):
-        options.refuse_all_but(("columns", "inverse_relations"), str(path))
-    elif not isinstance(source, FolderSource):
-        options.refuse_all_but(("inverse_relations",), str(path))
+        options.refuse_all_but(_EDGE_OPTIONS, str(path))
+        return EdgeTableSource(path, options)
+    if not isinstance(source, FolderSource | TriplesSource):
+        options.refuse_all_but((), str(path))
     if source is None and path.suffix == ".npz":
         source = NpzSource(path)
     if source is None:
@@ -145,7 +149,6 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
             else f"a file that ends in {path.suffix!r}"
         )
         raise InputError(f"{path} is of no known form", needed=KNOWN, got=got, repair="convert or rename it")
-    source.adds_inverse_relations = options.inverse_relations
     return source
 
 
@@ -157,10 +160,13 @@ def _folder_reader(path: Path, options: TableOptions) -> GraphSource | None:
         return OgbSource(path)
     tables = [file for file in sorted(path.glob("edges.*")) if is_table(file)]
     if len(tables) == 1 and (path / NODES).is_file():
-        options.refuse_all_but(("columns", "relabel", "inverse_relations"), str(path))
+        options.refuse_all_but(("columns", "relabel"), str(path))
         return FolderSource(path, EdgeTableSource(tables[0], options))
     triples = find_triple_files(path)
-    return None if triples is None else TriplesSource(path, triples, options)
+    if triples is not None:
+        options.refuse_all_but(("columns",), str(path))
+        return TriplesSource(path, triples, options)
+    return None
 
 
 def _first_file_names(path: Path) -> list[str]:
