@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -105,6 +106,10 @@ class TriplesSource(GraphSource):
     def read_ids(self) -> NodeIds:
         """Return the names of the entities of all files; integers if all of them are."""
         self._finish()
+        return self._ids
+
+    @cached_property
+    def _ids(self) -> NodeIds:
         ids = self._entities.finish()
         return _to_integer_ids(ids) if ids.are_text else ids
 
@@ -205,8 +210,7 @@ class TriplesSource(GraphSource):
         relations = self._trained.find_others([part.relation.numpy() for part in held], 1)
         names = list(self._relations)
         if len(entities):
-            ids = self._entities.finish()
-            self._warn_of_kept("entities", len(entities), [str(ids[int(at)]) for at in entities[:_SHOWN]])
+            self._warn_of_kept("entities", len(entities), [str(self._ids[int(at)]) for at in entities[:_SHOWN]])
         if len(relations):
             self._warn_of_kept("relations", len(relations), [names[int(at)] for at in relations[:_SHOWN]])
 
