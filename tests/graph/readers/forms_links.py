@@ -138,6 +138,23 @@ DICTIONARIES = {
 }
 OPENKE = {"entity2id.txt": "5\nada\t0\nbob\t1\ncy\t2\ndee\t3\neve\t4\n", "relation2id.txt": "2\nknows\t0\nlikes\t1\n"}
 
+NUMBERS = {name: at for at, name in enumerate(["ada", "bob", "cy", "dee", "eve"])} | {"knows": 0, "likes": 1}
+
+
+def openke(by: str = " ", **others: str) -> Make:
+    """Return what writes files of OpenKE: numbers of head, tail and relation, and their names."""
+
+    def make(folder: Path) -> Path:
+        for part, triples in PARTS.items():
+            rows = [by.join(str(NUMBERS[triple[at]]) for at in (0, 2, 1)) for triple in triples]
+            (folder / f"{part}2id.txt").write_text("\n".join([str(len(rows)), *rows]) + "\n")
+        for name, content in (OPENKE | {f"{name}.txt": content for name, content in others.items()}).items():
+            (folder / name).write_text(content)
+        return folder
+
+    return make
+
+
 FORMS = [
     Form("tabs, no header (WN18RR, FB15k-237, CoDEx)", text()),
     Form("tabs, .tsv", text(".tsv")),
@@ -173,6 +190,14 @@ FORMS = [
     Form("parquet of other names, not told", tables(["x", "y", "z"]), (), "no columns of triples"),
     Form("entities.dict and relations.dict", text(others=DICTIONARIES)),
     Form("entity2id.txt and relation2id.txt", text(others=OPENKE)),
+    Form("OpenKE: train2id.txt, entity2id.txt and relation2id.txt", openke()),
+    Form("OpenKE, tabs", openke("\t")),
+    Form("OpenKE, a wrong count", openke(train2id="3\n0 1 0\n"), (), "as many triples as its first line says"),
+    Form("OpenKE, no count", openke(train2id="0 1 0\n1 2 1\n"), (), "as many triples as its first line says"),
+    Form("OpenKE, a number without a name", openke(train2id="1\n0 5 0\n"), (), "a number without a name"),
+    Form("OpenKE, a name", openke(train2id="1\n0 bob 0\n"), (), "cannot be read"),
+    Form("OpenKE, two columns", openke(train2id="1\n0 1\n"), (), "cannot be read"),
+    Form("OpenKE, an empty file", openke(valid2id="0\n"), (), "no triples"),
     Form(
         "a dictionary that lacks a name",
         text(others={"entities.dict": "0\tada\n1\tbob\n"}),

@@ -19,6 +19,7 @@ from outgrow.graph.readers.planetoid import PlanetoidSource
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.graph.readers.tables.edge_table import EdgeTableSource
 from outgrow.graph.readers.tables.forms import FORMS, is_table
+from outgrow.graph.readers.tables.numbered_triples import find_numbered_files
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.triple_files import find_triple_files
 from outgrow.graph.readers.tables.triples import TriplesSource
@@ -162,7 +163,7 @@ def _folder_reader(path: Path, options: TableOptions) -> GraphSource | None:
     if len(tables) == 1 and (path / NODES).is_file():
         options.refuse_all_but(("columns", "relabel"), str(path))
         return FolderSource(path, EdgeTableSource(tables[0], options))
-    triples = find_triple_files(path)
+    triples = find_triple_files(path) or find_numbered_files(path)
     if triples is not None:
         options.refuse_all_but(("columns",), str(path))
         return TriplesSource(path, triples, options)

@@ -18,6 +18,7 @@ from outgrow.graph.link_split import HeldOutLinks, LinkTriples
 from outgrow.graph.node_ids import ArrowArray, NodeIds
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
+from outgrow.graph.readers.tables.numbered_triples import NUMBERED, NumberedTripleFile
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.triple_files import (
     TripleColumns,
@@ -55,16 +56,22 @@ class TriplesSource(GraphSource):
         self._folder = folder
         _require_other_files(files)
         columns = choose_role_columns(options.columns)
-        self._files = {part: TripleFile(path, columns) for part, path in files.items()}
         self._named = {
             what: _find_named(folder, known)
             for what, known in (("entity", _ENTITY_FILES), ("relation", _RELATION_FILES))
         }
+        self._files = {part: self._open_file(path, columns) for part, path in files.items()}
         self._entities = IdEncoder()
         self._relations: dict[str, int] = {}
         self._trained = _TrainedNames()
         self._held_out: HeldOutLinks | None = None
         self._started = self._finished = False
+
+    def _open_file(self, path: Path, columns: Mapping[str, str]) -> TripleFile | NumberedTripleFile:
+        if path.name not in NUMBERED.values():
+            return TripleFile(path, columns)
+        named = [found[0] if found is not None and found[1] else None for found in self._named.values()]
+        return NumberedTripleFile(path, *named)
 
     @property
     def name(self) -> str:
