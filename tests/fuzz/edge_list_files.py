@@ -10,6 +10,7 @@ from typing import Any
 from cases import ACCEPTED, REFUSED, Case, Kind
 from mutations import MARKS, changed, other_number
 
+_NAMED = {"columns": {"src": "0", "dst": "1", "weight": "3"}}
 _PAIRS = "".join(f"{a} {b}\n" for a, b in ((0, 1), (1, 2), (2, 0), (3, 3), (2, 1), (4, 0), (0, 1)))
 _TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
     "spaces": (_PAIRS, {}),
@@ -20,9 +21,14 @@ _TEXTS: dict[str, tuple[str, dict[str, Any]]] = {
     "KONECT": ("% sym unweighted\n" + _PAIRS, {}),
     "header": ("src,dst,weight,type\n" + "".join(f"{a},{a + 1},0.5,{a % 3}\n" for a in range(40)), {}),
     "other columns": ("when,src,what,dst\n9,0,x y,1\n8,2,,3\n", {}),
-    "columns by name": ("".join(f"{a} {a * 7 % 50} 17 0.5\n" for a in range(50)), {"columns": ["u", "v", "_", "w"]}),
+    "columns by name": ("".join(f"{a} {a * 7 % 50} 17 0.5\n" for a in range(50)), _NAMED),
     "any ids": ("-5 100000000000\n7 -5\n9223372036854775807 -9223372036854775808\n", {"relabel": True}),
     "byte order mark": ("\ufeffsource;target\n0;1\n1;0\n", {}),
+    "names": ("ada\tbob\nbob\tcy\ncy\tada\n", {}),
+    "triples": ('h,r,t\nada,knows,bob\n"b,c",likes,"say ""hi"""\n', {}),
+    "decimal commas": ("src;dst;w\n0;1;0,5\n1;2;2\n", {}),
+    "floats": ("src,dst\n0.0,1e0\n1.0,2.0\n", {}),
+    "leading zeros": ("007 08\n08 007\n", {}),
     "ragged": ("  0   1 \n# between\n2 \t 3\t\n\n", {}),
 }
 _HEADS = (
@@ -74,6 +80,11 @@ def hostile() -> list[Case]:
         "zeros in front": b"0" * 1_000_000 + b"1 2\n",
         "nothing but nulls": b"\0" * 1000,
         "a quote": b'"0" "1"\n"2" "3"\n',
+        "a quote that is not closed": b'src,dst\n"a,b\n' + b"c,d\n" * 200_000,
+        "quotes in every line": b'5" disk,bob\n' * 200_000,
+        "a long id": b"x" * 3_000_000 + b",y\n",
+        "UTF-16": "src,dst\n0,1\n".encode("utf-16"),
+        "digits without end": b"src,dst\n1,2\n1e999999999,3\n",
         "a line within quotes": b'src,dst\n"0\n1",2\n',
         "a return in a line": b"0 1\r2 3\r\n",
         "not UTF-8": b"src,d\xff\n0,1\n",

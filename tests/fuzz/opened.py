@@ -15,6 +15,7 @@ from outgrow.graph.builders.to_store import convert_to_store
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers import planetoid as planetoid_reader
 from outgrow.graph.readers.detect import detect_reader
+from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.store.reader import open_store
 from outgrow.graph.store.verify import verify_graph
 from outgrow.ops.sparse import SparseRows
@@ -26,7 +27,7 @@ _MOST_COLUMNS, _SORT_BYTES = 1 << 20, 1 << 24
 
 def source(path: Path, options: dict[str, Any], out: Path | None) -> None:
     """A graph in any form but a store: read into memory, or converted to a store in ``out``."""
-    read = detect_reader(path, **options)
+    read = detect_reader(path, TableOptions(**options))
     use(assemble_graph(read) if out is None else convert_to_store(read, out / "made.store", memory_bytes=_SORT_BYTES))
 
 

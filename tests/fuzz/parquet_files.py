@@ -39,11 +39,12 @@ def seeds() -> list[Case]:
         "weight and type": (_table(_plain(weight=[1, 2, 3, 4, 5, 6], type=pa.array([0, 1] * 3, pa.int8()))), {}),
         "other columns": (_table(_plain(note=list("abcdef"), lists=_LISTS, tree=_TREES), compression="zstd"), {}),
         "any ids": (_table(_plain(src=[-(2**63), 2**63 - 1, 7, 7, 0, 9])), {"relabel": True}),
-        "columns by name": (_table({"a": _SRC, "b": _DST}), {"columns": ["src", "dst"]}),
+        "columns by name": (_table({"a": _SRC, "b": _DST}), {"columns": {"src": "a", "dst": "b"}}),
         "groups of rows": (_table({"src": _SRC * 50, "dst": _DST * 50}, row_group_size=64, version="1.0"), {}),
         "pages of version 2": (_table(_plain(), data_page_version="2.0", compression="lz4", write_page_index=True), {}),
         "delta": (_table(_plain(), use_dictionary=False, column_encoding="DELTA_BINARY_PACKED"), {}),
         "dictionary": (_table(pa.table({"src": repeated, "dst": _DST})), {}),
+        "names": (_table({"src": list("abcdea"), "dst": _DST, "type": list("xyxyxy")}), {}),
         "checksums": (_table(_plain(), write_page_checksum=True, compression="brotli"), {}),
     }
     return [
@@ -99,9 +100,9 @@ def hostile() -> list[Case]:
         "a secret footer": b"PARE" + b"\0" * 20 + b"\x10\0\0\0PARE",
     }
     made += [Case(main="e.parquet", files={"e.parquet": data}, note=note) for note, data in files.items()]
-    named = {"columns": ["src", "dst", "weight"]}
+    named = {"columns": {"src": "0", "dst": "1", "weight": "2"}}
     made += [replace(case, options=named, note=f"{case.note}, by name") for case in made[-11:-7]]
-    for value, note in ((["src"], "too few names"), (["src", "dst"] * 5, "too many names")):
+    for value, note in (({"src": "a"}, "no such name"), ({"src": "9"}, "no such number"), ({"u": "src"}, "no role")):
         made.append(replace(seeds()[0], options={"columns": value}, expected=REFUSED, note=note))
     return made
 

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any, final
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.tables.column_types import column_name_error, describe_type, shorten_name
+from outgrow.graph.readers.tables.column_types import column_name_error, describe_type, is_number, shorten_name
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
 
 _BATCH_ROWS = 1 << 17
+# Texts may be long, and are no slower to read so.
+_TEXT_ROWS = 1 << 14
+_MOST_BYTES = 1 << 28
 _BUFFER_BYTES = 1 << 20
 
 
@@ -63,14 +66,33 @@ class _SchemaTable(Table):
         return pa.RecordBatch.from_arrays(arrays, [*columns])
 
     def _cast(self, values: Any, name: str, kind: DataType, row: int) -> Any:
+        import pyarrow as pa
         from pyarrow.lib import ArrowException
 
         if values.type == kind:
             return values
+        if pa.types.is_dictionary(values.type):
+            self._require_small(values, name)
         try:
             return values.cast(kind)
         except (ArrowException, NotImplementedError) as error:
             raise self._type_error(values, name, kind, row) from error
+
+    def _require_small(self, values: Any, name: str) -> None:
+        """Refuse a dictionary of long texts, which would take more than the memory once each row has its own."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not pa.types.is_string(values.type.value_type) and not pa.types.is_large_string(values.type.value_type):
+            return
+        lengths = pc.binary_length(values.dictionary).cast(pa.int64()).take(values.indices)
+        if (pc.sum(lengths).as_py() or 0) > _MOST_BYTES:
+            raise InputError(
+                f"{self.path}: the column {shorten_name(name)} cannot be used",
+                needed=f"at most {_MOST_BYTES >> 20} MiB in {len(values):,} rows",
+                got=f"{pc.sum(lengths).as_py() >> 20:,} MiB of texts",
+                repair="shorten the texts, or name another column",
+            )
 
     def _type_error(self, values: Any, name: str, kind: DataType, row: int) -> InputError:
         """Return the error of the first value that has not a type, found by halves."""
@@ -137,7 +159,7 @@ class ParquetTable(_SchemaTable):
     def read_batches(
         self, columns: Sequence[str], types: Mapping[str, DataType] | None = None
     ) -> Iterator[RecordBatch]:
-        """Yield the rows, 131,072 at a time; see `Table.read_batches`."""
+        """Yield the rows, 131,072 at a time, of texts 16,384; see `Table.read_batches`."""
         from pyarrow import parquet
 
         for name in columns:
@@ -149,7 +171,8 @@ class ParquetTable(_SchemaTable):
         with _refused(self.path, "parquet"):
             file = parquet.ParquetFile(self.path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         with file:
-            batches = file.iter_batches(_BATCH_ROWS, columns=[*columns])
+            texts = any(not is_number(self.find_type(name)) for name in columns)
+            batches = file.iter_batches(_TEXT_ROWS if texts else _BATCH_ROWS, columns=[*columns])
             while True:
                 with _refused(self.path, "parquet", f", {self._locate_group(row)}"):
                     batch = next(batches, None)

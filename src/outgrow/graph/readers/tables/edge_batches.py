@@ -15,12 +15,15 @@ from outgrow.graph.readers.tables.edge_roles import EdgeRoles
 from outgrow.graph.readers.tables.id_columns import (
     choose_id_types,
     id_error,
+    long_id_error,
     missing_value_error,
     require_number_type,
     to_integer_ids,
     unmatched_quote_error,
 )
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
+
+_LONGEST_ID = (1 << 16) - 1
 
 
 class EdgeBatch(NamedTuple):
@@ -144,6 +147,8 @@ def _to_texts(values: ArrowArray, where: _Place) -> ArrowArray:
         raise id_error(
             where.locate(int((texts.offsets[1:] == texts.offsets[:-1]).argmax())), where.name, "", relabel=False
         )
+    if len(texts) and int(np.diff(texts.offsets).max()) > _LONGEST_ID:
+        raise long_id_error(where.locate(int(np.diff(texts.offsets).argmax())), where.name, _LONGEST_ID)
     # No id has a line end: where one seems to have, quotes around it do not match.
     if b"\n" in texts.data[texts.offsets[0] : texts.offsets[-1]].tobytes():
         at = int(np.asarray(pc.match_substring(values, "\n")).argmax())

@@ -178,6 +178,16 @@ def missing_value_error(where: str, name: str) -> InputError:
     )
 
 
+def long_id_error(where: str, name: str, limit: int) -> InputError:
+    """Return the error of an id that is longer than any name."""
+    return InputError(
+        f"{where}, column {shorten_name(name)}: longer than any id",
+        needed=f"ids of at most {limit:,} bytes",
+        got="more",
+        repair="name another column as src or dst, or shorten the ids",
+    )
+
+
 def unmatched_quote_error(where: str, name: str, value: str) -> InputError:
     """Return the error of an id with line ends."""
     return InputError(

@@ -9,7 +9,7 @@ from typing import Any, final
 from outgrow.core.errors import InputError
 from outgrow.graph.readers.tables.column_types import column_name_error, shorten_name
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
-from outgrow.graph.readers.tables.text_blocks import TextBlock, TextFile, encoding_error
+from outgrow.graph.readers.tables.text_blocks import TextBlock, TextFile, encoding_error, open_bytes
 
 
 @final
@@ -110,14 +110,12 @@ class JsonTable(Table):
 
     @staticmethod
     def _parse_text(text: bytes, schema: Any) -> Any:
-        import pyarrow as pa
         from pyarrow import json
 
         parse = json.ParseOptions(
             explicit_schema=schema, unexpected_field_behavior="infer" if schema is None else "ignore"
         )
-        file: Any = pa.BufferReader(text)
-        return json.read_json(file, json.ReadOptions(block_size=len(text) + 1), parse)
+        return json.read_json(open_bytes(text), json.ReadOptions(block_size=len(text) + 1), parse)
 
     def _line_error(self, block: TextBlock, schema: Any, why: Exception) -> InputError:
         from pyarrow.lib import ArrowInvalid

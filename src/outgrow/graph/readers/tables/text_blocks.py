@@ -113,6 +113,19 @@ class TextFile:
         )
 
 
+def open_bytes(text: bytes) -> Any:
+    """Return a file of pyarrow that holds a copy of some text.
+
+    Threads of pyarrow may drop a file after the call that has read it. If it held an object of Python, one that does so
+    while the interpreter ends would abort the process.
+    """
+    import pyarrow as pa
+
+    buffer = pa.allocate_buffer(len(text))
+    memoryview(buffer).cast("B")[:] = text
+    return pa.BufferReader(buffer)
+
+
 def encoding_error(path: Path, line: int, encoding: str, got: str) -> InputError:
     """Return the error of text of another encoding."""
     packed = CODECS.get(path.suffix.lower())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -16,6 +15,8 @@ _COMMENT = re.compile(rb"[ \t]*[#%]")
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
 _DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
+_QUOTED = re.compile(r'"((?:[^"]|"")*)"')
+_BLANKS = re.compile(r'"[^"]*"|[ \t]+')
 _MOST_COLUMNS = 1 << 16
 _SAMPLE_LINES = 200
 SAMPLE_BYTES = 1 << 18
@@ -59,21 +60,18 @@ def detect_layout(
     Raises:
         InputError: There are more than 65,536 columns.
     """
-    sample = block.text[: block.text.find(b"\n", SAMPLE_BYTES) + 1 or None]
-    records = [
-        (at, line)
-        for at, line in split_records(sample, quoted=True)[: 4 * _SAMPLE_LINES]
-        if line.strip() and not _COMMENT.match(line)
-    ][:_SAMPLE_LINES]
+    records = _sample_records(block, quoted=True)
     if not records:
         return None
-    lines = [line.decode(errors="replace").strip("\r\n") for _, line in records]
     # The limit keeps one long line from becoming millions of strings.
-    if max(lines[0].count(mark) for mark in ",;\t| ") >= _MOST_COLUMNS:
+    if max(records[0][1].count(mark) for mark in (b",", b";", b"\t", b"|", b" ")) >= _MOST_COLUMNS:
         raise _too_many_columns_error(path, block.line + records[0][0])
+    lines = _decode(records)
     delimiter = _choose_delimiter(lines, path, quoted=True)
     quoted = _are_quotes(lines, delimiter)
     if not quoted:
+        records = _sample_records(block, quoted=False)
+        lines = _decode(records)
         delimiter = _choose_delimiter(lines, path, quoted=False)
     rows = [split_row(line, delimiter, quoted=quoted) for line in lines]
     is_header = _is_header(rows[0], rows[1:], named) if header is None else header
@@ -86,13 +84,39 @@ def detect_layout(
     return TextLayout(delimiter, names, block.line + at if is_header else 0, first.count(b"\n") + 1, quoted, decimal)
 
 
+def _sample_records(block: TextBlock, *, quoted: bool) -> list[tuple[int, bytes]]:
+    sample = block.text[: block.text.find(b"\n", SAMPLE_BYTES) + 1 or None]
+    records = split_records(sample, quoted=quoted)[: 4 * _SAMPLE_LINES]
+    return [(at, line) for at, line in records if line.strip() and not _COMMENT.match(line)][:_SAMPLE_LINES]
+
+
+def _decode(records: Sequence[tuple[int, bytes]]) -> list[str]:
+    return [line.decode(errors="replace").strip("\r\n") for _, line in records]
+
+
 def split_row(line: str, delimiter: str, *, quoted: bool) -> list[str]:
     """Return the values of a row."""
     if delimiter == " ":
-        line = re.sub(r'"[^"]*"|[ \t]+', lambda found: " " if found[0].isspace() else found[0], line.strip(" \t"))
-    if not quoted:
-        return line.split(delimiter)
-    return next(csv.reader([line], delimiter=delimiter), [""])
+        line = _BLANKS.sub(lambda found: " " if found[0].isspace() else found[0], line.strip(" \t"))
+    return _split_quoted(line, delimiter)[0] if quoted and '"' in line else line.split(delimiter)
+
+
+def _split_quoted(line: str, delimiter: str) -> tuple[list[str], bool]:
+    """Return the values of a row, some in quotes, and whether all quotes that begin a value end it."""
+    values: list[str] = []
+    at, is_right = 0, True
+    while at <= len(line):
+        inner = ""
+        if line.startswith('"', at) and (found := _QUOTED.match(line, at)):
+            inner, at = found[1].replace('""', '"'), found.end()
+            is_right = is_right and (at == len(line) or line[at] == delimiter or line[at:].isspace())
+        elif line.startswith('"', at):
+            is_right = False
+        end = line.find(delimiter, at)
+        end = len(line) if end < 0 else end
+        values.append(inner + line[at:end])
+        at = end + 1
+    return values, is_right
 
 
 def _name_columns(fields: Sequence[str]) -> tuple[str, ...]:
@@ -101,9 +125,7 @@ def _name_columns(fields: Sequence[str]) -> tuple[str, ...]:
 
 def _are_quotes(lines: Sequence[str], delimiter: str) -> bool:
     """Whether quotes enclose values: one that begins with a quote ends with another."""
-    mark = re.escape(delimiter)
-    broken = re.compile(f'(?:^|{mark})"(?:[^"]|"")*"(?!{mark}|\\s*$|")')
-    return not any('"' in line and broken.search(line) for line in lines)
+    return all(_split_quoted(line, delimiter)[1] for line in lines if '"' in line)
 
 
 def _choose_delimiter(lines: Sequence[str], path: Path, *, quoted: bool) -> str:

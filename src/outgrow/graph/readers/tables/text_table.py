@@ -9,7 +9,7 @@ from typing import Any, final
 
 from outgrow.graph.readers.tables.column_types import column_name_error, is_number, unify_types
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
-from outgrow.graph.readers.tables.text_blocks import BLOCK_BYTES, TextBlock, TextFile, split_records
+from outgrow.graph.readers.tables.text_blocks import BLOCK_BYTES, TextBlock, TextFile, open_bytes, split_records
 from outgrow.graph.readers.tables.text_errors import find_row_error, leading_zero_error
 from outgrow.graph.readers.tables.text_layout import SAMPLE_BYTES, TextLayout, detect_layout
 
@@ -220,7 +220,7 @@ class TextTable(Table):
             decimal_point=layout.decimal,
             strings_can_be_null=False,
         )
-        file: Any = pa.BufferReader(text)
+        file = open_bytes(text)
         try:
             return csv.read_csv(file, names, parse, convert)
         except ArrowInvalid as error:
