@@ -160,6 +160,7 @@ FORMS = [
     Form("tabs, .tsv", text(".tsv")),
     Form("tabs, gzip", text(".txt.gz", pack=gzip.compress)),
     Form("tabs, zstd", text(".tsv.zst", pack=zstd)),
+    Form("tabs, quotation marks", text(".tsv", quote='"')),
     Form("commas, no header", text(".csv", ",")),
     Form("commas, quotation marks", text(".csv", ",", quote='"')),
     Form("commas and blanks", text(".csv", ", ")),

@@ -12,6 +12,9 @@ from outgrow.graph.node_ids import ArrowArray
 from outgrow.graph.readers.tables.forms import MATRIX_MARKET, is_table, table_suffix
 from outgrow.graph.readers.tables.open_table import open_table
 from outgrow.graph.readers.tables.table import Table
+from outgrow.graph.readers.tables.text_blocks import TextFile
+from outgrow.graph.readers.tables.text_layout import TextLayout
+from outgrow.graph.readers.tables.text_table import TextTable
 
 ROLES = ("head", "relation", "tail")
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -189,11 +192,38 @@ def empty_file_error(path: Path) -> InputError:
 def _open_triples(path: Path, columns: Mapping[str, str]) -> Table:
     """Open a table, whose first line is a header if it names all roles, or a column that is asked for."""
     named = [name for name in columns.values() if not name.isdecimal()]
+
+    def is_header(names: tuple[str, ...]) -> bool:
+        return bool(_match_names(names)) or any(name in names for name in named)
+
+    if (line := _find_tab_line(path)) is not None:
+        # Names may have quotation marks of their own, as everywhere where such files are read.
+        names = tuple(field.strip() for field in line.text.split("\t"))
+        header = line.number if is_header(names) else 0
+        names = names if header else tuple(map(str, range(len(names))))
+        return TextTable(path, layout=TextLayout("\t", names, header, 1, False, "."))
     table = open_table(path, header=True)
-    if _match_names(table.names) or any(name in table.names for name in named):
-        return table
     # Names and relations are texts like a header: only its words tell one.
-    return open_table(path, header=False)
+    return table if is_header(table.names) else open_table(path, header=False)
+
+
+class _Line(NamedTuple):
+    text: str
+    number: int
+
+
+def _find_tab_line(path: Path) -> _Line | None:
+    """Return the first row of a text file whose columns tabs separate and no quotes enclose; None of other files."""
+    if not path.is_file() or table_suffix(path) not in (".txt", ".tsv"):
+        return None
+    block = next(TextFile(path).read_blocks(), None)
+    for at, line in enumerate([] if block is None else block.text.split(b"\n")):
+        text = line.decode(errors="replace").strip("\r")
+        if block is not None and text.strip() and not text.startswith("# "):
+            fields = text.split("\t")
+            quoted = all(len(field) > 1 and field[0] == field[-1] == '"' for field in fields)
+            return _Line(text, block.line + at) if len(fields) >= len(ROLES) and not quoted else None
+    return None
 
 
 def _choose_columns(table: Table, columns: Mapping[str, str]) -> tuple[str, ...]:
