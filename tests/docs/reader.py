@@ -13,6 +13,7 @@ from tests.docs.pages import Block, commands
 
 import outgrow as og
 from outgrow.app.cli.main import run_cli
+from outgrow.graph.store.reader import is_store, open_store
 
 MOST_EPOCHS = 3
 FEW_EPOCHS = "2"
@@ -41,7 +42,7 @@ class Reader:
 
         def train_briefly(graph: Any, model: Any, **options: Any) -> og.Run:
             options["epochs"] = min(options.get("epochs", MOST_EPOCHS), MOST_EPOCHS)
-            links = {} if model.decoder is None else FEW_LINKS
+            links = {} if model.decoder is None or graph.held_out_links is not None else FEW_LINKS
             return train(graph, model, **links | options)
 
         monkeypatch.setattr(api, "train", train_briefly)
@@ -97,4 +98,6 @@ def briefly(words: list[str]) -> list[str]:
         return words
     epochs = [] if "--epochs" in words else ["--epochs", FEW_EPOCHS]
     links = [word for name, share in FEW_LINKS.items() for word in ("--set", f"{name}={share}")]
-    return [*words, *epochs, *(links if "links" in words else [])]
+    store = Path(words[1])
+    are_given = is_store(store) and open_store(store).held_out_links is not None
+    return [*words, *epochs, *(links if "links" in words and not are_given else [])]

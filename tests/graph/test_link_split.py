@@ -14,7 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outgrow.core.errors import InputError
-from outgrow.graph.link_split import LinkSplit, LinkTriples, collect_links, split_links
+from outgrow.graph.link_split import (
+    HeldOutLinks,
+    LinkSplit,
+    LinkTriples,
+    collect_links,
+    split_links,
+    take_held_out_links,
+)
 from outgrow.graph.topology import Topology
 from outgrow.ops.rng import fold_in
 from support import destinations_of, random_topology, topology_of, with_relations
@@ -260,3 +267,23 @@ def test_graphs_with_too_few_edges(pairs: list[Pair], val: float, test: float, l
     assert lacks in caught.value.got
     assert caught.value.needed.startswith("links to train on")
     assert "val_links" in caught.value.repair
+
+
+@given(data=st.data(), topology=graphs())
+@many
+def test_links_that_are_given_are_taken_as_they_are(data: st.DataObject, topology: Topology) -> None:
+    node = st.integers(0, topology.num_nodes - 1)
+    relation = st.integers(0, 0 if topology.relation is None else 1)
+    drawn = [data.draw(st.lists(st.tuples(node, node, relation), max_size=6)) for _ in range(2)]
+    tables = [torch.tensor(part, dtype=torch.int64).reshape(-1, 3) for part in drawn]
+    links = HeldOutLinks(*(LinkTriples(*table.unbind(1)) for table in tables))
+    trained = [link for link in asked(collect_links(topology)) if not link.loop]
+    if not trained:
+        with pytest.raises(InputError, match="too few edges"):
+            take_held_out_links(topology, links)
+        return
+    found = take_held_out_links(topology, links)
+    assert found.topology is topology
+    assert [asked(part) for part in (found.val, found.test)] == [[Edge(*link) for link in part] for part in drawn]
+    held = [Edge(*link) for part in drawn for link in part]
+    assert asked(found.known) == [*trained, *(link for link in held if not link.loop)]

@@ -136,11 +136,14 @@ def validate_link_graph(graph: Graph) -> None:
     """
     validate_held_out_links(graph.held_out_links, graph.num_nodes, graph.num_relations)
     if graph.features is None or graph.num_edges == 0:
+        units = "give each node features, such as a unit vector of its own: docs/links.md, Links that are given"
         raise InputError(
             f"{graph.name} cannot be trained on",
             needed="features and edges",
             got=f"{graph.num_features:,} features, {graph.num_edges:,} edges",
-            repair=f"give features or feat_* in nodes.npz beside the edges{NO_EMBEDDINGS}",
+            repair=f"give features or feat_* in nodes.npz beside the edges{NO_EMBEDDINGS}"
+            if graph.held_out_links is None
+            else units,
         )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -79,6 +79,33 @@ def text(
     return make
 
 
+def zstd(data: bytes) -> bytes:
+    import pyarrow as pa
+
+    return pa.Codec("zstd").compress(data, asbytes=True)
+
+
+def parts(folder: Path) -> Path:
+    """Write a folder of two parquet files for each part."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    for part, triples in PARTS.items():
+        (folder / part).mkdir()
+        for at, some in enumerate((triples[:1], triples[1:])):
+            columns = {name: pa.array([row[place] for row in some], pa.string()) for place, name in enumerate("hrt")}
+            parquet.write_table(pa.table(columns), folder / part / f"part-{at}.parquet")
+    return folder
+
+
+def json_lines(folder: Path) -> Path:
+    """Write a file of JSON for each part."""
+    for part, triples in PARTS.items():
+        rows = (json.dumps(dict(zip(("subject", "predicate", "object"), row, strict=True))) for row in triples)
+        (folder / f"{part}.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    return folder
+
+
 def tables(names: Sequence[str]) -> Make:
     """Return what writes parquet files of triples."""
 
@@ -111,15 +138,35 @@ DICTIONARIES = {
 }
 OPENKE = {"entity2id.txt": "5\nada\t0\nbob\t1\ncy\t2\ndee\t3\neve\t4\n", "relation2id.txt": "2\nknows\t0\nlikes\t1\n"}
 
+NUMBERS = {name: at for at, name in enumerate(["ada", "bob", "cy", "dee", "eve"])} | {"knows": 0, "likes": 1}
+
+
+def openke(by: str = " ", **others: str) -> Make:
+    """Return what writes files of OpenKE: numbers of head, tail and relation, and their names."""
+
+    def make(folder: Path) -> Path:
+        for part, triples in PARTS.items():
+            rows = [by.join(str(NUMBERS[triple[at]]) for at in (0, 2, 1)) for triple in triples]
+            (folder / f"{part}2id.txt").write_text("\n".join([str(len(rows)), *rows]) + "\n")
+        for name, content in (OPENKE | {f"{name}.txt": content for name, content in others.items()}).items():
+            (folder / name).write_text(content)
+        return folder
+
+    return make
+
+
 FORMS = [
     Form("tabs, no header (WN18RR, FB15k-237, CoDEx)", text()),
     Form("tabs, .tsv", text(".tsv")),
     Form("tabs, gzip", text(".txt.gz", pack=gzip.compress)),
-    Form("tabs, bzip2", text(".tsv.bz2", pack=bz2.compress)),
+    Form("tabs, zstd", text(".tsv.zst", pack=zstd)),
+    Form("tabs, quotation marks", text(".tsv", quote='"')),
     Form("commas, no header", text(".csv", ",")),
     Form("commas, quotation marks", text(".csv", ",", quote='"')),
     Form("commas and blanks", text(".csv", ", ")),
     Form("blanks", text(by=" ")),
+    Form("several blanks", text(by="   ")),
+    Form("bars", text(by="|")),
     Form("semicolons", text(".csv", ";")),
     Form("header h,r,t", text(".csv", ",", ["h", "r", "t"])),
     Form("header head,relation,tail", text(".csv", ",", ["head", "relation", "tail"])),
@@ -138,10 +185,20 @@ FORMS = [
     Form("dev instead of valid", text(names={"valid": "dev"})),
     Form("byte order mark, CRLF", text(".csv", ",", ["h", "r", "t"], end="\r\n", start=b"\xef\xbb\xbf")),
     Form("parquet", tables(["head", "relation", "tail"])),
+    Form("folders of parquet files", parts),
+    Form("JSON lines", json_lines),
     Form("parquet of other names", tables(["x", "y", "z"]), ("--columns", "head=x,relation=y,tail=z")),
     Form("parquet of other names, not told", tables(["x", "y", "z"]), (), "no columns of triples"),
     Form("entities.dict and relations.dict", text(others=DICTIONARIES)),
     Form("entity2id.txt and relation2id.txt", text(others=OPENKE)),
+    Form("OpenKE: train2id.txt, entity2id.txt and relation2id.txt", openke()),
+    Form("OpenKE, tabs", openke("\t")),
+    Form("OpenKE, a wrong count", openke(train2id="3\n0 1 0\n"), (), "as many triples as its first line says"),
+    Form("OpenKE, no count", openke(train2id="0 1 0\n1 2 1\n"), (), "as many triples as its first line says"),
+    Form("OpenKE, a number without a name", openke(train2id="1\n0 5 0\n"), (), "a number without a name"),
+    Form("OpenKE, a name", openke(train2id="1\n0 bob 0\n"), (), "cannot be read"),
+    Form("OpenKE, two columns", openke(train2id="1\n0 1\n"), (), "cannot be read"),
+    Form("OpenKE, an empty file", openke(valid2id="0\n"), (), "no triples"),
     Form(
         "a dictionary that lacks a name",
         text(others={"entities.dict": "0\tada\n1\tbob\n"}),
@@ -183,6 +240,6 @@ FORMS = [
     Form("a role that is none", text(), ("--columns", "weight=2"), "no column weight"),
     Form("an option of other tables", text(), ("--relabel",), "does not take these options"),
     Form("gzip that is cut off", text(".txt.gz", pack=lambda data: gzip.compress(data)[:-9]), (), "cannot be read"),
-    Form("another encoding", text(pack=lambda data: data.replace(b"bob", b"b\xf6b")), (), "cannot be read"),
+    Form("another encoding", text(pack=lambda data: data.replace(b"bob", b"b\xf6b")), (), "not UTF-8"),
 ]
 """Each is read as `PARTS`, or refused."""

@@ -19,6 +19,7 @@ from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.graph.readers.split_source import SPLIT_OPTIONS, apply_split_options
 from outgrow.graph.readers.tables.edge_table import EdgeTableSource
 from outgrow.graph.readers.tables.forms import FORMS, is_table
+from outgrow.graph.readers.tables.numbered_triples import find_numbered_files
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table_graph import TABLE_GRAPH_OPTIONS, TableGraphSource, find_table_pair
 from outgrow.graph.readers.tables.triple_files import find_triple_files
@@ -103,13 +104,10 @@ class FolderSource(GraphSource):
 KNOWN = (
     f"an edge table ({FORMS}; or a folder of its parts), an .npz file, graph.yaml or graph.json, a file of "
     "dgl.save_graphs (.bin, .dgl), or a folder: with tables nodes.* and edges.*, with a table for each type "
-    "(nodes/TYPE.csv, edges/SRC__RELATION__DST.csv), of triples (train, valid and test), with a table edges.* and "
-    f"{NODES}, of Planetoid files (ind.NAME.*), or of an OGB data set (raw/, split/)"
+    "(nodes/TYPE.csv, edges/SRC__RELATION__DST.csv), of triples (train, valid and test), with an edge table named edges "
+    f"and {NODES}, of Planetoid files (ind.NAME.*), or of an OGB data set (raw/, split/)"
 )
-_INVERSE = "inverse_relations"
-_EDGE_OPTIONS = ("num_nodes", "relabel", "columns", _INVERSE)
-_TRIPLE_OPTIONS = ("columns", _INVERSE)
-_FOLDER_OPTIONS = ("columns", "relabel", *SPLIT_OPTIONS, _INVERSE)
+_EDGE_OPTIONS = ("num_nodes", "relabel", "columns")
 
 
 def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSource:
@@ -122,14 +120,20 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
     Raises:
         InputError: The path does not exist, its format is unknown, or an option does not apply to its format.
     """
-    path = Path(path)
+    options = options or TableOptions()
+    # Builders add inverse relations, whatever the form.
+    source = _detect_form(Path(path), replace(options, inverse_relations=False))
+    source.adds_inverse_relations = options.inverse_relations
+    return source
+
+
+def _detect_form(path: Path, options: TableOptions) -> GraphSource:
     if not path.exists():
         raise InputError(f"{path} does not exist", needed=KNOWN, got="nothing at that path", repair="correct the path")
     if not (path.is_file() or path.is_dir()):
         raise InputError(
             f"{path} is neither a file nor a folder", needed=KNOWN, got="a device or a pipe", repair="correct the path"
         )
-    options = options or TableOptions()
     # By names alone: no file is opened before the reader is known.
     source = find_typed_source(path, options) or _find_tables(path, options) or _find_arrays(path, options)
     if source is None:
@@ -139,13 +143,12 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
             else f"a file that ends in {path.suffix!r}"
         )
         raise InputError(f"{path} is of no known form", needed=KNOWN, got=got, repair="convert or rename it")
-    source.adds_inverse_relations = options.inverse_relations
     return source
 
 
 def _find_tables(path: Path, options: TableOptions) -> GraphSource | None:
-    if path.is_dir() and (triples := find_triple_files(path)):
-        options.refuse_all_but(_TRIPLE_OPTIONS, str(path))
+    if path.is_dir() and (triples := find_triple_files(path) or find_numbered_files(path)):
+        options.refuse_all_but(("columns",), str(path))
         return TriplesSource(path, triples, options)
     if path.is_dir() and (pair := find_table_pair(path)):
         options.refuse_all_but(TABLE_GRAPH_OPTIONS, str(path))
@@ -160,9 +163,9 @@ def _find_arrays(path: Path, options: TableOptions) -> GraphSource | None:
     """Return the reader of arrays: files of NumPy and DGL, folders of data sets or beside a table of edges."""
     tables = [file for file in sorted(path.glob("edges.*")) if is_table(file)] if (path / NODES).is_file() else []
     if len(tables) == 1:
-        options.refuse_all_but(_FOLDER_OPTIONS, str(path))
+        options.refuse_all_but(("columns", "relabel", *SPLIT_OPTIONS), str(path))
         return apply_split_options(FolderSource(path, EdgeTableSource(tables[0], options)), options)
-    options.refuse_all_but((*SPLIT_OPTIONS, _INVERSE), str(path))
+    options.refuse_all_but(SPLIT_OPTIONS, str(path))
     graphs = sorted(path.glob("ind.*.graph"))
     source: GraphSource | None = None
     if path.suffix == ".npz":

@@ -35,7 +35,7 @@ from outgrow.graph.readers.tables.table import Table
 
 TABLE_GRAPH_OPTIONS = (
     *("columns", "label", "features", "categorical", "split", "split_seed", "split_index"),
-    *("unknown_nodes", "inverse_relations"),
+    "unknown_nodes",
 )
 """Names of the options of tables that apply."""
 

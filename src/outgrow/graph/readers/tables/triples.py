@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -17,12 +18,12 @@ from outgrow.graph.link_split import HeldOutLinks, LinkTriples
 from outgrow.graph.node_ids import ArrowArray, NodeIds
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
+from outgrow.graph.readers.tables.numbered_triples import NUMBERED, NumberedTripleFile
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.triple_files import (
     TripleColumns,
     TripleFile,
     choose_role_columns,
-    empty_file_error,
     read_numbered_names,
 )
 
@@ -55,16 +56,22 @@ class TriplesSource(GraphSource):
         self._folder = folder
         _require_other_files(files)
         columns = choose_role_columns(options.columns)
-        self._files = {part: TripleFile(path, columns) for part, path in files.items()}
         self._named = {
             what: _find_named(folder, known)
             for what, known in (("entity", _ENTITY_FILES), ("relation", _RELATION_FILES))
         }
+        self._files = {part: self._open_file(path, columns) for part, path in files.items()}
         self._entities = IdEncoder()
         self._relations: dict[str, int] = {}
         self._trained = _TrainedNames()
         self._held_out: HeldOutLinks | None = None
         self._started = self._finished = False
+
+    def _open_file(self, path: Path, columns: Mapping[str, str]) -> TripleFile | NumberedTripleFile:
+        if path.name not in NUMBERED.values():
+            return TripleFile(path, columns)
+        named = [found[0] if found is not None and found[1] else None for found in self._named.values()]
+        return NumberedTripleFile(path, *named)
 
     @property
     def name(self) -> str:
@@ -106,6 +113,10 @@ class TriplesSource(GraphSource):
     def read_ids(self) -> NodeIds:
         """Return the names of the entities of all files; integers if all of them are."""
         self._finish()
+        return self._ids
+
+    @cached_property
+    def _ids(self) -> NodeIds:
         ids = self._entities.finish()
         return _to_integer_ids(ids) if ids.are_text else ids
 
@@ -206,8 +217,7 @@ class TriplesSource(GraphSource):
         relations = self._trained.find_others([part.relation.numpy() for part in held], 1)
         names = list(self._relations)
         if len(entities):
-            ids = self._entities.finish()
-            self._warn_of_kept("entities", len(entities), [str(ids[int(at)]) for at in entities[:_SHOWN]])
+            self._warn_of_kept("entities", len(entities), [str(self._ids[int(at)]) for at in entities[:_SHOWN]])
         if len(relations):
             self._warn_of_kept("relations", len(relations), [names[int(at)] for at in relations[:_SHOWN]])
 
@@ -249,10 +259,8 @@ def _find_named(folder: Path, known: Mapping[str, bool]) -> tuple[Path, bool] | 
 
 def _require_other_files(files: Mapping[str, Path]) -> None:
     for part, path in files.items():
-        if path.stat().st_size == 0:
-            raise empty_file_error(path)
         for other in (each for name, each in files.items() if name < part):
-            if filecmp.cmp(path, other, shallow=False):
+            if path.is_file() and other.is_file() and filecmp.cmp(path, other, shallow=False):
                 raise InputError(
                     f"{path.parent} has the same triples in two parts",
                     needed="other triples to train, to validate and to test on",

@@ -26,9 +26,8 @@ TYPED_OPTIONS = (
     "split_seed",
     "split_index",
     "unknown_nodes",
-    "inverse_relations",
 )
-CONFIG_OPTIONS = ("split_seed", "split_index", "unknown_nodes", "inverse_relations")
+CONFIG_OPTIONS = ("split_seed", "split_index", "unknown_nodes")
 _NODES, _EDGES = "nodes", "edges"
 _BETWEEN = "__"
 
