@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
 
 from scipy.sparse import issparse
@@ -47,7 +47,7 @@ def _open_graph(data: Any) -> GraphSource:
         from outgrow.graph.readers.pyg import PygSource
 
         return PygSource(data, name or "pyg")
-    if "dgl" in packages and hasattr(data, "canonical_etypes"):
+    if "dgl" in packages and getattr(data, "canonical_etypes", None) is not None:
         from outgrow.graph.readers.dgl import open_dgl_graph
 
         return open_dgl_graph(data, name or "dgl")
@@ -69,7 +69,7 @@ def _open_graph(data: Any) -> GraphSource:
 
 def _take_only_graph(data: Any) -> tuple[Any, str]:
     """Return the graph of a data set or of a list of one, and its name; other objects as they are."""
-    is_dataset = any(kind.__name__ in _DATASETS for kind in type(data).__mro__) and hasattr(data, "__len__")
+    is_dataset = any(kind.__name__ in _DATASETS for kind in type(data).__mro__) and isinstance(data, Sized)
     if not is_dataset and not isinstance(data, list | tuple):
         return data, ""
     if len(data) != 1:
@@ -88,7 +88,8 @@ def _take_only_graph(data: Any) -> tuple[Any, str]:
 
 def _with_given_split(graph: Any, dataset: Any) -> Any:
     """Return the graph of an OGB data set with its split, which lies beside it."""
-    split = dataset.get_idx_split() if hasattr(dataset, "get_idx_split") else None
+    read_split = getattr(dataset, "get_idx_split", None)
+    split = None if read_split is None else read_split()
     if not isinstance(split, Mapping) or any(isinstance(nodes, Mapping) for nodes in split.values()):
         return graph
     changed = copy.copy(graph)

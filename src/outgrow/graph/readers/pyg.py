@@ -48,7 +48,7 @@ class PygSource(TypedPartsSource):
     def __init__(self, data: Any, name: str = "pyg") -> None:
         from torch_geometric.data import HeteroData  # type: ignore[import-untyped]
 
-        if not hasattr(data, "edge_attrs") and not isinstance(data, HeteroData):
+        if getattr(data, "edge_attrs", None) is None and not isinstance(data, HeteroData):
             raise InputError(
                 f"cannot read a graph from {type(data).__name__}",
                 needed="a Data or HeteroData of PyG",

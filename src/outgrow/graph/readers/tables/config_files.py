@@ -52,7 +52,7 @@ def open_files(given: Mapping[str, Any], where: str, config: Path) -> Table:
     return tables[0] if len(tables) == 1 else PartsTable(paths[0].parent, tables=tables)
 
 
-def read_split_files(given: Mapping[str, Any], where: str, config: Path) -> dict[str, ArrowArray]:
+def read_custom_split(given: Mapping[str, Any], where: str, config: Path) -> dict[str, ArrowArray]:
     """Return the ids of the nodes of each part of a split: ``custom_split_filenames``.
 
     Args:
