@@ -285,8 +285,8 @@ FORMS = [
     ),
     Form(
         "mixed types in a column",
-        files(nodes__csv="id,x,z\na,1,2\nb,two,2\n", edges__csv=EDGES),
-        {"features": ("x",)},
-        ("texts in x",),
+        files(nodes__csv="id,x,z\na,1,2\nb,two,2\nc,3,3\n", edges__csv=EDGES),
+        {},
+        ("nodes.csv, line 3", "column x has a text among numbers", "2 of 3 rows"),
     ),
 ]

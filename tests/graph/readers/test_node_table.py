@@ -120,19 +120,22 @@ def test_a_hash_depends_on_text_and_column_alone(tmp_path: Path) -> None:
 
 
 def test_what_edges_add_and_drop(tmp_path: Path) -> None:
-    make_nodes(tmp_path, "id,label,x\na,0,1\nb,1,2\n")
-    make_nodes(tmp_path, "src,dst\na,b\nb,c\nd,a\n", "edges.csv")
-    added = og.load(tmp_path, unknown_nodes="add")
+    folder = tmp_path / "given"
+    folder.mkdir()
+    make_nodes(folder, "id,label,x\na,0,1\nb,1,2\n")
+    make_nodes(folder, "src,dst\na,b\nb,c\nd,a\n", "edges.csv")
+    added = og.load(folder, unknown_nodes="add")
     assert list(added.ids or ()) == ["a", "b", "c", "d"]
     assert added.labels is not None
     assert added.labels.tolist() == [0, 1, -1, -1]
     assert np.asarray(added.features).tolist() == [[1], [2], [0], [0]]
-    stored = convert_to_store(detect_reader(tmp_path, TableOptions(unknown_nodes="add")), tmp_path / "store")
+    stored = convert_to_store(detect_reader(folder, TableOptions(unknown_nodes="add")), tmp_path / "store")
     assert list(stored.ids or ()) == ["a", "b", "c", "d"]
-    dropped = og.load(tmp_path, unknown_nodes="drop")
+    with pytest.warns(DataWarning, match="dropped of edges.csv: 2 edges"):
+        dropped = og.load(folder, unknown_nodes="drop")
     assert (dropped.num_nodes, dropped.num_edges) == (2, 1)
     with pytest.raises(InputError, match="'c'"):
-        og.load(tmp_path)
+        og.load(folder)
 
 
 def test_a_split_does_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:

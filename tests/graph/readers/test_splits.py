@@ -60,6 +60,12 @@ def test_the_order_of_nodes_does_not_matter(labels: list[int], shares: str, rand
         assert {*keys[a].tolist()} == {*keys[order][b].tolist()}
 
 
+def test_classes_of_many_nodes_have_their_shares() -> None:
+    labels = np.repeat([0, 1, 2, 3], [500, 300, 150, 50])
+    for part, share in zip(draw_split(labels, np.arange(1000), parse_split("0.6,0.2,0.2")), (6, 2, 2), strict=True):
+        assert np.bincount(labels[part]).tolist() == [50 * share, 30 * share, 15 * share, 5 * share]
+
+
 def test_another_seed_draws_another_split() -> None:
     keys = np.arange(100)
     drawn = [draw_split(None, keys, parse_split("0.5,0.25,0.25", seed))[0] for seed in (0, 0, 1)]

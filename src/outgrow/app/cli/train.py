@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from outgrow.app.cli.options import DEVICE, parse_assignments
-from outgrow.app.cli.train_runs import ResumeChoice, run_local, run_under_torchrun, train_splits
+from outgrow.app.cli.train_runs import ResumeChoice, run_local, run_torchrun_worker, train_splits
 from outgrow.app.messages import open_messages
 from outgrow.core.errors import InputError
 from outgrow.core.process import exit_code
@@ -256,7 +256,7 @@ def train(
             run: Run | SplitRuns = train_splits(request, out, worker_settings, choice)
         elif torchrun_world_size():
             # Without --out each start has a new directory, named by its time, and begins from scratch.
-            run = run_under_torchrun(plan_attempt, out, worker_settings)
+            run = run_torchrun_worker(plan_attempt, out, worker_settings)
         else:
             run = run_local(*plan_attempt(False))
     if as_json and run.directory is not None:

@@ -62,7 +62,9 @@ def run_local(plan: RunPlan, resume: bool) -> Run:
     return run
 
 
-def run_under_torchrun(plan_attempt: Callable[[bool], tuple[RunPlan, bool]], out: Path | None, workers: Workers) -> Run:
+def run_torchrun_worker(
+    plan_attempt: Callable[[bool], tuple[RunPlan, bool]], out: Path | None, workers: Workers
+) -> Run:
     """Train as one worker of the group that torchrun started."""
     from outgrow.app.runs.torchrun import train_under_torchrun
 

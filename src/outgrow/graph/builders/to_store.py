@@ -56,7 +56,8 @@ def convert_to_store(
             the tables that the source does not map come on top.
         overwrite: Replace an existing store; it is kept until the new one is complete.
         progress: Called with a phase, the amount done and the total (None while unknown): ``"read"`` and
-            ``"sort"`` count edges, ``"features"`` counts nodes.
+            ``"sort"`` count edges, ``"features"`` counts nodes. The total of ``"read"`` is an estimate by the bytes of
+            the source that were read.
 
     Returns:
         The store, opened.
@@ -112,7 +113,7 @@ def build_store(
                 # In pieces: temporary columns must not grow with the chunks of the reader.
                 for piece in split_chunk(chunk):
                     sorter.add_edges(policy.make_columns(piece))
-                report("read", validator.num_edges, None)
+                report("read", validator.num_edges, _estimate_edges(source, validator.num_edges))
             ids = source.read_ids()
             validator.complete(source.read_relation_names(), None if ids is None else len(ids))
             nodes = nodes or validate_node_tables(tables, validator.num_nodes)
@@ -144,6 +145,11 @@ def build_store(
                 origin=source.describe_origin(),
             )
         )
+
+
+def _estimate_edges(source: GraphSource, num_edges: int) -> int | None:
+    done, total = source.read_progress() or (0, 0)
+    return max(num_edges, num_edges * total // done) if done else None
 
 
 def _report_sort_progress(sorter: ExternalSorter, report: Progress) -> Iterator[EdgeColumns]:

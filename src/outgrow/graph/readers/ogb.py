@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.graph.readers.conversions import to_labels
-from outgrow.graph.readers.edge_list import EdgeListSource
 from outgrow.graph.readers.npz import iter_array_edges
 from outgrow.graph.readers.npz_archive import NpzArchive
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
-from outgrow.graph.readers.text import read_numbers
+from outgrow.graph.readers.tables.edge_table import EdgeTableSource
+from outgrow.graph.readers.tables.numbers import read_numbers
 
 _TABLES = ("num-node-list", "num-edge-list", "edge", "node-feat", "node-label")
 # The number of edges is known from the edges themselves.
@@ -76,7 +76,7 @@ class OgbSource(GraphSource):
         """
         if self._npz_archive is not None:
             return iter_array_edges(self._npz_archive["edge_index"], None, None, str(self._npz_archive.path))
-        return EdgeListSource(self._raw / "edge.csv.gz").read_edges()
+        return EdgeTableSource(self._raw / "edge.csv.gz").read_edges()
 
     def list_unread(self) -> tuple[str, ...]:
         """Return the names of the files in ``raw/`` that are not read."""

@@ -313,7 +313,7 @@ def _release_memory() -> None:
 
 def _too_many_nodes_error(other: str) -> InputError:
     return InputError(
-        "num_nodes does not go with " + other,
+        f"num_nodes and {other} exclude each other",
         needed="nodes that are numbered from 0 by their ids, or no num_nodes",
         got="both",
         repair="drop num_nodes (--nodes): nodes are those that have edges",

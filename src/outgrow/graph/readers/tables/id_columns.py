@@ -17,6 +17,7 @@ from outgrow.graph.readers.tables.table import DataType, Table
 _INTEGER = r"^[ \t]*-?(?:0|[1-9][0-9]*)[ \t]*$"
 _NUMBER = r"^[ \t]*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*$"
 _LEADING_ZERO = re.compile(r"[ \t]*[+-]?0[0-9]")
+_SAMPLE_ROWS = 10_000
 _MOST_DIGITS = 19
 _MOST_EXACT_FLOAT = 2**53
 
@@ -46,9 +47,15 @@ def choose_id_types(table: Table, columns: Mapping[str, str]) -> dict[str, DataT
     if not open_names:
         return chosen
     text = dict.fromkeys(open_names.values(), pa.large_string())
-    first = next(iter(table.read_batches([*open_names.values()], text)), None)
+    first: list[Any] = []
+    for batch in table.read_batches([*open_names.values()], text):
+        first.append(batch)
+        # A number of rows of its own: what is found must not depend on the size of blocks.
+        if sum(map(len, first)) >= _SAMPLE_ROWS:
+            break
     for at, role in enumerate(open_names):
-        are_integers = first is None or not len(first) or _look_like_integers(first.column(at))
+        values = pa.chunked_array([batch.column(at) for batch in first], pa.large_string())[:_SAMPLE_ROWS]
+        are_integers = not len(values) or _look_like_integers(values.combine_chunks())
         chosen[role] = pa.int64() if are_integers else pa.large_string()
     return chosen
 
@@ -95,7 +102,7 @@ def to_integer_ids(values: ArrowArray) -> tuple[ArrowArray, int]:
     plain = pc.replace_substring_regex(
         pc.utf8_trim(values.cast(pa.large_string()), " \t"), r"^\+?(.*?)(?:\.0*)?$", r"\1"
     )
-    is_plain = np.asarray(pc.match_substring_regex(plain, r"^-?(?:0|[1-9][0-9]{0,17})$").fill_null(value=False))
+    is_plain = np.asarray(pc.match_substring_regex(plain, r"^-?(?:0|[1-9][0-9]{0,17})$").fill_null(False))
     if is_plain.all():
         return plain.cast(pa.int64()), -1
     made = np.zeros(len(values), np.int64)

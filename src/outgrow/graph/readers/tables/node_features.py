@@ -14,8 +14,8 @@ from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
 from outgrow.graph.node_ids import ArrowArray, TextArrays
-from outgrow.graph.readers.columns import shorten_name
-from outgrow.graph.readers.tables.node_roles import is_number_list, is_text
+from outgrow.graph.readers.tables.column_types import shorten_name
+from outgrow.graph.readers.tables.node_roles import has_number_lists, has_texts
 from outgrow.graph.readers.tables.node_values import TextCodes, list_error, numbers_of_column
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
 from outgrow.ops.text_hash import hash_texts
@@ -56,7 +56,7 @@ def refuse_categories(table: Table, names: Sequence[str], types: Mapping[str, Da
     Raises:
         InputError: Columns of texts, or of a type that is no feature.
     """
-    texts = [name for name in names if is_text(types[name])]
+    texts = [name for name in names if has_texts(types[name])]
     if texts and categorical == "refuse":
         raise InputError(
             f"{table.path}: features cannot be texts as they are",
@@ -77,10 +77,10 @@ def plan_columns(
         types: Arrow type of each.
         categories: The texts of those that become one-hot.
     """
-    widths = _list_widths(table, [name for name in names if is_number_list(types[name])])
+    widths = _list_widths(table, [name for name in names if has_number_lists(types[name])])
     plan, at, hashed = list[FeatureColumn](), 0, list[str]()
     for name in names:
-        if not is_text(types[name]):
+        if not has_texts(types[name]):
             width, texts = widths.get(name, 1), None
         elif name in categories:
             words = categories[name].finish()[1]

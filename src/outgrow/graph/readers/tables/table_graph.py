@@ -18,6 +18,7 @@ from outgrow.graph.node_ids import NodeIds
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, LazyMatrix, NodeTableSource
 from outgrow.graph.readers.splits import parse_split, select_parts
 from outgrow.graph.readers.tables.edge_table import EdgeTableSource
+from outgrow.graph.readers.tables.forms import is_table
 from outgrow.graph.readers.tables.node_features import Matrix
 from outgrow.graph.readers.tables.node_table import NodeTable, read_node_table
 from outgrow.graph.readers.tables.options import TableOptions
@@ -49,15 +50,15 @@ def find_table_pair(folder: Path) -> tuple[Path, Path] | None:
     found = []
     for stem in ("nodes", "edges"):
         named = sorted(path for path in folder.iterdir() if path.name.partition(".")[0] == stem)
-        tables = [path for path in named if path.suffix not in (".npz", ".npy")]
-        if len(tables) > 1 and len(named) == len(tables):
+        tables = [path for path in named if is_table(path)]
+        if len(tables) > 1:
             raise InputError(
                 f"{folder} has several tables of {stem}",
                 needed=f"one file {stem}.csv, .parquet, ..., or one folder {stem}",
                 got=", ".join(path.name for path in tables),
                 repair="move all but one of them away",
             )
-        if len(tables) != 1 or len(named) != 1:
+        if not tables or any(path.suffix == ".npz" for path in named):
             return None
         found.append(tables[0])
     return found[0], found[1]
