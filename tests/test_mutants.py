@@ -22,6 +22,7 @@ NUMBERS = {
     "tests/suites/test_exactness.py": 62,
     "tests/suites/test_objectives.py": 2,
     "tests/suites/test_links.py": 6,
+    "tests/suites/test_held_out.py": 5,
     "tests/suites/test_loop.py": 4,
     "tests/suites/test_evaluation.py": 4,
     "tests/app/test_predict_workers.py": 2,

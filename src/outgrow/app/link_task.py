@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import fields, replace
 from functools import partial
 
 import torch
@@ -12,9 +13,9 @@ from outgrow.core.errors import InputError
 from outgrow.engine.link_ranking import KnownLinks, LinkRanker
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import GraphShard
-from outgrow.graph.builders.validate import NO_EMBEDDINGS
+from outgrow.graph.builders.validate import NO_EMBEDDINGS, validate_held_out_links
 from outgrow.graph.graph import Graph
-from outgrow.graph.link_split import LinkSplit, split_links
+from outgrow.graph.link_split import LinkSplit, split_links, take_held_out_links
 from outgrow.nn.model import Model
 from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.strategies.base import Problem
@@ -22,14 +23,52 @@ from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import LinkEvaluation
 from outgrow.training.monitor import Monitor
 
+SPLIT_OPTIONS = ("val_links", "test_links", "split_seed")
+"""Options of a split that is drawn."""
+
 
 def make_link_split(graph: Graph, config: TrainConfig) -> LinkSplit:
     """Split the links of a graph into those to train on, to validate on and to test on.
 
+    Links that the graph comes with are taken as they are; of other graphs they are drawn.
+
     Raises:
         InputError: There are too few edges.
     """
+    if graph.held_out_links is not None:
+        return take_held_out_links(graph.topology, graph.held_out_links)
     return split_links(graph.topology, val=config.val_links, test=config.test_links, seed=config.split_seed)
+
+
+def validate_link_options(graph: Graph, config: TrainConfig, given: Iterable[str] = ()) -> None:
+    """Check that nothing asks for a split of links that the graph comes with.
+
+    Args:
+        graph: The graph.
+        config: Options of the loop.
+        given: Names of options that were given.
+
+    Raises:
+        InputError: An option of the split is given, or is not at its default.
+    """
+    if graph.held_out_links is None:
+        return
+    default = {each.name: each.default for each in fields(TrainConfig) if each.name in SPLIT_OPTIONS}
+    asked = {*given} & {*SPLIT_OPTIONS} | {name for name in SPLIT_OPTIONS if getattr(config, name) != default[name]}
+    if asked:
+        val, test = (len(part) for part in graph.held_out_links)
+        raise InputError(
+            f"the links of {graph.name!r} are split already",
+            needed="no options of a split",
+            got=", ".join(f"{name}={getattr(config, name)}" for name in SPLIT_OPTIONS if name in asked)
+            + f", and a graph that comes with {val:,} links to validate on and {test:,} to test on",
+            repair="leave these options out; to draw another split, give all links as the edges of one graph",
+        )
+
+
+def has_validation_links(graph: Graph, config: TrainConfig) -> bool:
+    """Return whether there are links to validate on, or will be."""
+    return config.val_links > 0 if graph.held_out_links is None else len(graph.held_out_links.val) > 0
 
 
 def make_link_problem(graph: Graph, model: Model, config: TrainConfig, share: GraphShard) -> Problem:
@@ -93,8 +132,9 @@ def validate_link_graph(graph: Graph) -> None:
     """Check that a graph has what every link model needs.
 
     Raises:
-        InputError: The graph has no features, or no edges.
+        InputError: The graph has no features, or no edges, or comes with links of other nodes or relations.
     """
+    validate_held_out_links(graph.held_out_links, graph.num_nodes, graph.num_relations)
     if graph.features is None or graph.num_edges == 0:
         raise InputError(
             f"{graph.name} cannot be trained on",
@@ -106,4 +146,6 @@ def validate_link_graph(graph: Graph) -> None:
 
 def remove_held_out_links(graph: Graph, split: LinkSplit) -> Graph:
     """Return the graph to train on, without the links held out by ``split``."""
+    if split.topology is graph.topology:
+        return graph
     return replace(graph, topology=split.topology)

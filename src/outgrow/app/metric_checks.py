@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from outgrow.app.link_task import has_validation_links
 from outgrow.app.node_task import make_node_task
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
@@ -100,7 +101,7 @@ def validate_metrics(
         InputError: A metric does not fit the task or the nodes to score, or there is nothing to monitor.
     """
     if model.decoder is not None:
-        _validate_link_metrics(config)
+        _validate_link_metrics(graph, config)
         return
     if not config.metrics and config.monitor is None and config.monitor_mode is None:
         return
@@ -132,7 +133,7 @@ def estimate_metric_bytes(graph: Graph, model: Model, config: TrainConfig) -> in
     return kept * outputs * (model.dtype.itemsize + _NUMBER_BYTES * max(1, copies))
 
 
-def _validate_link_metrics(config: TrainConfig) -> None:
+def _validate_link_metrics(graph: Graph, config: TrainConfig) -> None:
     if config.metrics:
         raise InputError(
             "metrics of nodes cannot be computed of a model of links",
@@ -141,7 +142,7 @@ def _validate_link_metrics(config: TrainConfig) -> None:
             repair="leave the metrics out; monitor may be one of the ranking metrics",
         )
     choose_link_monitor(config.monitor, config.monitor_mode, LINK_METRICS)
-    if config.monitor is not None and (config.val_links == 0 or config.evaluation.val == NONE):
+    if config.monitor is not None and (not has_validation_links(graph, config) or config.evaluation.val == NONE):
         raise _nothing_to_monitor_error(config, "no validation links")
 
 

@@ -14,6 +14,7 @@ from outgrow.app.compatibility import (
     validate_strategy,
     warn_of_unread_weights,
 )
+from outgrow.app.link_task import validate_link_options
 from outgrow.app.metric_checks import validate_metrics
 from outgrow.app.model_probe import warn_of_probe
 from outgrow.app.node_task import resolve_task, task_of_nodes
@@ -89,6 +90,8 @@ def make_training_request(
     settings, own_task = resolve_task(model, config or TrainConfig(), options)
     task = own_task or task_of_nodes(graph, model, settings)
     validate_problem(graph, model, task)
+    if model.decoder is not None:
+        validate_link_options(graph, settings, options)
     validate_workers(graph, workers)
     validate_fanout(graph, model, settings)
     check_optimization(settings, model, len(graph.split.train))

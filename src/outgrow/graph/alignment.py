@@ -15,6 +15,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.graph_schema import GraphSchema
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.graph import Graph
+from outgrow.graph.link_split import HeldOutLinks, LinkTriples
 from outgrow.graph.topology import Topology
 from outgrow.ops.csc import destination
 from outgrow.ops.sparse import SparseRows
@@ -44,7 +45,13 @@ def align_graph(graph: Graph, schema: GraphSchema, *, reads_relations: bool) -> 
         _require_same_names("relations", graph.name, own.relations, schema.relations)
         if own.relations != schema.relations:
             number = np.array([schema.relations.index(name) for name in own.relations])
-            graph = replace(graph, topology=_renumber(graph.topology, number), relation_names=schema.relations)
+            links = graph.held_out_links
+            graph = replace(
+                graph,
+                topology=_renumber(graph.topology, number),
+                relation_names=schema.relations,
+                held_out_links=None if links is None else _renumber_links(links, number),
+            )
             _warn_of_order("relations", graph.name)
     if own.columns != schema.columns:
         _require_same_names("types of nodes", graph.name, _describe(own.columns), _describe(schema.columns))
@@ -99,6 +106,11 @@ def _renumber(topology: Topology, number: NDArray[np.int64]) -> Topology:
             weight = weight.clone()
             weight[there] = weight[moved]
     return Topology(indptr=topology.indptr, indices=topology.indices, relation=relation, weight=weight)
+
+
+def _renumber_links(links: HeldOutLinks, number: NDArray[np.int64]) -> HeldOutLinks:
+    table = torch.from_numpy(number)
+    return HeldOutLinks(*(LinkTriples(part.head, part.tail, table[part.relation]) for part in links))
 
 
 def _permute_columns(graph: Graph, own: GraphSchema, schema: GraphSchema) -> torch.Tensor | SparseRows:

@@ -1,8 +1,9 @@
-"""Link prediction: edges as links, and a split of them without leakage.
+"""Link prediction: edges as links, and their split: one without leakage, or one that the graph comes with.
 
-A link runs from a head to a tail. Validation and test links are removed from the graph, together with every
-other edge between the same two nodes, whatever its direction and relation: a model that sees "part of" in one
-direction could otherwise copy it instead of predicting "has part" in the other.
+A link runs from a head to a tail. Links that are drawn to validate and to test on are removed from the graph,
+together with every other edge between the same two nodes, whatever its direction and relation: a model that sees
+"part of" in one direction could otherwise copy it instead of predicting "has part" in the other. Links that a graph
+comes with are taken as they are; `outgrow.graph.link_leakage` says what they share with the edges.
 """
 
 from __future__ import annotations
@@ -68,9 +69,10 @@ class LinkSplit(NamedTuple):
     Attributes:
         topology: The graph without validation and test links. Its edges other than loops are the training
             links.
-        val: Validation links, each once.
-        test: Test links, each once.
-        known: All links of the graph: a prediction among them does not count as wrong.
+        val: Validation links; each once, unless the graph comes with them.
+        test: Test links; likewise.
+        known: All links to train, validate and test on, without loops: a prediction among them does not count as
+            wrong.
     """
 
     topology: Topology
@@ -110,6 +112,31 @@ def split_links(topology: Topology, *, val: float, test: float, seed: int) -> Li
     )
     _require_each_part(int(((parts == _TRAIN) & links.non_loop_mask).sum()), split, val, test)
     return split
+
+
+def take_held_out_links(topology: Topology, links: HeldOutLinks) -> LinkSplit:
+    """Split the links of a graph as it comes with them: its edges are trained on, and none is removed.
+
+    Links to validate and to test on are ranked as often as they are given.
+
+    Args:
+        topology: In-edges of all nodes.
+        links: Links to validate and to test on.
+
+    Raises:
+        InputError: Only loops are there to train on.
+    """
+    edges = collect_links(topology)
+    trained = edges.select_links(edges.non_loop_mask)
+    if not len(trained):
+        raise InputError(
+            "the graph has too few edges to predict links",
+            needed="links to train on",
+            got="0 to train on, besides those that are held out",
+            repair="give a larger graph",
+        )
+    columns = zip(trained, *(part.select_links(part.non_loop_mask) for part in links), strict=True)
+    return LinkSplit(topology=topology, val=links.val, test=links.test, known=LinkTriples(*map(torch.cat, columns)))
 
 
 def collect_links(topology: Topology) -> LinkTriples:

@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graph.handmade import Edge, Listed, edges_of, expected, same
-from outgrow.graph.builders.edge_order import DirectedPolicy, EdgeColumns, UndirectedPolicy
+from outgrow.graph.builders.edge_order import (
+    DirectedPolicy,
+    EdgeColumns,
+    UndirectedPolicy,
+)
+from outgrow.graph.builders.edge_policies import InverseRelationPolicy
 from outgrow.graph.builders.external_sort import ExternalSorter
 from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.builders.to_store import convert_to_store
@@ -79,6 +84,21 @@ def test_memory_stays_below_its_bound(tmp_path, rule, typed, weighted):
     tracemalloc.stop()
     assert peak < bound
     assert total == 1_200_000 if rule.keeps_parallel_edges else 0 < total < 2_400_000
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_memory_stays_below_its_bound_with_the_inverse_of_every_edge(tmp_path, weighted):
+    bound, rule = 1 << 22, InverseRelationPolicy()
+    tracemalloc.start()
+    with ExternalSorter(tmp_path, rule, bound) as spill:
+        for chunk in Random(True, weighted).chunks():
+            spill.add_edges(rule.make_columns(chunk))
+        tracemalloc.reset_peak()
+        total = sum(len(piece) for piece in spill.iter_sorted_ranges())
+        peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < bound
+    assert total == 2_400_000
 
 
 def test_memory_stays_below_its_bound_while_edges_come_in(tmp_path):

@@ -180,10 +180,10 @@ def test_parquet(tmp_path):
 @pytest.mark.parametrize(
     ("table", "what"),
     [
-        ({"src": [0, None, 1], "dst": [0, 1, 2]}, "first is row 1"),
+        ({"src": [0, None, 1], "dst": [0, 1, 2]}, "row 1, column src: no value"),
         ({"src": [0.5], "dst": [1]}, "integers"),
-        ({"src": ["a"], "dst": [1]}, "integers"),
-        ({"src": pa.array([2**63], pa.uint64()), "dst": [1]}, "does not fit 64 bits"),
+        ({"src": [["a"]], "dst": [1]}, "integers or texts"),
+        ({"src": pa.array([2**63], pa.uint64()), "dst": [1]}, "row group 0, row 0, column src: not an integer"),
         ({"src": [0], "weight": [1]}, "no column for dst"),
     ],
 )
@@ -294,7 +294,7 @@ def test_unknown_forms_are_refused(tmp_path):
     for name, what in (("cat.jpg", "no known form"), ("folder", "no known form"), ("nothing", "does not exist")):
         with pytest.raises(InputError, match=what) as caught:
             detect_reader(tmp_path / name)
-        assert "edge list" in caught.value.needed
+        assert "edge table" in caught.value.needed
     with pytest.raises(InputError, match="does not take these options"):
         detect_reader(tmp_path / "g.npz", TableOptions(relabel=True))
 

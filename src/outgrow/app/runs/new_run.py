@@ -16,7 +16,7 @@ from outgrow.app.compatibility import (
     validate_strategy,
     warn_of_unread_weights,
 )
-from outgrow.app.link_task import validate_link_graph
+from outgrow.app.link_task import validate_link_graph, validate_link_options
 from outgrow.app.metric_checks import validate_metric_names, validate_metrics
 from outgrow.app.model_registry import AUTO, MODELS, choose_decoder, model_options
 from outgrow.app.node_task import graph_for_model, make_node_task
@@ -141,6 +141,7 @@ def plan_new_run(
     else:
         # Link models learn from the edges alone and need no labels.
         validate_link_graph(loaded)
+        validate_link_options(loaded, config, options)
         # Resolved before it is recorded, so that a resumed run builds the same model.
         if model_settings["decoder"] == AUTO:
             model_settings["decoder"] = choose_decoder(loaded)

@@ -180,12 +180,13 @@ def validate_same_graph(graph: Graph, comm: Comm) -> None:
         InputError: They have not.
     """
     # Sizes tell most mistakes apart; comparing contents would mean to read every graph.
-    sizes = comm.all_gather_object((graph.num_nodes, graph.num_edges, graph.num_features))
+    held_out = tuple(map(len, graph.held_out_links or ()))
+    sizes = comm.all_gather_object((graph.num_nodes, graph.num_edges, graph.num_features, *held_out))
     if len(set(sizes)) > 1:
         raise InputError(
             "the workers have different graphs",
             needed="the same graph in every process",
-            got=f"nodes, edges and features by worker: {sizes}",
+            got=f"nodes, edges and features{' and held-out links' if held_out else ''} by worker: {sizes}",
             repair="load the same store or data set everywhere",
         )
 

@@ -14,10 +14,10 @@ from outgrow.graph.builders.edge_order import (
     CscBuilder,
     EdgeColumns,
     EdgePolicy,
-    edge_policy_for,
     sort_columns,
     split_chunk,
 )
+from outgrow.graph.builders.edge_policies import edge_policy_for
 from outgrow.graph.builders.node_tables import (
     NodeTables,
     infer_num_nodes,
@@ -28,6 +28,7 @@ from outgrow.graph.builders.node_tables import (
 )
 from outgrow.graph.builders.validate import validate_held_out_links
 from outgrow.graph.graph import Graph, Split
+from outgrow.graph.link_leakage import warn_of_leakage
 from outgrow.graph.readers.source import GraphSource, Ids, LazyMatrix
 from outgrow.graph.topology import Topology
 from outgrow.ops.sparse import SparseRows
@@ -49,7 +50,7 @@ def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
         InputError: The source is broken, or what it holds is not a graph.
     """
     tables = source.read_tables()
-    rule = edge_policy_for(undirected)
+    rule = edge_policy_for(undirected, inverse_relations=source.adds_inverse_relations)
     known = infer_num_nodes(tables)
     nodes = None if known is None else validate_node_tables(tables, known)
     intake = EdgeValidator(known, tables.relation_names)
@@ -64,7 +65,7 @@ def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
     source.warn_of_unread()
     topology = _build_topology(columns, intake, rule)
     relation_names = intake.relation_names
-    return Graph(
+    graph = Graph(
         name=source.name,
         topology=topology,
         features=_build_features(nodes),
@@ -79,6 +80,8 @@ def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
         held_out_links=validate_held_out_links(source.read_held_out_links(), nodes.num_nodes, len(relation_names)),
         origin=source.describe_origin(),
     )
+    warn_of_leakage(graph)
+    return graph
 
 
 def _make_split(parts: tuple[Ids, Ids, Ids]) -> Split:

@@ -12,7 +12,8 @@ from scipy.sparse import csr_array
 from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import available_bytes
 from outgrow.graph.builders.edge_checks import EdgeValidator
-from outgrow.graph.builders.edge_order import CscBuilder, EdgeColumns, edge_policy_for, split_chunk
+from outgrow.graph.builders.edge_order import CscBuilder, EdgeColumns, split_chunk
+from outgrow.graph.builders.edge_policies import edge_policy_for
 from outgrow.graph.builders.external_sort import ExternalSorter
 from outgrow.graph.builders.node_tables import (
     NodeTables,
@@ -75,9 +76,12 @@ def convert_to_store(
         progress=progress,
     )
     # Opening needs tensors; importing them before would take memory from the build.
+    from outgrow.graph.link_leakage import warn_of_leakage
     from outgrow.graph.store.reader import open_store
 
-    return open_store(dest)
+    made = open_store(dest)
+    warn_of_leakage(made)
+    return made
 
 
 def build_store(
@@ -100,7 +104,7 @@ def build_store(
     # Buffers are as large as allowed: of more than the machine has they could not be made.
     memory_bytes = max(_LEAST_MEMORY, min(memory_bytes, available_bytes()))
     report = progress or _ignore_progress
-    policy = edge_policy_for(undirected)
+    policy = edge_policy_for(undirected, inverse_relations=source.adds_inverse_relations)
     with open_store_writer(dest, overwrite=overwrite) as writer:
         source.set_scratch(writer.scratch_dir, memory_bytes)
         tables = source.read_tables()

@@ -23,6 +23,8 @@ from outgrow.graph.readers.tables.edge_table import EdgeTableSource
 from outgrow.graph.readers.tables.forms import FORMS, is_table
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table_graph import TABLE_GRAPH_OPTIONS, TableGraphSource, find_table_pair
+from outgrow.graph.readers.tables.triple_files import find_triple_files
+from outgrow.graph.readers.tables.triples import TriplesSource
 from outgrow.graph.readers.tables.typed_folder import find_typed_source
 
 NODES = "nodes.npz"
@@ -107,9 +109,9 @@ class FolderSource(GraphSource):
 
 KNOWN = (
     f"an edge table ({FORMS}; or a folder of its parts), a .npz file, a construction config (graph.yaml, graph.json), "
-    "a file of dgl.save_graphs (.bin, .dgl), or a folder: of Planetoid files (ind.NAME.*), of "
-    f"an OGB data set (raw/, split/), or with a table edges.* and {NODES}, or with tables edges.* "
-    "and nodes.*, or with tables nodes/TYPE.* and edges/SOURCE__RELATION__DESTINATION.*"
+    "a file of dgl.save_graphs (.bin, .dgl), or a folder: of Planetoid files (ind.NAME.*), of an OGB data set (raw/, "
+    f"split/), of triples (train, valid and test), or with a table edges.* and {NODES}, or with tables edges.* and "
+    "nodes.*, or with tables nodes/TYPE.* and edges/SOURCE__RELATION__DESTINATION.*"
 )
 
 
@@ -123,7 +125,14 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
     Raises:
         InputError: The path does not exist, its format is unknown, or an option does not apply to its format.
     """
-    path = Path(path)
+    options = options or TableOptions()
+    # Builders add inverse relations, whatever the form.
+    source = _detect_form(Path(path), replace(options, inverse_relations=False))
+    source.adds_inverse_relations = options.inverse_relations
+    return source
+
+
+def _detect_form(path: Path, options: TableOptions) -> GraphSource:
     if not path.exists():
         raise InputError(f"{path} does not exist", needed=KNOWN, got="nothing at that path", repair="correct the path")
     if not (path.is_file() or path.is_dir()):
@@ -131,7 +140,6 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
             f"{path} is neither a file nor a folder", needed=KNOWN, got="a device or a pipe", repair="correct the path"
         )
     # By name alone: no file is opened before the reader is known.
-    options = options or TableOptions()
     if (typed := find_typed_source(path, options)) is not None:
         return typed
     source = _folder_reader(path, options) if path.is_dir() else None
@@ -141,7 +149,7 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
     if source is None and is_table(path):
         options.refuse_all_but(_EDGE_OPTIONS, str(path))
         return EdgeTableSource(path, options)
-    if not isinstance(source, FolderSource):
+    if not isinstance(source, FolderSource | TriplesSource):
         options.refuse_all_but(SPLIT_OPTIONS, str(path))
     if source is None and path.is_file():
         source = _file_reader(path)
@@ -171,6 +179,10 @@ def _folder_reader(path: Path, options: TableOptions) -> GraphSource | None:
     if len(tables) == 1 and (path / NODES).is_file():
         options.refuse_all_but(("columns", "relabel", *SPLIT_OPTIONS), str(path))
         return FolderSource(path, EdgeTableSource(tables[0], options))
+    triples = find_triple_files(path)
+    if triples is not None:
+        options.refuse_all_but(("columns",), str(path))
+        return TriplesSource(path, triples, options)
     return None
 
 

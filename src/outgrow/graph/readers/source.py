@@ -98,7 +98,14 @@ class NodeTableSource:
 
 
 class GraphSource(ABC):
-    """Graph that can be read. ``read_edges`` may be called repeatedly, and yields the same chunks each time."""
+    """Graph that can be read. ``read_edges`` may be called repeatedly, and yields the same chunks each time.
+
+    Attributes:
+        adds_inverse_relations: Whether the graph is to have, for each edge of relation ``r``, its inverse of a
+            relation ``r^-1`` too. Held-out links have none.
+    """
+
+    adds_inverse_relations: bool = False
 
     @property
     @abstractmethod

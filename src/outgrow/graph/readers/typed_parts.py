@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.user_warnings import warn_about_data
+from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.readers.node_parts import NodePart, count_borders, count_nodes, join_node_parts, part_error
 from outgrow.graph.readers.npz import iter_array_edges
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
@@ -87,8 +88,9 @@ class TypedPartsSource(GraphSource, ABC):
             weight = np.ones(num_edges, np.float32) if weighted and part.weight is None else part.weight
             yield from iter_array_edges(index, np.full(num_edges, number, np.int32), weight, where)
 
-    def read_held_out_links(self) -> None:
+    def read_held_out_links(self) -> HeldOutLinks | None:
         """Return None: links are held out of the edges."""
+        return None
 
     @cached_property
     def _nodes(self) -> list[NodePart]:

@@ -15,12 +15,14 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "topology": ("indptr", "indices", "relation", "weight"),
     "features": ("features", "feature_indptr", "feature_indices", "feature_values"),
     "labels": ("labels",),
-    "split": ("train", "val", "test"),
+    "split": ("train", "val", "test", "val_links", "test_links"),
 }
 """What training reads."""
 IDS = "ids"
 """A part of graphs with ids. They do not matter to training, but to whose answers these are."""
 _ID_ARRAYS = ("ids", "id_offsets", "id_data")
+# Left out where a graph has none, so that fingerprints of other graphs are those of versions without them.
+_OPTIONAL = ("val_links", "test_links")
 
 
 def fingerprint_graph(graph: Graph) -> dict[str, str]:
@@ -44,7 +46,12 @@ def fingerprint_graph(graph: Graph) -> dict[str, str]:
         names[IDS], parts[IDS] = [], _ID_ARRAYS
     return {
         part: hashlib.sha256(
-            json.dumps([names[part], {array: checksums.get(array) for array in arrays}]).encode()
+            json.dumps(
+                [
+                    names[part],
+                    {array: checksums.get(array) for array in arrays if array in checksums or array not in _OPTIONAL},
+                ]
+            ).encode()
         ).hexdigest()
         for part, arrays in parts.items()
     }

@@ -15,6 +15,7 @@ from outgrow.graph.builders.validate import (
     FiniteCheck,
     check_node_types,
     check_split_labels,
+    validate_held_out_links,
     validate_labels,
     validate_split,
 )
@@ -29,7 +30,7 @@ _REPAIR = "build the graph again from its source"
 
 
 def verify_graph(graph: Graph) -> None:
-    """Check ranges of nodes, relations and labels, row order, splits, ids, and that features and weights are finite.
+    """Check ranges of nodes, relations and labels, row order, splits, links, ids, and that numbers are finite.
 
     Reads everything once, in blocks.
 
@@ -53,6 +54,7 @@ def verify_graph(graph: Graph) -> None:
     check_node_types(graph.node_types, graph.num_nodes, graph.num_features)
     if graph.ids is not None:
         verify_ids(graph.ids, graph.num_nodes, graph.type_borders)
+    validate_held_out_links(graph.held_out_links, graph.num_nodes, graph.num_relations)
 
 
 def _check_targets(labels: NDArray[Any], count: int) -> None:

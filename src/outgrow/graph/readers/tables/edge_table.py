@@ -129,12 +129,14 @@ class EdgeTableSource(GraphSource):
         if self._roles is None:
             return ()
         weighted = self._roles.weight is not None or "weight" in self._options.columns
-        return tuple(
-            f"{shorten_name(name)} (--columns weight={shorten_name(name)} reads it)"
-            if is_weight_like(name) and not weighted
-            else shorten_name(name)
+        hints = {
+            name: f" (--columns weight={shorten_name(name)} reads it)"
             for name in self._roles.unread
-        )
+            if is_weight_like(name) and not weighted
+        }
+        if self._roles.undirected is not None:
+            hints[self._roles.undirected] = " (of edges that go both ways, which --undirected adds)"
+        return tuple(shorten_name(name) + hints.get(name, "") for name in self._roles.unread)
 
     def describe_origin(self) -> GraphOrigin:
         """Return which column each part of the edges was read from."""

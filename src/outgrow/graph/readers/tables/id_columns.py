@@ -11,7 +11,7 @@ import numpy as np
 
 from outgrow.core.errors import InputError
 from outgrow.graph.node_ids import ArrowArray
-from outgrow.graph.readers.tables.column_types import shorten_name
+from outgrow.graph.readers.tables.column_types import is_number, shorten_name
 from outgrow.graph.readers.tables.table import DataType, Table
 
 _INTEGER = r"^[ \t]*-?(?:0|[1-9][0-9]*)[ \t]*$"
@@ -65,13 +65,32 @@ def _choose_by_type(table: Table, role: str, name: str, kind: DataType) -> DataT
 
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
         return pa.int64()
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    # Older writers of parquet do not say that bytes are texts.
+    texts = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary())
+    if kind in texts:
         return pa.large_string()
-    raise InputError(
+    raise _type_error(table, name, f"integers or texts as {role}", kind)
+
+
+def require_number_type(table: Table, name: str) -> None:
+    """Refuse a column of weights that holds no numbers, before it is read: other values can be of any size.
+
+    Raises:
+        InputError: The file says that the column is of another type.
+    """
+    import pyarrow as pa
+
+    kind = table.find_type(name)
+    if kind is not None and not (is_number(kind) or pa.types.is_decimal(kind)):
+        raise _type_error(table, name, "numbers as weights", kind)
+
+
+def _type_error(table: Table, name: str, needed: str, kind: DataType) -> InputError:
+    return InputError(
         f"{table.path}: the column {shorten_name(name)} cannot be used",
-        needed=f"integers or texts as {role}",
+        needed=needed,
         got=f"values of type {str(kind)[:80]}",
-        repair="name another column, or write the file again with integers or texts",
+        repair="name another column, or write the file again",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Protocol, final
 
 from outgrow.core.errors import InputError
 from outgrow.graph.readers.tables.column_types import list_names, unify_types
-from outgrow.graph.readers.tables.forms import TEXT, list_parts, table_suffix
+from outgrow.graph.readers.tables.forms import list_parts, table_suffix
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
 
 
@@ -60,11 +60,10 @@ class PartsTable(Table):
         self._at = 0
 
     def _open_part(self, file: Path, first: Table, header: bool | None) -> Table:
-        part = self._open_file(file, header=first.has_names if header is None else header)
+        part = self._open_file(file, header=header if first.has_names else False)
         # Text that was cut into parts has names in the first of them only.
-        if part.names != first.names and table_suffix(file) in TEXT and len(part.names) == len(first.names):
-            part = self._open_file(file, header=False)
-        elif part.names and set(part.names) != set(first.names):
+        is_rest = not part.has_names and len(part.names) == len(first.names)
+        if part.names and set(part.names) != set(first.names) and not is_rest:
             raise InputError(
                 f"the columns of {file} differ from those of {first.path.name}",
                 needed=f"the columns {list_names(first.names)}",
