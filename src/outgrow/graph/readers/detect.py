@@ -16,6 +16,7 @@ from outgrow.graph.readers.dgl_file import DGL_SUFFIXES, read_dgl_file
 from outgrow.graph.readers.npz import NpzSource, parse_node_tables, unread_keys
 from outgrow.graph.readers.npz_archive import NpzArchive
 from outgrow.graph.readers.ogb import OgbSource
+from outgrow.graph.readers.on_disk_dataset import METADATA, read_on_disk_dataset
 from outgrow.graph.readers.planetoid import PlanetoidSource
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.graph.readers.split_source import SPLIT_OPTIONS, apply_split_options
@@ -110,8 +111,8 @@ class FolderSource(GraphSource):
 KNOWN = (
     f"an edge table ({FORMS}; or a folder of its parts), a .npz file, a construction config (graph.yaml, graph.json), "
     "a file of dgl.save_graphs (.bin, .dgl), or a folder: of Planetoid files (ind.NAME.*), of an OGB data set (raw/, "
-    f"split/), of triples (train, valid and test), or with a table edges.* and {NODES}, or with tables edges.* and "
-    "nodes.*, or with tables nodes/TYPE.* and edges/SOURCE__RELATION__DESTINATION.*"
+    f"split/), of GraphBolt ({METADATA}), of triples (train, valid and test), or with a table edges.* and {NODES}, or "
+    "with tables edges.* and nodes.*, or with tables nodes/TYPE.* and edges/SOURCE__RELATION__DESTINATION.*"
 )
 
 
@@ -173,6 +174,8 @@ def _folder_reader(path: Path, options: TableOptions) -> GraphSource | None:
     graphs = sorted(path.glob("ind.*.graph"))
     if len(graphs) == 1:
         return PlanetoidSource(path, graphs[0].name.split(".")[1])
+    if (path / METADATA).is_file():
+        return read_on_disk_dataset(path)
     if (path / "raw").is_dir():
         return OgbSource(path)
     tables = [file for file in sorted(path.glob("edges.*")) if is_table(file)]
