@@ -41,6 +41,7 @@ def list_mutants() -> list[Mutant]:
     from tests.app.test_predict_workers import MUTANTS as PREDICTIONS
     from tests.core.test_files import MUTANTS as WRITES
     from tests.fuzz.broken_readers import MUTANTS as READERS
+    from tests.graph.readers.test_typed_mutants import MUTANTS as TYPED
     from tests.graph.sampling.test_self_loops import MUTANTS as SELF_LOOPS
 
     from promises import MUTANTS as PROMISES
@@ -76,6 +77,9 @@ def list_mutants() -> list[Mutant]:
         "app/test_predict_workers.py::test_a_mutant_is_found": PREDICTIONS,
         "graph/sampling/test_self_loops.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in SELF_LOOPS.items()
+        },
+        "graph/readers/test_typed_mutants.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in TYPED.items()
         },
         "suites/test_leaks.py::test_a_leak_is_noticed": {name: (each.__doc__, each) for name, each in LEAKS.items()},
         "suites/test_disagreements.py::test_a_mutant_is_found": {
