@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sized
+from dataclasses import replace
 from typing import Any
 
 from scipy.sparse import issparse
@@ -30,9 +31,16 @@ def open_object(data: object, options: TableOptions | None = None) -> GraphSourc
     Raises:
         InputError: Another object, several graphs, or an option that does not apply.
     """
+    given = options or TableOptions()
+    # Builders add inverse relations, whatever the form.
+    source = _open_form(data, replace(given, inverse_relations=False))
+    source.adds_inverse_relations = given.inverse_relations
+    return source
+
+
+def _open_form(data: object, options: TableOptions) -> GraphSource:
     from outgrow.graph.readers.tables.table_objects import is_table_object, open_table_object
 
-    options = options or TableOptions()
     if is_table_object(data):
         return open_table_object(data, options)
     options.refuse_all_but(SPLIT_OPTIONS, f"a graph made of {type(data).__name__}")
