@@ -43,6 +43,7 @@ def list_mutants() -> list[Mutant]:
     from tests.fuzz.broken_readers import MUTANTS as READERS
     from tests.graph.readers.table_mutants import MUTANTS as TABLES
     from tests.graph.readers.test_id_encoder import MUTANTS as ID_TABLES
+    from tests.graph.readers.test_typed_mutants import MUTANTS as TYPED
     from tests.graph.sampling.test_self_loops import MUTANTS as SELF_LOOPS
     from tests.graph.statistics.test_statistics import MUTANTS as STATISTICS
     from tests.graph.test_node_ids import BROKEN_BY as BROKEN_ORDERS
@@ -91,6 +92,9 @@ def list_mutants() -> list[Mutant]:
         },
         "graph/sampling/test_self_loops.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in SELF_LOOPS.items()
+        },
+        "graph/readers/test_typed_mutants.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in TYPED.items()
         },
         "suites/test_leaks.py::test_a_leak_is_noticed": {name: (each.__doc__, each) for name, each in LEAKS.items()},
         "suites/test_disagreements.py::test_a_mutant_is_found": {

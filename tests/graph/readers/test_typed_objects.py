@@ -306,3 +306,9 @@ def test_triples_of_entities():
     made = og.load(given)
     assert made.labels.tolist() == [0, -1, 1, 1]
     assert (made.split.train.tolist(), made.split.test.tolist()) == ([0, 3], [2])
+
+
+def test_inverse_relations_of_an_object():
+    graph = og.load(make_data(venues=False), inverse_relations=True)
+    assert graph.relation_names[2:] == ("author__writes__paper^-1", "paper__cites__paper^-1")
+    assert graph.num_edges == 2 * og.load(make_data(venues=False)).num_edges

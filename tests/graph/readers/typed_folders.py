@@ -3,6 +3,9 @@
 import json
 from pathlib import Path
 
+import torch
+from scipy.sparse import csr_array
+
 PAPERS = "id,venue,split,year,cited\np1,ml,train,2001,5\np2,db,val,2003,1\np3,ml,test,2002,0\n"
 AUTHORS = "author_id,h\na1,10\na2,20\n"
 WRITES = "author_id,paper_id,weight\na1,p1,2\na2,p3,3\na1,p3,1\n"
@@ -71,3 +74,22 @@ def write(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
+
+
+def dense(graph):
+    """Features as an array."""
+    rows = graph.features
+    if isinstance(rows, torch.Tensor):
+        return rows.numpy()
+    return csr_array((rows.values, rows.indices, rows.indptr), shape=rows.shape).toarray()
+
+
+def named_edges(graph):
+    """Every edge with the ids of its ends, the name of its relation and its weight."""
+    weight = graph.topology.weight
+    weights = [1.0] * graph.num_edges if weight is None else weight.tolist()
+    relations = [graph.relation_names[number] for number in graph.topology.relation.tolist()]
+    return sorted(
+        (graph.ids[src], name, graph.ids[dst], each)
+        for (src, dst), name, each in zip(graph.edge_index.T.tolist(), relations, weights, strict=True)
+    )

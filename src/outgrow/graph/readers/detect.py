@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import final
 
@@ -14,6 +15,7 @@ from outgrow.graph.readers.dgl_file import DGL_SUFFIXES, read_dgl_file
 from outgrow.graph.readers.npz import NpzSource, parse_node_tables, unread_keys
 from outgrow.graph.readers.npz_archive import NpzArchive
 from outgrow.graph.readers.ogb import OgbSource
+from outgrow.graph.readers.on_disk_dataset import METADATA, read_on_disk_dataset
 from outgrow.graph.readers.planetoid import PlanetoidSource
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.graph.readers.split_source import SPLIT_OPTIONS, apply_split_options
@@ -104,8 +106,9 @@ class FolderSource(GraphSource):
 KNOWN = (
     f"an edge table ({FORMS}; or a folder of its parts), an .npz file, graph.yaml or graph.json, a file of "
     "dgl.save_graphs (.bin, .dgl), or a folder: with tables nodes.* and edges.*, with a table for each type "
-    "(nodes/TYPE.csv, edges/SRC__RELATION__DST.csv), of triples (train, valid and test), with an edge table named edges "
-    f"and {NODES}, of Planetoid files (ind.NAME.*), or of an OGB data set (raw/, split/)"
+    "(nodes/TYPE.csv, edges/SRC__RELATION__DST.csv), of triples (train, valid and test), with an edge table named "
+    f"edges and {NODES}, of Planetoid files (ind.NAME.*), of an OGB data set (raw/, split/), or of GraphBolt "
+    f"({METADATA})"
 )
 _EDGE_OPTIONS = ("num_nodes", "relabel", "columns")
 
@@ -172,6 +175,8 @@ def _find_arrays(path: Path, options: TableOptions) -> GraphSource | None:
         source = NpzSource(path)
     elif path.suffix in DGL_SUFFIXES:
         source = read_dgl_file(path)
+    elif (path / METADATA).is_file():
+        source = read_on_disk_dataset(path)
     elif len(graphs) == 1:
         source = PlanetoidSource(path, graphs[0].name.split(".")[1])
     elif (path / "raw").is_dir():

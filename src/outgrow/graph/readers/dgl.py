@@ -20,7 +20,8 @@ _MASKS = tuple((f"{part}_mask",) for part in PARTS)
 _RELATION = ("_TYPE", "etype", "edge_type")
 _OLD_NUMBERS = "_ID"
 """Where `dgl.to_homogeneous` and samplers keep the numbers of another graph."""
-_NO_TYPE = "_N"
+NO_TYPE = "_N"
+"""Name of the node type of a graph without types."""
 
 
 class DglNodes(NamedTuple):
@@ -53,13 +54,17 @@ class DglSource(TypedPartsSource):
         nodes: Node types, in order.
         edges: Edge types, in order.
         name: Name of the graph.
+        unread: Names of what is not read besides.
     """
 
-    def __init__(self, nodes: Sequence[DglNodes], edges: Sequence[DglEdges], name: str) -> None:
+    def __init__(
+        self, nodes: Sequence[DglNodes], edges: Sequence[DglEdges], name: str, unread: Sequence[str] = ()
+    ) -> None:
+        self._unread = list(unread)
         self._nodes_of_types = list(nodes)
         self._edges_of_types = list(edges)
         self._name = name
-        self._untyped = len(nodes) == 1 and len(edges) <= 1 and nodes[0].name == _NO_TYPE
+        self._untyped = len(nodes) == 1 and len(edges) <= 1 and nodes[0].name == NO_TYPE
 
     @property
     def name(self) -> str:
@@ -107,7 +112,7 @@ class DglSource(TypedPartsSource):
 
     def list_unread(self) -> tuple[str, ...]:
         """Return the names of the data that is not read."""
-        unread = []
+        unread = [*self._unread]
         for kind in self._nodes_of_types:
             of = "ndata" if self._untyped else kind.name
             unread += _unread_names(of, kind.data, (_FEATURES, _LABELS, *_MASKS))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
+from dataclasses import replace
 from typing import Any
 
 from scipy.sparse import issparse
@@ -30,9 +31,16 @@ def open_object(data: object, options: TableOptions | None = None) -> GraphSourc
     Raises:
         InputError: Another object, several graphs, or an option that does not apply.
     """
+    given = options or TableOptions()
+    # Builders add inverse relations, whatever the form.
+    source = _open_form(data, replace(given, inverse_relations=False))
+    source.adds_inverse_relations = given.inverse_relations
+    return source
+
+
+def _open_form(data: object, options: TableOptions) -> GraphSource:
     from outgrow.graph.readers.tables.table_objects import is_table_object, open_table_object
 
-    options = options or TableOptions()
     if is_table_object(data):
         return open_table_object(data, options)
     options.refuse_all_but(SPLIT_OPTIONS, f"a graph made of {type(data).__name__}")
@@ -47,7 +55,7 @@ def _open_graph(data: Any) -> GraphSource:
         from outgrow.graph.readers.pyg import PygSource
 
         return PygSource(data, name or "pyg")
-    if "dgl" in packages and hasattr(data, "canonical_etypes"):
+    if "dgl" in packages and getattr(data, "canonical_etypes", None) is not None:
         from outgrow.graph.readers.dgl import open_dgl_graph
 
         return open_dgl_graph(data, name or "dgl")
@@ -69,7 +77,7 @@ def _open_graph(data: Any) -> GraphSource:
 
 def _take_only_graph(data: Any) -> tuple[Any, str]:
     """Return the graph of a data set or of a list of one, and its name; other objects as they are."""
-    is_dataset = any(kind.__name__ in _DATASETS for kind in type(data).__mro__) and hasattr(data, "__len__")
+    is_dataset = any(kind.__name__ in _DATASETS for kind in type(data).__mro__) and isinstance(data, Sized)
     if not is_dataset and not isinstance(data, list | tuple):
         return data, ""
     if len(data) != 1:
@@ -88,7 +96,8 @@ def _take_only_graph(data: Any) -> tuple[Any, str]:
 
 def _with_given_split(graph: Any, dataset: Any) -> Any:
     """Return the graph of an OGB data set with its split, which lies beside it."""
-    split = dataset.get_idx_split() if hasattr(dataset, "get_idx_split") else None
+    read_split = getattr(dataset, "get_idx_split", None)
+    split = None if read_split is None else read_split()
     if not isinstance(split, Mapping) or any(isinstance(nodes, Mapping) for nodes in split.values()):
         return graph
     changed = copy.copy(graph)

@@ -34,8 +34,8 @@ class PygSource(TypedPartsSource):
     (``y`` with ``y_index``, or ``train_y`` and others with ``train_idx``). ``x``, ``adj_t`` and, if it tells the
     direction of the edges, ``edge_index`` may be sparse tensors of any layout or ``SparseTensor``; values of
     the latter two are weights, unless all are 1. Numbers in bfloat16 become float32. Links to validate and to test on
-    are read where one object has all parts (see `outgrow.graph.readers.given_links.find_object_links`), whose training
-    links are the edges if there is no ``edge_index``.
+    are read where all parts of a split are in one object (see
+    `outgrow.graph.readers.given_links.find_object_links`), whose training links are the edges if there are no others.
 
     Types of nodes follow one another in the order of ``node_types``, after them those that only edges name; each
     edge type is a relation. Where nothing else tells the number of nodes of a type, the largest id in the edges
@@ -53,7 +53,7 @@ class PygSource(TypedPartsSource):
     def __init__(self, data: Any, name: str = "pyg") -> None:
         from torch_geometric.data import HeteroData  # type: ignore[import-untyped]
 
-        if not hasattr(data, "edge_attrs") and not isinstance(data, HeteroData):
+        if getattr(data, "edge_attrs", None) is None and not isinstance(data, HeteroData):
             raise InputError(
                 f"cannot read a graph from {type(data).__name__}",
                 needed="a Data or HeteroData of PyG",
@@ -86,13 +86,9 @@ class PygSource(TypedPartsSource):
             InputError: Attributes of the wrong form.
         """
         if not self._hetero:
-            if self._links_given is not None and "edge_index" not in self._data:
-                index, relations = (to_numpy(self._data.get(name), name) for name in self._links_given.train)
-                assert index is not None
-                yield EdgePart(edge_index=index, relations=relations)
-                return
-            relations = to_numpy(self._data.get("edge_type"), "edge_type")
-            index, weight = _read_edges(self._data, "", (self._num_nodes("") or -1,) * 2)
+            edges, kind = self._edge_names
+            relations = to_numpy(self._data.get(kind), kind)
+            index, weight = _read_edges(self._data, "", (self._num_nodes("") or -1,) * 2, edges)
             yield EdgePart(edge_index=index, relations=relations, weight=weight)
             return
         for link in self._data.edge_types:
@@ -103,10 +99,8 @@ class PygSource(TypedPartsSource):
     def list_unread(self) -> tuple[str, ...]:
         """Return the names of the attributes that are not read."""
         if not self._hetero:
-            read = _NODE_ATTRIBUTES | _read_edge_attributes(self._data) | {"edge_type"}
-            if self._links_given is not None:
-                read |= {*self._links_given.names, *(() if "edge_index" in self._data else self._links_given.train)}
-            return tuple(_unread_names(self._data, read))
+            read = _NODE_ATTRIBUTES | _read_edge_attributes(self._data) | {"edge_type", *self._edge_names}
+            return tuple(_unread_names(self._data, read | {*(self._links_given.names if self._links_given else ())}))
         parts = [(name, self._data[name], _NODE_ATTRIBUTES) for name in self._data.node_types]
         parts += [
             (name_relation(link), self._data[link], _read_edge_attributes(self._data[link]))
@@ -129,6 +123,11 @@ class PygSource(TypedPartsSource):
             if name.startswith(("train_", "val_", "valid_", "test_")) and name.endswith(("_edge_index", "_edge_type"))
         ]
         return find_object_links({name: to_numpy(self._data[name], name) for name in names})
+
+    @property
+    def _edge_names(self) -> tuple[str, str]:
+        has_edges = self._data.get("edge_index") is not None or self._data.get("adj_t") is not None
+        return ("edge_index", "edge_type") if has_edges or self._links_given is None else self._links_given.train
 
     def _num_nodes(self, kind: str) -> int | None:
         if self._hetero and kind not in self._data.node_types:
@@ -174,9 +173,11 @@ def _spread_labels(
     return spread
 
 
-def _read_edges(store: Any, of: str, ends: tuple[int, int]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+def _read_edges(
+    store: Any, of: str, ends: tuple[int, int], name: str = "edge_index"
+) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Return ``[2, E]`` edges and their weights."""
-    index, transposed = store.get("edge_index"), store.get("adj_t")
+    index, transposed = store.get(name), store.get("adj_t")
     if is_sparse(index):
         return _check_weight(_directed_edges(sparse_edges(index, f"edge_index{of}"), of, ends), store)
     if index is None and transposed is not None:

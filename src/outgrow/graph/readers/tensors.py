@@ -54,7 +54,7 @@ def sparse_edges(values: Any, name: str) -> SparseEdges:
         coordinates: Any = values.detach().to_sparse(layout=torch.sparse_coo)
         ends, given = coordinates._indices(), coordinates._values()
     else:
-        got = f"a tensor of layout {values.layout}" if hasattr(values, "layout") else type(values).__name__
+        got = f"a tensor of layout {values.layout}" if isinstance(values, torch.Tensor) else type(values).__name__
         raise part_error(name, "a sparse matrix in COO or CSR", got)
     weight = to_numpy(given, name)
     shape = [int(n) for n in (values.sizes() if _is_sparse_tensor(values) else values.shape)]
@@ -80,16 +80,18 @@ def to_matrix(x: Any, name: str) -> Matrix | None:
     if _is_sparse_tensor(x):
         ends, columns, values = x.csr()
         ones = np.ones(len(columns), np.float32)
-        return _to_csr(name, ones if values is None else _strided(values), _strided(ends), _strided(columns), x.sizes())
+        return _to_csr(
+            name, ones if values is None else _to_strided(values), _to_strided(ends), _to_strided(columns), x.sizes()
+        )
     if x is None or not isinstance(x, torch.Tensor) or x.layout not in (torch.sparse_csr, torch.sparse_coo):
         return to_numpy(x, name)
     if x.layout is torch.sparse_coo:
         if x.ndim != 2 or x.dense_dim():
             raise part_error(name, "a matrix", f"{x.ndim} dimensions, {x.dense_dim()} of them dense")
         whole = x.detach().cpu().coalesce()
-        made: Any = coo_array((_strided(whole.values()), tuple(whole.indices().numpy())), shape=tuple(x.shape))
+        made: Any = coo_array((_to_strided(whole.values()), tuple(whole.indices().numpy())), shape=tuple(x.shape))
         return csr_array(made)
-    return _to_csr(name, _strided(x.values()), _strided(x.crow_indices()), _strided(x.col_indices()), x.shape)
+    return _to_csr(name, _to_strided(x.values()), _to_strided(x.crow_indices()), _to_strided(x.col_indices()), x.shape)
 
 
 def _to_csr(name: str, values: Any, ends: Any, columns: Any, shape: Any) -> csr_array:
@@ -114,10 +116,10 @@ def to_numpy(values: Any, name: str) -> NDArray[Any] | None:
     if not isinstance(values, torch.Tensor) or values.layout is not torch.strided:
         got = f"a tensor of layout {values.layout}" if isinstance(values, torch.Tensor) else type(values).__name__
         raise part_error(name, "a dense tensor", got)
-    return _strided(values)
+    return _to_strided(values)
 
 
-def _strided(values: Any) -> NDArray[Any]:
+def _to_strided(values: Any) -> NDArray[Any]:
     import torch
 
     # NumPy has no bfloat16.
@@ -127,4 +129,4 @@ def _strided(values: Any) -> NDArray[Any]:
 
 def _is_sparse_tensor(values: Any) -> bool:
     # By name: torch_sparse need not be installed.
-    return type(values).__name__ == "SparseTensor" and hasattr(values, "csr")
+    return type(values).__name__ == "SparseTensor"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -43,7 +43,7 @@ def name_relation(relation: Relation) -> str:
     return "__".join(relation)
 
 
-class TypedPartsSource(GraphSource):
+class TypedPartsSource(GraphSource, ABC):
     """Source of a graph in memory, whose nodes and edges come in parts."""
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.files import os_errors_as_input_errors
 from outgrow.core.validation import describe_value, validate_choice
 from outgrow.graph.node_ids import ArrowArray
-from outgrow.graph.readers.tables.forms import PARQUET, TEXT
+from outgrow.graph.readers.tables.forms import PARQUET, TEXT, table_suffix
 from outgrow.graph.readers.tables.json_table import JsonTable
 from outgrow.graph.readers.tables.open_table import open_table
 from outgrow.graph.readers.tables.parts import PartsTable
@@ -49,11 +49,17 @@ def open_files(given: Mapping[str, Any], where: str, config: Path) -> Table:
         raise _files_error(
             config, f"{where}.format", f"one of the separators {', '.join(_SEPARATORS)}", repr(separator)
         )
-    tables = [_open_file(path, name.lower(), where, config) for path in paths]
-    return tables[0] if len(tables) == 1 else PartsTable(paths[0].parent, tables=tables)
+    name = name.lower()
+    for path in paths if name != "json" else ():
+        if path.is_file() and table_suffix(path) not in _SUFFIXES[name]:
+            needed = f"files that end in {' or '.join(_SUFFIXES[name])}, as their format is"
+            raise _files_error(config, f"{where}.files", needed, path.name)
+    # What separates columns of text is found by its lines.
+    open_file = _open_json if name == "json" else open_table
+    return open_file(paths[0]) if len(paths) == 1 else PartsTable(paths[0].parent, open_file, files=paths)
 
 
-def read_split_files(given: Mapping[str, Any], where: str, config: Path) -> dict[str, ArrowArray]:
+def read_custom_split(given: Mapping[str, Any], where: str, config: Path) -> dict[str, ArrowArray]:
     """Return the ids of the nodes of each part of a split: ``custom_split_filenames``.
 
     Args:
@@ -92,15 +98,8 @@ def _find_files(given: Any, where: str, config: Path) -> list[Path]:
     return found
 
 
-def _open_file(path: Path, name: str, where: str, config: Path) -> Table:
-    if name == "json":
-        return JsonTable(path)
-    endings = [suffix.lower() for suffix in path.suffixes]
-    if path.is_file() and not any(suffix in endings for suffix in _SUFFIXES[name]):
-        needed = f"files that end in {' or '.join(_SUFFIXES[name])}, as their format is"
-        raise _files_error(config, f"{where}.files", needed, path.name)
-    # What separates columns of text is found by its lines.
-    return open_table(path)
+def _open_json(path: Path, *, header: bool | None = None, named: Collection[str] = ()) -> Table:
+    return JsonTable(path)
 
 
 def _read_ids(path: Path, column: Any, where: str, config: Path) -> ArrowArray:

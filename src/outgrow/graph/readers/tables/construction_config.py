@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from outgrow.core.errors import InputError
 from outgrow.core.files import os_errors_as_input_errors
 from outgrow.core.validation import describe_value, validate_choice
-from outgrow.graph.readers.tables.config_files import open_files, read_split_files
+from outgrow.graph.readers.tables.config_files import open_files, read_custom_split
 from outgrow.graph.readers.tables.feature_scaling import FeatureScaling
 from outgrow.graph.readers.tables.node_roles import ID, LABEL, MASKS, SPLIT, TYPE
 from outgrow.graph.readers.tables.options import TableOptions
@@ -108,7 +108,7 @@ def _node_table(given: Any, at: int, path: Path, options: TableOptions) -> NodeT
     )
     categories = frozenset(aliases[name] for name in features.categories)
     selected = SelectedTable(table, columns, texts={*categories, ROW_COUNT})
-    split_ids = read_split_files(split_files, f"{where}.labels", path)
+    split_ids = read_custom_split(split_files, f"{where}.labels", path)
     return NodeTypeTable(
         name=name,
         table=selected,

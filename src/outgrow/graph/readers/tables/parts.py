@@ -26,10 +26,10 @@ class PartsTable(Table):
 
     Args:
         path: The folder.
-        open_file: Opens the parts, as `open_table` does; None if they are given.
+        open_file: Opens a part, as `open_table` does.
         header: Whether the first lines of text files have the names of columns; None to decide by the first file.
         named: Names of columns that the caller asks for.
-        tables: The parts, if they are not all files of the folder.
+        files: The parts, in order; empty for those of the folder.
 
     Raises:
         InputError: Files are of several forms, columns differ, or a file is broken.
@@ -38,23 +38,15 @@ class PartsTable(Table):
     def __init__(
         self,
         path: Path,
-        open_file: OpenFile | None = None,
+        open_file: OpenFile,
         *,
         header: bool | None = None,
         named: Collection[str] = (),
-        tables: Sequence[Table] = (),
+        files: Sequence[Path] = (),
     ) -> None:
         self._path = path
-        for table in tables[1:]:
-            _require_columns(table, tables[0])
-        self._parts = [*tables]
-        if open_file is not None:
-            self._parts = self._open_parts(path, open_file, header, named)
-        self._rows_before: list[int] = []
-        self._at = 0
-
-    def _open_parts(self, path: Path, open_file: OpenFile, header: bool | None, named: Collection[str]) -> list[Table]:
-        files = list_parts(path) or sorted(file for file in path.iterdir() if file.name[0] not in "._")
+        self._open_file = open_file
+        files = [*files] or list_parts(path) or sorted(file for file in path.iterdir() if file.name[0] not in "._")
         if not files or len({table_suffix(file) for file in files}) > 1:
             raise InputError(
                 f"{path} is no table",
@@ -63,15 +55,21 @@ class PartsTable(Table):
                 repair="name one file, or move the others away",
             )
         first = open_file(files[0], header=header, named=named)
-        return [first, *(self._open_part(file, first, open_file, header) for file in files[1:])]
+        self._parts = [first, *(self._open_part(file, first, header) for file in files[1:])]
+        self._rows_before: list[int] = []
+        self._at = 0
 
-    @staticmethod
-    def _open_part(file: Path, first: Table, open_file: OpenFile, header: bool | None) -> Table:
-        part = open_file(file, header=header if first.has_names else False)
+    def _open_part(self, file: Path, first: Table, header: bool | None) -> Table:
+        part = self._open_file(file, header=header if first.has_names else False)
         # Text that was cut into parts has names in the first of them only.
         is_rest = not part.has_names and len(part.names) == len(first.names)
-        if part.names and not is_rest:
-            _require_columns(part, first)
+        if part.names and set(part.names) != set(first.names) and not is_rest:
+            raise InputError(
+                f"the columns of {file} differ from those of {first.path.name}",
+                needed=f"the columns {list_names(first.names)}",
+                got=list_names(part.names),
+                repair="move files of other tables to another folder",
+            )
         return part
 
     @property
@@ -153,13 +151,3 @@ class PartsTable(Table):
         if part.has_names or not self.has_names:
             return [*columns]
         return [part.names[self.names.index(name)] if part.names else name for name in columns]
-
-
-def _require_columns(part: Table, first: Table) -> None:
-    if part.names and set(part.names) != set(first.names):
-        raise InputError(
-            f"the columns of {part.path} differ from those of {first.path.name}",
-            needed=f"the columns {list_names(first.names)}",
-            got=list_names(part.names),
-            repair="move files of other tables to another folder",
-        )

@@ -60,7 +60,7 @@ def open_table_object(data: Any, options: TableOptions) -> GraphSource:
 
 
 def _is_frame(data: object) -> bool:
-    return hasattr(data, _STREAM)
+    return getattr(data, _STREAM, None) is not None
 
 
 def _to_table(frame: Any, name: str) -> Table:
