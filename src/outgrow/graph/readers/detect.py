@@ -10,8 +10,9 @@ from outgrow.core.errors import InputError
 from outgrow.graph.builders.edge_checks import check_node_count
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.readers.edge_list import EdgeListSource
-from outgrow.graph.readers.npz import NpzSource, describe_keys, parse_node_tables, unread_keys
+from outgrow.graph.readers.npz import NpzSource, parse_node_tables, unread_keys
 from outgrow.graph.readers.npz_archive import NpzArchive
+from outgrow.graph.readers.npz_origin import describe_keys
 from outgrow.graph.readers.ogb import OgbSource
 from outgrow.graph.readers.parquet import ParquetSource
 from outgrow.graph.readers.planetoid import PlanetoidSource
@@ -62,8 +63,9 @@ class FolderSource(GraphSource):
 
     def describe_origin(self) -> GraphOrigin:
         """Return what is read of the edge table and of ``nodes.npz``, and what is not."""
-        keys = describe_keys(NpzArchive(self._folder / NODES), with_edges=False)
-        return GraphOrigin(read=(*self._edges.describe_origin().read, *keys), unread=self.list_unread())
+        archive = NpzArchive(self._folder / NODES)
+        nodes = describe_keys(archive.keys(), unread_keys(archive, with_edges=False), NODES)
+        return GraphOrigin(read=(*self._edges.describe_origin().read, *nodes), unread=self.list_unread())
 
     def list_unread(self) -> tuple[str, ...]:
         """Return the keys of ``nodes.npz`` and the columns of the edge table that are not read."""

@@ -24,25 +24,13 @@ from outgrow.graph.readers.columns import shorten_name
 from outgrow.graph.readers.conversions import to_weights
 from outgrow.graph.readers.matrices import csr_from_arrays
 from outgrow.graph.readers.npz_archive import NpzArchive
+from outgrow.graph.readers.npz_origin import describe_keys
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 
 CHUNK_EDGES = 1 << 18
 _SPARSE = ("feat_data", "feat_indices", "feat_indptr", "feat_shape")
 _TABLES = {"num_nodes", "features", "label", "train_idx", "val_idx", "test_idx", "class_names", "rel_names", *_SPARSE}
 _EDGES = {"edge_index", "edge_type", "edge_weight"}
-_MEANING = {
-    "edge_index": "edges",
-    "edge_type": "relations",
-    "edge_weight": "weights",
-    "features": "features",
-    "feat_data": "features",
-    "label": "labels",
-    "train_idx": "train",
-    "val_idx": "val",
-    "test_idx": "test",
-    "class_names": "class names",
-    "rel_names": "relation names",
-}
 
 
 class NpzSource(GraphSource):
@@ -94,7 +82,9 @@ class NpzSource(GraphSource):
 
     def describe_origin(self) -> GraphOrigin:
         """Return the keys that are read, and those that are not."""
-        return GraphOrigin(read=describe_keys(self._archive, with_edges=True), unread=self.list_unread())
+        unread = unread_keys(self._archive, with_edges=True)
+        read = describe_keys(self._archive.keys(), unread, self._archive.path.name)
+        return GraphOrigin(read=read, unread=self.list_unread())
 
     def list_unread(self) -> tuple[str, ...]:
         """Return the keys that are not read and are no annotations."""
@@ -113,20 +103,6 @@ def unread_keys(archive: NpzArchive, *, with_edges: bool) -> tuple[str, ...]:
     # Dense features are passed over where there are sparse ones.
     read = read - {"features"} if "feat_indptr" in keys else read - {*_SPARSE}
     return tuple(shorten_name(key) for key in keys if key not in read)
-
-
-def describe_keys(archive: NpzArchive, *, with_edges: bool) -> tuple[tuple[str, str], ...]:
-    """Return what is read of a file, and under which key.
-
-    Args:
-        archive: The file.
-        with_edges: Whether its edges are read.
-    """
-    keys = archive.keys()
-    # Dense features are passed over where there are sparse ones.
-    passed = {"features"} if "feat_indptr" in keys else {"feat_data"}
-    read = [key for key in _MEANING if key in keys and key not in passed and (with_edges or key not in _EDGES)]
-    return tuple((_MEANING[key], f"{archive.path.name}, key {key}") for key in read)
 
 
 def iter_array_edges(
