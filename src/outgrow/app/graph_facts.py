@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.app.likely_mistakes import find_likely_mistakes
+from outgrow.graph.link_leakage import describe_leakage
 from outgrow.graph.statistics.components import count_components
 from outgrow.graph.statistics.degrees import find_count_quantiles, find_degree_quantiles, split_counts
 from outgrow.graph.statistics.edges import EdgeSample, count_edge_kinds, count_sampled_kinds, sample_edges
@@ -183,6 +184,7 @@ def _describe_split(graph: Graph) -> dict[str, Any]:
         "train_nodes_without_in_edges": int((indptr[train + 1] == indptr[train]).sum()),
         "train_nodes_without_label": 0 if graph.labels is None else int((~mark_labelled(graph, train)).sum()),
         "held_out_links": None if links is None else {"val": len(links.val), "test": len(links.test)},
+        "link_leakage": describe_leakage(graph),
     }
 
 
