@@ -24,6 +24,7 @@ NUMBERS = {
     "tests/suites/test_links.py": 6,
     "tests/suites/test_loop.py": 4,
     "tests/suites/test_evaluation.py": 4,
+    "tests/app/test_append.py": 4,
     "tests/app/test_predict_workers.py": 2,
     "tests/graph/sampling/test_self_loops.py": 2,
     "tests/graph/statistics/test_statistics.py": 3,
