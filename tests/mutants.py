@@ -48,6 +48,7 @@ def list_mutants() -> list[Mutant]:
     from promises import MUTANTS as PROMISES
     from suites.disagreements import MUTANTS as DISAGREEMENTS
     from suites.evaluation import MUTANTS as EVALUATIONS
+    from suites.held_out import MUTANTS as HELD_OUT
     from suites.links import MUTANTS as LINKS
     from suites.loop_ways import MUTANTS as LOOPS
     from suites.metrics import MUTANTS as METRICS
@@ -64,6 +65,9 @@ def list_mutants() -> list[Mutant]:
             name: (each.__doc__, each) for name, each in OBJECTIVES.items()
         },
         "suites/test_links.py::test_a_mutant_is_found": {name: (each.__doc__, each) for name, each in LINKS.items()},
+        "suites/test_held_out.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in HELD_OUT.items()
+        },
         "suites/test_loop.py::test_a_mutant_is_found": {name: (each.__doc__, each) for name, each in LOOPS.items()},
         "suites/test_evaluation.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in EVALUATIONS.items()

@@ -10,8 +10,11 @@ import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
 
 VARIABLE = "TESTS_BROKEN_PROMISE"
 STARTUP = "import promises\n\nbroken = promises.break_promise()\nif broken is not None:\n    broken.__enter__()\n"
@@ -38,6 +41,12 @@ def _nothing(*given: object, **named: object) -> None:
     return None
 
 
+def _one_class(labels: NDArray[Any] | None, num_nodes: int) -> tuple[NDArray[np.bool_], NDArray[Any]]:
+    known = np.ones(num_nodes, bool) if labels is None else labels.reshape(num_nodes, -1)[:, 0] >= 0
+    return known, np.zeros(num_nodes, np.int64)
+
+
+_TABLES = "outgrow.graph.readers.tables"
 MUTANTS: dict[str, BrokenPromise] = {
     "matches_relations_by_number": BrokenPromise(
         "Relations of another graph are matched by number.",
@@ -110,6 +119,33 @@ MUTANTS: dict[str, BrokenPromise] = {
         "A small number without a unit is a size.",
         "tests/core/test_sizes.py",
         lambda: patch("outgrow.core.memory_limits._MIN_BYTES_WITHOUT_UNIT", 0),
+    ),
+    "draws_by_row": BrokenPromise(
+        "A split of a node table is drawn by the numbers of rows, not by ids.",
+        "tests/graph/readers/test_node_table.py",
+        lambda: patch(f"{_TABLES}.node_table.node_keys", lambda encoder, num_nodes: np.arange(num_nodes)),
+    ),
+    "draws_all_classes_as_one": BrokenPromise(
+        "A split is not stratified.",
+        "tests/graph/readers/test_splits.py",
+        lambda: patch("outgrow.graph.readers.splits._known_classes", _one_class),
+    ),
+    "takes_an_id_twice": BrokenPromise(
+        "Two rows of a node table may have one id.",
+        "tests/graph/readers/test_forms_nodes.py",
+        lambda: patch(
+            f"{_TABLES}.node_table._FirstPass._encode", lambda self, ids, *_: _nothing(self.encoder.encode(ids))
+        ),
+    ),
+    "orders_columns_by_letters": BrokenPromise(
+        "Feature columns whose names are numbered are in the order of letters.",
+        "tests/graph/readers/test_forms_nodes.py",
+        lambda: patch(f"{_TABLES}.node_roles._order_numbered", sorted),
+    ),
+    "trains_one_split": BrokenPromise(
+        "Runs of several splits train on the split that the graph comes with.",
+        "tests/app/test_train_splits.py",
+        lambda: patch("outgrow.graph.graph.Graph.select_split", lambda self, index: self),
     ),
 }
 """By name."""

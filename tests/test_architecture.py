@@ -37,7 +37,7 @@ ONLY_IN = {
     **dict.fromkeys(READS, ("graph/", "runtime/system/process_memory.py", "runtime/storage/row_file.py")),
     **dict.fromkeys(("print", "typer", "rich"), ("app/", "__main__.py")),
 }
-IN_FUNCTIONS = ("pymetis", "pyarrow", "ogb", "torch_geometric", "networkx")
+IN_FUNCTIONS = ("pymetis", "pyarrow", "ogb", "torch_geometric", "networkx", "yaml")
 
 
 class Reader(ast.NodeVisitor):

@@ -33,11 +33,12 @@ class Plan(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What came of it: the summary, the validation score of each epoch, and the logits of all nodes."""
+    """What came of it: the summary, the validation score of each epoch, the logits of all nodes, and the parameters."""
 
     summary: dict[str, Any]
     val_scores: list[float | None]
     logits: Tensor
+    state_dict: dict[str, Tensor]
 
 
 def train_in_turn(place: WorkerContext, plans: Mapping[Any, Plan]) -> dict[Any, Result]:
@@ -57,9 +58,8 @@ def train_in_turn(place: WorkerContext, plans: Mapping[Any, Plan]) -> dict[Any, 
         place.comm.ledger.counters.clear()
         place.comm.timeline.spans.clear()
         if done is not None:
-            found[name] = Result(
-                done.summary, [report.val_score for report in told if isinstance(report, EpochReport)], done.logits
-            )
+            scores = [report.val_score for report in told if isinstance(report, EpochReport)]
+            found[name] = Result(done.summary, scores, done.logits, done.state_dict)
     return found
 
 

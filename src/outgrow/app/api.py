@@ -67,8 +67,11 @@ def load(
     """Load a graph.
 
     Args:
-        source: Name of a data set (``outgrow datasets`` lists them), a store directory, a graph file, a PyG
-            ``Data`` or a NetworkX graph.
+        source: Name of a data set (``outgrow datasets`` lists them), a store directory, a graph file or folder; a
+            ``Data`` or ``HeteroData`` of PyG, a ``DGLGraph``, a data set of either or a list of one; a NetworkX graph,
+            whose names of nodes become ``graph.ids``; a SciPy sparse matrix; or tables (of pandas, pyarrow or
+            polars): of edges, ``{"nodes": frame, "edges": frame}``, or, of several types,
+            ``{"nodes": {"paper": frame}, "edges": {("paper", "cites", "paper"): frame}}``.
         data_dir: Folder to look in first for the files of a named data set.
         undirected: Whether to add the missing reverse of every edge; None for the convention of the data set.
         **options: Options for tables: the fields of `TableOptions`, such as ``columns={"src": "from_id"}``.
@@ -79,11 +82,11 @@ def load(
     Raises:
         InputError: There is no such data set, or a file is unavailable or broken.
     """
+    made = make_table_options(options, "og.load")
     if isinstance(source, str | Path):
         folder = None if data_dir is None else Path(data_dir)
-        made = make_table_options(options, "og.load")
         return datasets.load_graph(str(source), data_dir=folder, undirected=undirected, options=made)
-    return assemble_graph(reader_for_object(source), undirected=bool(undirected))
+    return assemble_graph(reader_for_object(source, made), undirected=bool(undirected))
 
 
 @check_arguments(unchecked=("graph", "model"))
@@ -261,7 +264,8 @@ def predict(
     Args:
         graph: Graph with features.
         model: Model for the graph's number of features.
-        nodes: ``[n]`` ids in any order, or a ``[V]`` mask; None for all nodes.
+        nodes: ``[n]`` numbers in any order, a ``[V]`` mask, or ids that are texts (of ids that are integers,
+            ``graph.index_of`` gives the numbers); None for all nodes.
         device: What each worker computes on: ``"cpu"``, ``"cuda"`` for a CUDA device of its own, or ``"auto"``.
         workers: Number of worker processes on this host, of which each computes some of the nodes; 1 for this
             process itself.
@@ -292,7 +296,8 @@ def embed(
     Args:
         graph: Graph with features.
         model: Model for the graph's number of features, with at least two layers or a decoder.
-        nodes: ``[n]`` ids in any order, or a ``[V]`` mask; None for all nodes.
+        nodes: ``[n]`` numbers in any order, a ``[V]`` mask, or ids that are texts (of ids that are integers,
+            ``graph.index_of`` gives the numbers); None for all nodes.
         device: What each worker computes on: see `predict`.
         workers: Number of worker processes on this host: see `predict`.
         memory: Limit on the memory of a worker: see `predict`.

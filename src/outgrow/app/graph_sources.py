@@ -1,4 +1,4 @@
-"""Readers for what a user may give as a graph: arrays, PyG and NetworkX objects, names and paths."""
+"""Readers for what a user may give as a graph: arrays, objects of other packages, names and paths."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.datasets import ResolvedSource, resolve_source
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.arrays import ArraySource
+from outgrow.graph.readers.objects import open_object
 from outgrow.graph.readers.source import GraphSource, NodeTableSource
+from outgrow.graph.readers.split_source import with_mask_tables
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.store.reader import is_store, open_store, write_store
 
@@ -58,7 +60,8 @@ def from_arrays(
             numbers are read as classes, NaN as unknown, with a warning. Other floats are the targets of a
             regression, ``[V]`` or ``[V, K]``, NaN where unknown.
         split: ``{"train": ids, "val": ids, "test": ids}``; each ``[n]`` ids or a ``[V]`` mask, of booleans or
-            of bytes that hold only 0 and 1.
+            of bytes that hold only 0 and 1. Masks ``[V, K]`` are ``K`` splits: the first is chosen, and all are in
+            ``graph.splits``.
         num_nodes: ``V``; None to take it from features, labels or the largest id.
         relation: ``[E]`` integer type of each edge.
         weight: ``[E]`` weight of each edge; kept as float32.
@@ -80,10 +83,8 @@ def from_arrays(
         num_nodes=num_nodes,
         features=_to_feature_rows(features.float() if is_bfloat16 else features),
         labels=_to_array(labels),
-        train=given.get("train"),
-        val=given.get("val"),
-        test=given.get("test"),
     )
+    tables = with_mask_tables(tables, given, "the split")
     source = ArraySource(_to_array(edge_index), tables, relation=_to_array(relation), weight=_to_array(weight))
     graph = assemble_graph(source, undirected=undirected)
     if is_bfloat16 and graph.features is not None:
@@ -113,28 +114,17 @@ def save_graph(graph: Graph, dest: str | Path, *, overwrite: bool = False) -> Gr
     return open_store(Path(dest))
 
 
-def reader_for_object(data: object) -> GraphSource:
-    """Return the reader of a PyG or NetworkX object.
+def reader_for_object(data: object, options: TableOptions | None = None) -> GraphSource:
+    """Return the reader of a graph in an object of another package.
+
+    Args:
+        data: The object: see `outgrow.graph.readers.objects.KNOWN_OBJECTS`.
+        options: Options for tables; None for the defaults.
 
     Raises:
-        InputError: The object is neither.
+        InputError: Another object, several graphs, or an option that does not apply.
     """
-    # Decided by name: `isinstance` would import two packages that may not be installed.
-    package = type(data).__module__.partition(".")[0]
-    if package == "torch_geometric":
-        from outgrow.graph.readers.pyg import PygSource
-
-        return PygSource(data)
-    if package == "networkx":
-        from outgrow.graph.readers.networkx import NetworkxSource
-
-        return NetworkxSource(data)
-    raise InputError(
-        f"cannot read a graph from {type(data).__name__}",
-        needed="a name, a path, a PyG Data or HeteroData, or a NetworkX graph",
-        got=f"{type(data).__module__}.{type(data).__qualname__}",
-        repair="give arrays to og.from_arrays",
-    )
+    return open_object(data, options)
 
 
 def reader_for_path(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from outgrow.app.compatibility import validate_argument_types, validate_model_fits_graph, warn_of_unread_weights
+from outgrow.app.node_names import find_named_nodes
 from outgrow.app.runs.data import align_with_model
 from outgrow.app.runs.workers import Workers, resolve_prediction_workers
 from outgrow.core.errors import InputError
@@ -19,8 +20,8 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.readers.conversions import to_node_ids
 from outgrow.nn.model import Model
 
-Nodes = Tensor | Sequence[int] | None
-"""Nodes whose output is asked for: ids in any order, or a mask; None for all."""
+Nodes = Tensor | Sequence[int] | Sequence[str] | None
+"""Nodes whose output is asked for: numbers in any order, a mask, or ids that are texts; None for all."""
 
 
 class RequestedNodes(NamedTuple):
@@ -110,7 +111,7 @@ def make_output_request(
     graph = align_with_model(graph, model)
     validate_model_fits_graph(graph, model)
     warn_of_unread_weights(graph, model)
-    requested = RequestedNodes.from_nodes(nodes, graph.num_nodes)
+    requested = RequestedNodes.from_nodes(find_named_nodes(graph, nodes), graph.num_nodes)
     limit = None if memory is None else parse_bytes(memory)
     return OutputRequest(graph=graph, model=model, nodes=requested, workers=settings, memory_limit=limit)
 
@@ -150,7 +151,7 @@ def logit_depth(model: Model) -> int:
     return len(model.layers_list())
 
 
-def to_ids(nodes: Tensor | Sequence[int], num_nodes: int) -> Tensor:
+def to_ids(nodes: Tensor | Sequence[int] | Sequence[str], num_nodes: int) -> Tensor:
     """Return ``[n]`` int64: the ids of nodes that were given as ids or as a mask.
 
     Raises:

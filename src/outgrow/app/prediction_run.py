@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from outgrow.app.node_names import NodeNames
 from outgrow.app.node_outputs import allocate_table, compute_output_tables, iterate_outputs
 from outgrow.app.output_request import OutputRequest, embedding_depth, logit_depth
 from outgrow.app.output_workers import OutputFile, fill_output_files
@@ -37,17 +38,18 @@ def write_prediction_file(request: OutputRequest, form: PredictionFormat, out: P
         InputError: The model has no such output, or the file cannot be written.
         WorkerError: A worker has died.
     """
+    names = NodeNames(request.graph)
     depths = _find_depths(request, form, is_table=out.suffix != ".npy")
     with _hidden_folder(out) as folder:
         written = folder / out.name
         if out.suffix == ".npy":
             _require_room(request, form, depths[0], out)
         if request.nodes.order is not None or (request.workers.number > 1 and out.suffix != ".npy"):
-            write_predictions(form, _read_tables(request, form, depths, folder), written, out)
+            write_predictions(form, names, _read_tables(request, form, depths, folder), written, out)
         elif request.workers.number > 1:
             _write_array_by_workers(request, form, depths[0], written, out)
         else:
-            write_predictions(form, _compute_rows(request, form, depths, folder), written, out)
+            write_predictions(form, names, _compute_rows(request, form, depths, folder), written, out)
         # It is written already: above, errors of what computes the rows are not taken for those of the file.
         with convert_write_errors(out), atomic_write(out, temporary=written):
             pass

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from outgrow.app.node_names import NodeNames
 from outgrow.app.runs.directory import convert_write_errors
 from outgrow.core.errors import InputError
 from outgrow.graph.store.writer import ArrayWriter
@@ -99,7 +100,9 @@ def validate_output_path(out: Path) -> None:
     raise InputError(f"cannot write {out}", needed=needed, got=got, repair=repair)
 
 
-def write_predictions(form: PredictionFormat, pieces: Generator[PredictionRows], path: Path, out: Path) -> None:
+def write_predictions(
+    form: PredictionFormat, names: NodeNames, pieces: Generator[PredictionRows], path: Path, out: Path
+) -> None:
     """Write predictions as they come, in groups of rows of about 64 MiB, as parquet or npy according to the ending.
 
     An npy file holds an array of what the format says; a parquet file a column of lists, next to the columns of the
@@ -107,6 +110,7 @@ def write_predictions(form: PredictionFormat, pieces: Generator[PredictionRows],
 
     Args:
         form: What the file holds.
+        names: What nodes are called in a table.
         pieces: At least one piece, which may be empty; all of them in the order of the file. Closed also by an error.
         path: New file, complete when this returns.
         out: Its name in errors.
@@ -121,7 +125,8 @@ def write_predictions(form: PredictionFormat, pieces: Generator[PredictionRows],
             with convert_write_errors(out):
                 if file is None:
                     # The first rows determine the type of an array, and the columns of a table.
-                    file = (_ArrayFile if path.suffix == ".npy" else _TableFile)(form, rows, path)
+                    is_array = path.suffix == ".npy"
+                    file = _ArrayFile(form, rows, path) if is_array else _TableFile(form, names, rows, path)
                     stack.callback(file.close)
                 file.append_rows(rows)
         assert file is not None
@@ -193,14 +198,14 @@ class _ArrayFile:
 
 
 class _TableFile:
-    def __init__(self, form: PredictionFormat, rows: PredictionRows, path: Path) -> None:
+    def __init__(self, form: PredictionFormat, names: NodeNames, rows: PredictionRows, path: Path) -> None:
         from pyarrow import parquet
 
-        self._form = form
-        self._file = parquet.ParquetWriter(path, _make_table(form, rows.slice_rows(0, 1)).schema)
+        self._form, self._names = form, names
+        self._file = parquet.ParquetWriter(path, _make_table(form, names, rows.slice_rows(0, 1)).schema)
 
     def append_rows(self, rows: PredictionRows) -> None:
-        self._file.write_table(_make_table(self._form, rows))
+        self._file.write_table(_make_table(self._form, self._names, rows))
 
     def finish_file(self) -> None:
         self._file.close()
@@ -211,12 +216,16 @@ class _TableFile:
             self._file.close()
 
 
-def _make_table(form: PredictionFormat, rows: PredictionRows) -> pa.Table:
+def _make_table(form: PredictionFormat, names: NodeNames, rows: PredictionRows) -> pa.Table:
     import pyarrow as pa
 
-    columns = {"node": pa.array(rows.nodes.numpy())}
+    columns = names.make_columns(rows.nodes)
     if rows.logits is not None:
-        columns |= _class_columns(form, rows.logits)
+        # A class may have the name of another column.
+        columns |= {
+            f"{name} (class)" if name in columns else name: column
+            for name, column in _class_columns(form, rows.logits).items()
+        }
     if form.what not in ("classes", "values"):
         values = rows.embeddings if form.what == "embeddings" else rows.logits
         assert values is not None

@@ -15,7 +15,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.graph_schema import GraphSchema
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.graph import Graph
-from outgrow.graph.link_split import HeldOutLinks
+from outgrow.graph.link_split import HeldOutLinks, LinkTriples
 from outgrow.graph.topology import Topology
 from outgrow.ops.csc import destination
 from outgrow.ops.sparse import SparseRows
@@ -110,7 +110,7 @@ def _renumber(topology: Topology, number: NDArray[np.int64]) -> Topology:
 
 def _renumber_links(links: HeldOutLinks, number: NDArray[np.int64]) -> HeldOutLinks:
     table = torch.from_numpy(number)
-    return HeldOutLinks(*(part._replace(relation=table[part.relation]) for part in links))
+    return HeldOutLinks(*(LinkTriples(part.head, part.tail, table[part.relation]) for part in links))
 
 
 def _permute_columns(graph: Graph, own: GraphSchema, schema: GraphSchema) -> torch.Tensor | SparseRows:

@@ -134,6 +134,11 @@ class Graph:
         return len(self.relation_names)
 
     @property
+    def type_borders(self) -> tuple[int, ...]:
+        """``[T + 1]``: the first node of each type, and ``V``; empty if all nodes have one type."""
+        return (*(kind.first for kind in self.node_types), self.num_nodes) if self.node_types else ()
+
+    @property
     def multi_label(self) -> bool:
         """Whether a node may have several labels."""
         return self.labels is not None and self.labels.dim() == 2 and not self.has_targets

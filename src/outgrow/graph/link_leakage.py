@@ -188,7 +188,7 @@ def _count_inverses(graph: Graph, limit: int) -> tuple[Counter[tuple[int, int]],
         rows = np.searchsorted(indptr, np.arange(first, last), side="right") - 1
         own = relation[first:last].astype(np.int64) if len(relation) else np.zeros(last - first, np.int64)
         plain = (rows != indices[first:last]) & (own < limit)
-        totals.update(_counted(own[plain]))
+        totals.update(_count_values(own[plain]))
         found = np.zeros(last - first, np.int64)
         none = np.empty(0, np.int64)
         _list_inverses(indptr, indices, relation, rows, first, plain, limit, found, none, none)
@@ -197,7 +197,7 @@ def _count_inverses(graph: Graph, limit: int) -> tuple[Counter[tuple[int, int]],
         there = np.empty(int(ends[-1]) if len(ends) else 0, np.int64)
         _list_inverses(indptr, indices, relation, rows, first, plain, limit, found, ends, there)
         pairs = np.repeat(own, found) * limit + there
-        counts.update({divmod(code, limit): count for code, count in _counted(pairs).items()})
+        counts.update({divmod(code, limit): count for code, count in _count_values(pairs).items()})
     return counts, totals, led_back / max(1, sum(totals.values()))
 
 
@@ -212,7 +212,7 @@ def _blocks(count: int) -> Iterator[tuple[int, int]]:
         yield first, min(count, first + _BLOCK_EDGES)
 
 
-def _counted(numbers: NDArray[np.int64]) -> dict[int, int]:
+def _count_values(numbers: NDArray[np.int64]) -> dict[int, int]:
     values, counts = np.unique(numbers, return_counts=True)
     return dict(zip(values.tolist(), counts.tolist(), strict=True))
 

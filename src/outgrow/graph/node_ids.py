@@ -194,8 +194,13 @@ class NodeIds:
         return (self[node] for node in range(len(self)))
 
     def __repr__(self) -> str:
+        return f"NodeIds({self.describe()})"
+
+    def describe(self) -> str:
+        """Return what ids are like, with the first three: ``3,000 texts: 'tx_1', 'tx_2', 'tx_3', ...``."""
+        kind = "texts" if self.are_text else "integers"
         shown = ", ".join(repr(self[node]) for node in range(min(_SHOWN, len(self))))
-        return f"NodeIds({len(self):,}: {shown}{', ...' if len(self) > _SHOWN else ''})"
+        return f"{len(self):,} {kind}: {shown}{', ...' if len(self) > _SHOWN else ''}"
 
     def take_arrow(self, nodes: NDArray[np.int64]) -> ArrowArray:
         """Return the ids of some nodes, ``[n]``, as an Arrow array of int64 or large strings."""

@@ -44,11 +44,15 @@ class PackedIds(NamedTuple):
 
 
 def pack_ids(width: int, offsets: NDArray[np.int64], data: NDArray[Any]) -> PackedIds:
-    """Return ids as kernels take them, without a copy: read-only as arrays of Arrow are, so that they are compiled once."""
-    views = [offsets.view(), np.ascontiguousarray(data).view(np.uint8)]
-    for view in views:
-        view.flags.writeable = False
-    return PackedIds(width, *views)
+    """Return ids as kernels take them, without a copy: read-only, as arrays of Arrow are, for all to be of one type."""
+    ends, held = offsets.view(), np.ascontiguousarray(data).view(np.uint8)
+    ends.flags.writeable = held.flags.writeable = False
+    return PackedIds(width, ends, held)
+
+
+def pack_integers(values: NDArray[np.int64]) -> PackedIds:
+    """Return integer ids as kernels take them, without a copy."""
+    return pack_ids(8, np.empty(0, np.int64), values)
 
 
 class SlotTable(NamedTuple):
@@ -64,7 +68,7 @@ class SlotTable(NamedTuple):
 
 
 @serial_kernel
-def find_span(ids: PackedIds, i: int) -> tuple[int, int]:
+def find_span(ids: PackedIds, i: Any) -> tuple[Any, Any]:
     """Return the first byte of an id, and how many bytes it has."""
     width, offsets, _ = ids
     if width > 0:
@@ -73,7 +77,7 @@ def find_span(ids: PackedIds, i: int) -> tuple[int, int]:
 
 
 @serial_kernel
-def equal_ids(a: PackedIds, i: int, b: PackedIds, j: int) -> bool:
+def equal_ids(a: PackedIds, i: Any, b: PackedIds, j: Any) -> Any:
     """Whether id ``i`` of ``a`` is id ``j`` of ``b``."""
     first_a, length_a = find_span(a, i)
     first_b, length_b = find_span(b, j)
@@ -128,8 +132,8 @@ def find_ids(
         hashed = hashes[row]
         tag = hashed & _TAG
         mask = len(slots) - 1
-        at = np.int64(hashed >> np.uint64(shift))
-        found = ABSENT
+        at: Any = np.int64(hashed >> np.uint64(shift))
+        found: Any = ABSENT
         while slots[at] != _EMPTY:
             slot = slots[at]
             number = np.int64((slot & _NUMBER) - _ONE)
@@ -148,8 +152,8 @@ def find_candidates(table: SlotTable, hashes: NDArray[np.uint64], rows: Numbers,
         row = rows[j]
         tag = hashes[row] & _TAG
         mask = len(slots) - 1
-        at = np.int64(hashes[row] >> np.uint64(shift))
-        found = ABSENT
+        at: Any = np.int64(hashes[row] >> np.uint64(shift))
+        found: Any = ABSENT
         while slots[at] != _EMPTY:
             if slots[at] >> _NUMBER_BITS == tag:
                 found = np.int64((slots[at] & _NUMBER) - _ONE)
@@ -169,14 +173,21 @@ def compare_candidates(known: PackedIds, ids: PackedIds, rows: Numbers, out: Num
 
 @serial_kernel
 def number_absent(
-    table: SlotTable, ids: PackedIds, hashes: NDArray[np.uint64], first: int, out: Numbers, new_rows: Numbers
+    table: SlotTable,
+    ids: PackedIds,
+    hashes: NDArray[np.uint64],
+    columns: int,
+    first: int,
+    out: Numbers,
+    new_rows: Numbers,
 ) -> int:
-    """Number ids that are `ABSENT`, in the order in which they first occur.
+    """Number ids that are `ABSENT`, in the order in which they first occur: row by row, and in a row by columns.
 
     Args:
         table: An empty table, of more slots than rows that are absent; filled.
         ids: The ids.
         hashes: ``[n]``, their hashes.
+        columns: Number of columns, ``n / columns`` ids each, which lie one after the other.
         first: The first number to give.
         out: ``[n]``, numbers; those of absent ids are written.
         new_rows: ``[m]``, of at least as many entries as there are absent ids; receives the first row of each.
@@ -187,13 +198,14 @@ def number_absent(
     slots, shift = table
     mask = len(slots) - 1
     count = 0
-    for row in range(len(out)):
+    for place in range(len(out)):
+        row = (place % columns) * (len(out) // columns) + place // columns
         if out[row] != ABSENT:
             continue
         hashed = hashes[row]
         tag = hashed & _TAG
-        at = np.int64(hashed >> np.uint64(shift))
-        found = ABSENT
+        at: Any = np.int64(hashed >> np.uint64(shift))
+        found: Any = ABSENT
         while slots[at] != _EMPTY:
             number = np.int64((slots[at] & _NUMBER) - _ONE)
             if slots[at] >> _NUMBER_BITS == tag and equal_ids(ids, new_rows[number], ids, row):
@@ -211,12 +223,12 @@ def number_absent(
 
 @serial_kernel
 def insert_numbers(table: SlotTable, hashes: NDArray[np.uint64], order: Numbers, first: int) -> None:
-    """Put the numbers ``first + order[j]``, of hashes ``hashes[order[j]]``, into free slots; the table has none of them."""
+    """Put the numbers ``first + order[j]``, of hashes ``hashes[order[j]]`` and new to the table, into free slots."""
     slots, shift = table
     mask = len(slots) - 1
     for j in range(len(order)):
         hashed = hashes[order[j]]
-        at = np.int64(hashed >> np.uint64(shift))
+        at: Any = np.int64(hashed >> np.uint64(shift))
         while slots[at] != _EMPTY:
             at = (at + 1) & mask
         slots[at] = ((hashed & _TAG) << _NUMBER_BITS) | (np.uint64(first + order[j]) + _ONE)

@@ -20,6 +20,7 @@ import torch
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write, os_errors_as_input_errors
 from outgrow.core.validation import to_python_number
+from outgrow.graph.store.fingerprint import IDS, changed_parts
 from outgrow.training.checkpoint_checks import check_optimizer_state, load_untrusted
 from outgrow.training.monitor import MAX, Monitor
 from outgrow.training.optimizers import load_optimizer_state
@@ -95,7 +96,8 @@ class TrainingProgress:
 
     def adopt_data(self, data: Mapping[str, str]) -> None:
         """Go on with data of this fingerprint; if they have changed, forget what was measured on the former ones."""
-        if self.data and data and self.data != dict(data):
+        # Other ids are of no concern to what was measured.
+        if self.data and data and changed_parts(self.data, data) not in ([], [IDS]):
             self._forget_scores()
             # The rest of an unfinished epoch would have other batches: it begins again.
             self.step = 0

@@ -11,9 +11,9 @@ from graph.handmade import Edge, Listed, edges_of, expected, same
 from outgrow.graph.builders.edge_order import (
     DirectedPolicy,
     EdgeColumns,
-    InverseRelationPolicy,
     UndirectedPolicy,
 )
+from outgrow.graph.builders.edge_policies import InverseRelationPolicy
 from outgrow.graph.builders.external_sort import ExternalSorter
 from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.builders.to_store import convert_to_store

@@ -90,6 +90,21 @@ def test_integers_become_texts_once_a_text_comes(numbers: list[int], texts: list
         assert list(encoder.finish()) == list(dict.fromkeys([*map(str, numbers), *texts]))
 
 
+@given(
+    rows=st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=40),
+    size=st.integers(1, 50),
+    budget=st.sampled_from([None, 1]),
+)
+def test_two_columns_are_numbered_row_by_row(rows: list[tuple[str, str]], size: int, budget: int | None) -> None:
+    wanted = number_plainly([text for row in rows for text in row])
+    with make_encoder(budget) as encoder:
+        found = []
+        for at in range(0, len(rows), size):
+            src, dst = encoder.encode_columns([pa.array(column) for column in zip(*rows[at : at + size], strict=True)])
+            found += [number for pair in zip(src, dst, strict=True) for number in pair]
+    assert found == wanted
+
+
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
 def test_texts_of_all_types(kind: pa.DataType) -> None:
     ids = pa.array(["b", "", "a", "b"], kind)
@@ -162,8 +177,8 @@ def number_in_order_of_hashes() -> AbstractContextManager[object]:
     """New ids get their numbers in the order of the table."""
     original = id_table.number_absent
 
-    def number(table: Any, ids: Any, hashes: Any, first: int, out: Any, new_rows: Any) -> int:
-        count = original(table, ids, hashes, first, out, new_rows)
+    def number(table: Any, ids: Any, hashes: Any, columns: int, first: int, out: Any, new_rows: Any) -> int:
+        count = original(table, ids, hashes, columns, first, out, new_rows)
         order = np.argsort(hashes[new_rows[:count]])
         place = np.empty(count, np.int64)
         place[order] = np.arange(count)

@@ -7,6 +7,7 @@ from scipy.sparse import csr_array
 
 from graph.handmade import edges_of
 from outgrow.core.errors import InputError
+from outgrow.core.user_warnings import DataWarning
 from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.readers.matrices import RANDOM_WIDTH, draw_type_vectors
 from outgrow.graph.readers.networkx import NetworkxSource
@@ -61,10 +62,35 @@ def test_bfloat16_of_pyg_is_widened(pyg):
     assert made.topology.weight.tolist() == [0.5, 2.0]
 
 
+def test_networkx_names_are_ids_and_texts_relations_and_classes(nx):
+    given = nx.MultiGraph()
+    given.add_node("ann", y="north")
+    given.add_node("bob")
+    given.add_node(("c", 1), y="east")
+    given.add_edge("ann", "bob", key="knows")
+    given.add_edge("ann", "bob", key="likes")
+    given.add_edge("bob", ("c", 1), key="knows")
+    made = assemble_graph(NetworkxSource(given))
+    assert list(made.ids) == ["ann", "bob", "('c', 1)"]
+    assert made.index_of(["bob", "ann"]).tolist() == [1, 0]
+    assert made.relation_names == ("knows", "likes")
+    assert [edge[:3] for edge in edges_of(made)] == [(1, 0, 0), (1, 0, 1), (0, 1, 0), (0, 1, 1), (2, 1, 0), (1, 2, 0)]
+    assert (made.labels.tolist(), made.class_names) == ([1, -1, 0], ("east", "north"))
+    plain = nx.MultiDiGraph([(0, 1), (0, 1)])
+    assert assemble_graph(NetworkxSource(plain)).relation_names == ()
+    assert assemble_graph(NetworkxSource(plain)).ids is None
+    assert list(assemble_graph(NetworkxSource(nx.DiGraph([(7, 5), (5, -3)]))).ids) == [7, 5, -3]
+    named = nx.DiGraph()
+    named.add_edge("a", "b", relation="of")
+    assert assemble_graph(NetworkxSource(named)).relation_names == ("of",)
+    with pytest.raises(InputError, match="two nodes have the same name"):
+        assemble_graph(NetworkxSource(nx.DiGraph([("1", 1)])))
+
+
 def test_bad_networkx(nx):
     for node, edge, what in (
         ({"x": [1.0]}, {}, "1 values"),
-        ({"y": "dog"}, {}, "attribute y"),
+        ({"y": ("dog",)}, {}, "attribute y"),
         ({"split": "training"}, {}, "training"),
         ({}, {"weight": 1.0}, "1 values"),
         ({}, {"weight": "heavy"}, "1 values"),
@@ -153,14 +179,14 @@ def test_bad_pyg(pyg):
         ({"edge_index": None}, "edge_index cannot be used"),
         ({"edge_index": index.T.repeat(2, 2)}, "wrong form"),
         ({"edge_attr": torch.rand(2, 3)}, "edge_attr cannot be used"),
-        ({"train_mask": torch.ones(3, 2, dtype=torch.bool)}, "train_mask cannot be used"),
+        ({"train_mask": torch.ones(4, 2, dtype=torch.bool)}, "train of the graph has the wrong form"),
         ({"y": torch.tensor([0.5, torch.inf, 2])}, "labels cannot be used"),
     ):
         with pytest.raises(InputError, match=what):
             assemble_graph(PygSource(pyg.Data(**{"edge_index": index, "num_nodes": 3, **changes})))
     two = hetero(pyg)
-    two["author"].y = torch.tensor([0, 1])
-    with pytest.raises(InputError, match="labels of 2 types"):
+    two["author"].y = torch.tensor([0, 2])
+    with pytest.raises(InputError, match="paper with 2 classes; author with 3 classes"):
         assemble_graph(PygSource(two))
     outside = hetero(pyg)
     outside["paper", "in", "venue"].edge_index = torch.tensor([[1], [1]])
@@ -174,16 +200,17 @@ def test_masks_become_ids_in_order(pyg):
     assert torch.equal(assemble_graph(PygSource(data)).split.val, mask.nonzero().view(-1))
 
 
-def test_types_whose_number_of_nodes_nothing_tells_are_refused(pyg):
+def test_types_whose_number_of_nodes_nothing_tells_have_as_many_as_their_edges(pyg):
     uncounted = hetero(pyg)
     del uncounted["venue"].num_nodes
-    uncounted["venue"].kind = "journal"
+    uncounted["paper", "in", "venue"].edge_index = torch.tensor([[1, 2], [3, 0]])
     only_named = hetero(pyg)
-    only_named["paper", "of", "shop"].edge_index = torch.tensor([[1], [0]])
-    for data, name in ((uncounted, "venue"), (only_named, "shop")):
-        with pytest.raises(InputError, match=f"the number of nodes of {name} is unknown") as refused:
-            PygSource(data)
-        assert refused.value.repair == f'set data["{name}"].num_nodes'
+    only_named["paper", "of", "shop"].edge_index = torch.tensor([[1], [1]])
+    for data, name, count in ((uncounted, "venue", 4), (only_named, "shop", 2)):
+        with pytest.warns(DataWarning, match=f"nodes of {name} is taken from the largest id in the edges: {count}"):
+            made = assemble_graph(PygSource(data))
+        assert (made.node_types[-1].name, made.node_types[-1].last) == (name, made.num_nodes)
+        assert made.num_nodes - made.node_types[-1].first == count
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
@@ -192,6 +219,10 @@ def test_coordinates_of_sparse_features_add_up_and_other_sparse_tensors_are_refu
     x = torch.sparse_coo_tensor(torch.tensor([[0, 2, 2], [1, 0, 0]]), torch.tensor([1.0, 2.0, 3.0]), (3, 2))
     made = assemble_graph(PygSource(pyg.Data(x=x, edge_index=edge_index)))
     assert dense_of(made).tolist() == [[0, 1], [0, 0], [5, 0]]
-    for changes in ({"edge_index": torch.eye(3).to_sparse()}, {"y": torch.eye(3).to_sparse()}, {"y": [0, 1, 0]}):
+    for changes in (
+        {"edge_index": torch.ones(3, 3).triu().to_sparse()},
+        {"y": torch.eye(3).to_sparse()},
+        {"y": [0, 1, 0]},
+    ):
         with pytest.raises(InputError, match=f"{next(iter(changes))} cannot be used"):
             assemble_graph(PygSource(pyg.Data(**{"edge_index": edge_index, "num_nodes": 3, **changes})))

@@ -18,11 +18,10 @@ from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.readers import npz_archive
 from outgrow.graph.readers import planetoid as planetoid_reader
 from outgrow.graph.readers.detect import FolderSource, detect_reader
-from outgrow.graph.readers.edge_list import EdgeListSource
 from outgrow.graph.readers.npz import NpzSource
 from outgrow.graph.readers.ogb import OgbSource
-from outgrow.graph.readers.parquet import ParquetSource
 from outgrow.graph.readers.planetoid import PlanetoidSource
+from outgrow.graph.readers.tables.edge_table import EdgeTableSource
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.ops.sparse import SparseRows
 
@@ -173,7 +172,7 @@ def test_parquet(tmp_path):
     columns = {"Target": pa.array([1, 2, 0, 1], pa.int8()), "note": list("abcd"), "Source": [0, 1, 2, 2]}
     parquet.write_table(pa.table({**columns, "weight": [1, 2, 3, 4], "type": [1, 0, 0, 1]}), tmp_path / "e.parquet")
     with pytest.warns(DataWarning, match="not read: note, of e"):
-        made = assemble_graph(ParquetSource(tmp_path / "e.parquet", num_nodes=5))
+        made = assemble_graph(EdgeTableSource(tmp_path / "e.parquet", TableOptions(num_nodes=5)))
     assert edges_of(made) == [(2, 0, 0, 3.0), (0, 1, 1, 1.0), (2, 1, 1, 4.0), (1, 2, 0, 2.0)]
     assert made.num_nodes == 5
 
@@ -181,20 +180,20 @@ def test_parquet(tmp_path):
 @pytest.mark.parametrize(
     ("table", "what"),
     [
-        ({"src": [0, None, 1], "dst": [0, 1, 2]}, "first is row 1"),
+        ({"src": [0, None, 1], "dst": [0, 1, 2]}, "row 1, column src: no value"),
         ({"src": [0.5], "dst": [1]}, "integers"),
-        ({"src": ["a"], "dst": [1]}, "integers"),
-        ({"src": pa.array([2**63], pa.uint64()), "dst": [1]}, "does not fit 64 bits"),
+        ({"src": [["a"]], "dst": [1]}, "integers or texts"),
+        ({"src": pa.array([2**63], pa.uint64()), "dst": [1]}, "row group 0, row 0, column src: not an integer"),
         ({"src": [0], "weight": [1]}, "no column for dst"),
     ],
 )
 def test_bad_parquet(tmp_path, table, what):
     parquet.write_table(pa.table(table), tmp_path / "e.parquet")
     with pytest.raises(InputError, match=what):
-        assemble_graph(ParquetSource(tmp_path / "e.parquet"))
+        assemble_graph(EdgeTableSource(tmp_path / "e.parquet"))
     (tmp_path / "e.parquet").write_bytes(b"PAR1")
     with pytest.raises(InputError, match="cannot be read"):
-        assemble_graph(ParquetSource(tmp_path / "e.parquet"))
+        assemble_graph(EdgeTableSource(tmp_path / "e.parquet"))
 
 
 def ogb(folder, **changes):
@@ -264,8 +263,8 @@ def test_the_reader_is_chosen_by_the_path(tmp_path):
     parquet.write_table(pa.table({"src": [0], "dst": [1]}), tmp_path / "e.parquet")
     assert isinstance(detect_reader(tmp_path / "g.npz"), NpzSource)
     for name in ("e.csv", "e.txt", "e.tsv", "e.csv.gz"):
-        assert isinstance(detect_reader(tmp_path / name, TableOptions(num_nodes=4)), EdgeListSource)
-    assert isinstance(detect_reader(tmp_path / "e.parquet", TableOptions(relabel=True)), ParquetSource)
+        assert isinstance(detect_reader(tmp_path / name, TableOptions(num_nodes=4)), EdgeTableSource)
+    assert isinstance(detect_reader(tmp_path / "e.parquet", TableOptions(relabel=True)), EdgeTableSource)
     assert isinstance(detect_reader(planetoid(tmp_path / "p")), PlanetoidSource)
     assert isinstance(detect_reader(ogb(tmp_path / "o")), OgbSource)
 
@@ -295,7 +294,7 @@ def test_unknown_forms_are_refused(tmp_path):
     for name, what in (("cat.jpg", "no known form"), ("folder", "no known form"), ("nothing", "does not exist")):
         with pytest.raises(InputError, match=what) as caught:
             detect_reader(tmp_path / name)
-        assert "edge list" in caught.value.needed
+        assert "edge table" in caught.value.needed
     with pytest.raises(InputError, match="does not take these options"):
         detect_reader(tmp_path / "g.npz", TableOptions(relabel=True))
 

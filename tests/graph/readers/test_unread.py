@@ -53,23 +53,22 @@ def test_columns_of_edges(tmp_path: Path, ending: str) -> None:
         from pyarrow import parquet
 
         parquet.write_table(pa.table(columns), path)
-    assert said_of(path) == ["not read: rating, time, of rated"]
-    with pytest.warns(DataWarning, match="not read: rating, time, of rated"):
+    assert said_of(path) == ["not read: rating (--columns weight=rating reads it), time, of rated"]
+    with pytest.warns(DataWarning, match="not read: rating .*, time, of rated"):
         convert_to_store(detect_reader(path, TableOptions(relabel=True)), tmp_path / "store")
 
 
-def test_columns_that_the_caller_skips_are_not_named(tmp_path: Path) -> None:
+def test_columns_without_names_are_numbered(tmp_path: Path) -> None:
     path = tmp_path / "rated.csv"
     path.write_text("0,1,9,5\n1,0,-4,6\n")
-    assert detect_reader(path, TableOptions(columns=dict.fromkeys(["src", "dst", "_", "time"], ""))).list_unread() == (
-        "time",
-    )
+    columns = {"src": "0", "dst": "1", "weight": "2"}
+    assert detect_reader(path, TableOptions(columns=columns)).list_unread() == ("3",)
 
 
 def test_a_folder_names_both(tmp_path: Path) -> None:
     (tmp_path / "edges.csv").write_text("src,dst,rating\n0,1,9\n1,0,-4\n")
     np.savez(tmp_path / "nodes.npz", label=[0, 1], node_attr=np.ones((2, 3)))
-    assert said_of(tmp_path) == [f"not read: node_attr, rating, of {tmp_path.name}"]
+    assert said_of(tmp_path) == [f"not read: node_attr, rating (--columns weight=rating reads it), of {tmp_path.name}"]
 
 
 def test_many_names_are_cut_short(tmp_path: Path) -> None:

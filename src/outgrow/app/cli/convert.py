@@ -48,10 +48,12 @@ def convert(
     split: Annotated[
         str | None,
         typer.Option(
-            help="Split of the nodes: shares such as 0.6,0.2,0.2, or a column of a node table.",
+            help="Split of the nodes: shares such as 0.6,0.2,0.2 (drawn, stratified by label), time:COLUMN:0.6,0.2,0.2 "
+            "(the earliest train), a column of a node table, or files (train.txt, ... beside it).",
             show_default="what the source says",
         ),
     ] = None,
+    split_seed: Annotated[int, typer.Option(help="Seed of a split that is drawn.")] = 0,
     split_index: Annotated[int, typer.Option(help="Which of several splits is chosen.")] = 0,
     unknown_nodes: Annotated[
         str, typer.Option(help="Edges to nodes that the node table does not name: refuse, add or drop.")
@@ -83,6 +85,7 @@ def convert(
             "features": features or (),
             "categorical": categorical,
             "split": split or "",
+            "split_seed": split_seed,
             "split_index": split_index,
             "unknown_nodes": unknown_nodes,
             "inverse_relations": inverse_relations,

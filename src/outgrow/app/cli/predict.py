@@ -37,7 +37,8 @@ def predict(
     nodes: Annotated[
         Path | None,
         typer.Option(
-            help="File of node ids: .npy, .txt with one id in a line, or .parquet with a column node.",
+            help="File of nodes: .txt, one id in a line (a number if the graph has no ids), .parquet with a column id "
+            "or node (numbers), or .npy of numbers or of ids that are texts.",
             show_default="all nodes",
         ),
     ] = None,
@@ -56,9 +57,9 @@ def predict(
 ) -> None:
     """Write what the best model of a run says of every node, or of some.
 
-    A table has the columns node, label, class (where classes have names) and probability; with several labels per
-    node, one column of probabilities for each class instead. Probabilities, logits or embeddings are one more column,
-    of lists.
+    A table has the columns node, id (where the graph has ids), type (where nodes have types), label, class (where
+    classes have names) and probability; with several labels per node, one column of probabilities for each class
+    instead. Probabilities, logits or embeddings are one more column, of lists.
 
     Rows are in the order of the nodes. An array has a row for each: its class (with several labels, zeros and
     ones), or probabilities, logits or embeddings.
@@ -88,7 +89,7 @@ def predict(
     with exit_on_ending_signals():
         directory = RunDirectory.open(run)
         loaded, model, form = _load_best_model(directory, what, graph, data_dir)
-        ids = None if nodes is None else read_nodes(nodes)
+        ids = None if nodes is None else read_nodes(nodes, loaded)
         request = make_output_request(loaded, model, ids, device=device, workers=workers, memory=memory)
         write_prediction_file(request, form, out)
     log_message(f"{form.what} of {request.nodes.num_rows:,} nodes written to {out}")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from outgrow.app.cli.options import DEVICE, parse_assignments
-from outgrow.app.console import print_ledger
-from outgrow.app.messages import log_message, log_warning, open_messages
+from outgrow.app.cli.train_runs import ResumeChoice, run_local, run_torchrun_worker, train_splits
+from outgrow.app.messages import open_messages
 from outgrow.core.errors import InputError
 from outgrow.core.process import exit_code
 from outgrow.core.validation import validate_choice
@@ -21,9 +18,8 @@ from outgrow.runtime.system.environment import gc_paused_import, is_torchrun_lea
 
 if TYPE_CHECKING:
     from outgrow.app.runs.new_run import RunPlan
-    from outgrow.app.runs.progress import ProgressDisplay
     from outgrow.app.runs.result import Run
-    from outgrow.app.runs.workers import Workers
+    from outgrow.app.runs.split_runs import SplitRuns
 
 
 TASKS = ("nodes", "links", "classification", "multilabel", "regression")
@@ -140,6 +136,13 @@ def train(
             "sampling_threads); may have several, and be given several times.",
         ),
     ] = None,
+    splits: Annotated[
+        str | None,
+        typer.Option(
+            help="Train once on each of several splits of the nodes that the graph has: all, or numbers such as 0,3.",
+            show_default="the split that the graph comes with",
+        ),
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Directory of the run.", show_default="runs/GRAPH-MODEL-TIME")
@@ -177,8 +180,10 @@ def train(
     # Imported only now, so that `--help` and the other commands start without torch.
     with gc_paused_import():
         from outgrow.app.runs.directory import RunDirectory
+        from outgrow.app.runs.graph_choice import GraphChoice
         from outgrow.app.runs.new_run import plan_new_run
         from outgrow.app.runs.resume import plan_resumed_run
+        from outgrow.app.runs.split_runs import SplitRunsRequest, has_split_runs
         from outgrow.app.runs.workers import Workers, resolve_num_workers
 
     given: dict[str, object] = {
@@ -216,15 +221,16 @@ def train(
         known = resume_auto and RunDirectory(_require_run_path(out)).exists
         resumes = resume or known or (again and RunDirectory(_require_run_path(out)).has_checkpoint)
         if not resumes:
-            plan_run = partial(
-                plan_new_run,
-                data_dir=data_dir,
+            planned = plan_new_run(
+                GraphChoice(name=_require_graph(graph), data_dir=data_dir),
+                model,
+                options,
                 strategy=strategy or "auto",
                 out=out,
                 workers=worker_settings,
                 again=again,
             )
-            return plan_run(_require_graph(graph), model, options), False
+            return planned, False
         # A restart keeps the strategy that the first attempt chose, instead of choosing again.
         chosen = None if again and strategy == "auto" else strategy
         named = {"graph": graph, "model": model, "strategy": chosen, "task": task}
@@ -244,80 +250,19 @@ def train(
 
     # One process writes, as to all files.
     with open_messages(quiet=quiet, log_file=log_file if is_torchrun_leader() else None):
-        if torchrun_world_size():
+        if splits is not None or (out is not None and has_split_runs(out)):
+            request = SplitRunsRequest(graph, splits or "", model, options, strategy, data_dir)
+            choice = ResumeChoice(resume, resume_auto, allow_changed_data, workers is None)
+            run: Run | SplitRuns = train_splits(request, out, worker_settings, choice)
+        elif torchrun_world_size():
             # Without --out each start has a new directory, named by its time, and begins from scratch.
-            run = _run_under_torchrun(plan_attempt, out, worker_settings)
+            run = run_torchrun_worker(plan_attempt, out, worker_settings)
         else:
-            run = _run_local(*plan_attempt(False))
+            run = run_local(*plan_attempt(False))
     if as_json and run.directory is not None:
         print(json.dumps(run.summary))
     if run.interrupted_by is not None:
         raise typer.Exit(exit_code(run.interrupted_by))
-
-
-def _run_local(plan: RunPlan, resume: bool) -> Run:
-    from outgrow.app.runs.directory import release_on_exit
-    from outgrow.app.runs.local_workers import run_session
-    from outgrow.app.runs.session import Session
-
-    started = time.perf_counter()
-    # The display closes before the lock is released, and before the result is printed below it.
-    with release_on_exit(plan.directory), _open_display(plan) as listener:
-        session = Session(
-            graph=plan.graph,
-            model=plan.model,
-            config=plan.config,
-            strategy=plan.strategy,
-            directory=plan.directory,
-            callbacks=(listener,),
-            progress_callbacks=(listener,),
-            device=plan.workers.device,
-            data=plan.directory.config.get("data", {}),
-            grace_seconds=plan.workers.grace_seconds,
-        )
-        run = run_session(session, plan.workers, resume=resume, log=log_warning)
-    _print_result(run, time.perf_counter() - started)
-    return run
-
-
-def _run_under_torchrun(
-    plan_attempt: Callable[[bool], tuple[RunPlan, bool]], out: Path | None, workers: Workers
-) -> Run:
-    """Train as one worker of the group that torchrun started."""
-    from outgrow.app.runs.torchrun import train_under_torchrun
-
-    started = time.perf_counter()
-    run = train_under_torchrun(
-        plan_attempt, out=out, heartbeat_seconds=workers.heartbeat_seconds, open_display=_open_display
-    )
-    if run.directory is not None:
-        _print_result(run, time.perf_counter() - started)
-    return run
-
-
-def _open_display(plan: RunPlan) -> ProgressDisplay:
-    """Log the description of the run; return its progress display."""
-    from outgrow.app.runs.progress import make_progress_display
-
-    log_message(plan.describe_run())
-    return make_progress_display(plan.graph, plan.model, plan.config, show=True)
-
-
-def _print_result(run: Run, seconds: float) -> None:
-    summary: dict[str, Any] = run.summary
-    if summary["stopped"] == "interrupted":
-        log_message(f"interrupted after epoch {summary['epochs']}; resume with --out {run.directory} --resume")
-    metric = summary["metric"].replace("_", " ")
-    best = f" (epoch {summary['best_epoch']})" if summary["best_epoch"] else ""
-    log_message(
-        f"test {metric} {run.test_score:.4f}, validation {run.val_score:.4f}{best}; {summary['epochs']} epochs "
-        f"in {seconds:.1f} s; peak memory {summary['peak_bytes']['device'] / 2**20:,.0f} MiB"
-    )
-    others = [name for name in summary["scores"]["test"] if name != summary["metric"]]
-    if others:
-        log_message("test " + ", ".join(f"{name.replace('_', ' ')} {run.scores['test'][name]:.4f}" for name in others))
-    print_ledger(summary["ledger"])
-    log_message(f"run directory: {run.directory}")
 
 
 def _require_run_path(out: Path | None) -> Path:

@@ -28,6 +28,7 @@ def _format_named(values: Mapping[str, Any]) -> str:
 _ROWS = (
     _SummaryRow("graph", ("graph",), str),
     _SummaryRow("data", ("data",), lambda parts: " ".join(f"{name} {value[:8]}" for name, value in parts.items())),
+    _SummaryRow("ids of nodes", ("ids",), str),
     _SummaryRow("model", ("model",), str),
     _SummaryRow("strategy", ("strategy",), str),
     _SummaryRow("workers", ("workers",), str),

@@ -17,7 +17,7 @@ from outgrow.app.runs.workers import Workers
 from outgrow.core.errors import InputError
 from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
-from outgrow.graph.store.fingerprint import fingerprint_graph
+from outgrow.graph.store.fingerprint import changed_parts, fingerprint_graph
 from outgrow.graph.store.reader import is_store, matches_store
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
@@ -63,7 +63,9 @@ def load_recorded_graph(record: Mapping[str, Any], data_dir: Path | None) -> Gra
         return _load_same_data_set(record, data_dir)
     # Runs of `og.train` and of older versions have recorded no folder.
     recorded = record.get("data_dir")
-    return datasets.load_graph(record["graph"], data_dir=data_dir or (Path(recorded) if recorded else None))
+    graph = datasets.load_graph(record["graph"], data_dir=data_dir or (Path(recorded) if recorded else None))
+    split = record.get("split")
+    return graph if split is None else graph.select_split(split)
 
 
 def _load_same_data_set(record: Mapping[str, Any], data_dir: Path | None) -> Graph:
@@ -71,7 +73,7 @@ def _load_same_data_set(record: Mapping[str, Any], data_dir: Path | None) -> Gra
     found = None
     with suppress(InputError):
         found = datasets.load_graph(name, data_dir=data_dir)
-    if found is None or fingerprint_graph(found) != record.get("data"):
+    if found is None or changed_parts(record.get("data") or {}, fingerprint_graph(found)):
         raise InputError(
             f"the graph of the run, {name!r}, was in memory",
             needed="a store, or a data set by its name, so that another process can load the graph",

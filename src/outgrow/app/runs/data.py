@@ -11,13 +11,15 @@ from outgrow.core.graph_schema import GraphSchema
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.alignment import align_graph, describe_schema
 from outgrow.graph.graph import Graph
-from outgrow.graph.store.fingerprint import changed_parts, fingerprint_graph
+from outgrow.graph.id_summary import compare_summaries, summarize_ids
+from outgrow.graph.store.fingerprint import IDS, changed_parts, fingerprint_graph
 from outgrow.nn.model import Model
 
 
 def graph_record(graph: Graph) -> dict[str, Any]:
     """Return the part of ``config.json`` that says what the graph of a run was."""
-    return {"graph_schema": describe_schema(graph).as_record(), "data": fingerprint_graph(graph)}
+    record: dict[str, Any] = {"graph_schema": describe_schema(graph).as_record(), "data": fingerprint_graph(graph)}
+    return record if graph.ids is None else {**record, "ids": summarize_ids(graph.ids)}
 
 
 def align_with_record(graph: Graph, record: Mapping[str, Any], *, reads_relations: bool) -> Graph:
@@ -49,7 +51,7 @@ def align_with_model(graph: Graph, model: Model) -> Graph:
 
 
 def validate_same_data(
-    path: Path, record: Mapping[str, Any], saved: Mapping[str, Any] | None, now: Mapping[str, str]
+    path: Path, record: Mapping[str, Any], saved: Mapping[str, Any] | None, given: Mapping[str, Any]
 ) -> None:
     """Check that a run goes on with the data that it was trained on.
 
@@ -57,7 +59,7 @@ def validate_same_data(
         path: Path of the run.
         record: Content of its ``config.json``.
         saved: Content of its newest checkpoint; None if there is none.
-        now: Fingerprint of the data to go on with.
+        given: `graph_record` of the graph to go on with.
 
     Raises:
         InputError: They have changed.
@@ -66,11 +68,14 @@ def validate_same_data(
     if not before:
         warn_about_data(f"the run in {path} recorded no fingerprint of its data: whether they changed is not known")
         return
-    if changed := changed_parts(before, now):
+    if changed := changed_parts(before, given["data"]):
+        first, second = record.get("ids"), given.get("ids")
+        by_id = f"; by their ids, {compare_summaries(first, second)}" if first and second else ""
         raise InputError(
             f"the data of the run in {path} have changed",
-            needed="the topology, features, labels and split that it was trained on",
-            got=f"another {', another '.join(changed)}",
+            needed=f"the topology, features, labels{', split and ids' if IDS in changed else ' and split'} that it was "
+            "trained on",
+            got=f"{', '.join('other ids' if part == IDS else f'another {part}' for part in changed)}{by_id}",
             repair="give the data of before; or train on with these by --allow-changed-data (allow_changed_data=True), "
             "which forgets the scores and the best epoch so far; or start a new run",
         )

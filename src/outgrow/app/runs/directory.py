@@ -20,6 +20,8 @@ from outgrow.core.validation import finite_or_none, require_local_path
 from outgrow.training import checkpoint
 from outgrow.training.callbacks import Callback, EpochReport
 
+SPLITS = "splits.json"
+"""File of a directory that holds a run for each of several splits, in directories ``split-0`` and so on."""
 _CONFIG = ("graph", "model", "train", "strategy")
 
 
@@ -109,6 +111,13 @@ class RunDirectory(Callback):
             InputError: There is no run at ``path``.
         """
         run = RunDirectory(path)
+        if not run.exists and (path / SPLITS).is_file():
+            raise InputError(
+                f"{path} holds a run for each of several splits",
+                needed="the directory of one run",
+                got=f"directories {', '.join(sorted(each.name for each in path.glob('split-*'))[:10])}",
+                repair=f"name one of them, such as {path / 'split-0'}; outgrow report takes several",
+            )
         if not run.exists:
             raise InputError(
                 f"there is no run in {path}",

@@ -24,11 +24,11 @@ from outgrow.app.recipes import choose_model, find_recipe, make_train_config, sp
 from outgrow.app.runs.config import absolute_source, build_seeded_model, training_record
 from outgrow.app.runs.data import graph_record
 from outgrow.app.runs.directory import RunDirectory
+from outgrow.app.runs.graph_choice import GraphChoice
 from outgrow.app.runs.workers import Workers, validate_workers
 from outgrow.app.strategy_registry import find_strategy_class, list_strategy_options, use_new_option_names
 from outgrow.core.validation import validate_choice
 from outgrow.engine.layer_plan import describe_layers
-from outgrow.graph import datasets
 from outgrow.graph.alignment import describe_schema
 from outgrow.graph.builders.validate import require_trainable
 from outgrow.graph.graph import Graph
@@ -98,11 +98,10 @@ class RunPlan:
 
 
 def plan_new_run(
-    graph: str,
+    graph: GraphChoice,
     model: str | None,
     options: Mapping[str, object],
     *,
-    data_dir: Path | None,
     strategy: str,
     out: Path | None,
     workers: Workers,
@@ -111,11 +110,10 @@ def plan_new_run(
     """Plan a new run and create its directory.
 
     Args:
-        graph: Data set, store directory or graph file.
+        graph: The graph by its name, and its split.
         model: Name of the model; None for the one that suits the data set.
         options: Options of the model, the loop and the strategy; the recipe gives the others. With a
             ``decoder`` the model predicts links.
-        data_dir: Folder to look in first for the files of a named data set.
         strategy: Name of the strategy, or ``"auto"``.
         out: Run directory; None for a new one in ``runs``.
         workers: Number of workers, and their settings.
@@ -124,9 +122,9 @@ def plan_new_run(
     Raises:
         InputError: Something cannot be used; nothing was written.
     """
-    name = model or choose_model(graph)
+    name = model or choose_model(graph.name)
     validate_choice("model", name, MODELS)
-    recipe = find_recipe(graph, name, links="decoder" in options)
+    recipe = find_recipe(graph.name, name, links="decoder" in options)
     config = make_train_config(recipe, options, model_options(name))
     batches = not config.batch_config.is_full_graph
     validate_metric_names(config.metrics)
@@ -137,8 +135,7 @@ def plan_new_run(
         name, options, list_strategy_options(kind), open_option_names(config.optimizer, config.schedule)
     )
     model_settings = {**recipe.model, **model_part}
-    graph = absolute_source(graph)
-    loaded = datasets.load_graph(graph, data_dir=data_dir)
+    loaded = graph.load()
     if "decoder" not in model_settings:
         require_trainable(loaded)
     else:
@@ -159,11 +156,12 @@ def plan_new_run(
     validate_metrics(loaded, built, config, None, task)
     chosen, reason = select_from_cli(strategy, strategy_part, loaded, built, config, workers)
     validate_strategy(loaded, built, chosen, config)
-    path = out or _unused_folder(f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    path = out or unused_folder(f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
     record = {
         "outgrow": __version__,
-        "graph": graph,
-        "data_dir": None if data_dir is None else str(data_dir.resolve()),
+        "graph": absolute_source(graph.name),
+        "data_dir": None if graph.data_dir is None else str(graph.data_dir.resolve()),
+        "split": graph.split,
         "model": {
             "name": name,
             "options": model_settings,
@@ -189,7 +187,7 @@ def plan_new_run(
     )
 
 
-def _unused_folder(name: str) -> Path:
+def unused_folder(name: str) -> Path:
     """Return an unused directory in ``runs``; a number tells runs apart that begin in the same second."""
     folder = Path("runs")
     names = (name if number == 1 else f"{name}-{number}" for number in count(1))

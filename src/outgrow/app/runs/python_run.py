@@ -75,8 +75,9 @@ def open_run_directory(out: Path, config: Mapping[str, Any], *, allow_changed_da
         newest = opened.newest_to_resume()
         if not allow_changed_data:
             saved = None if newest is None else checkpoint.load_checkpoint(newest)
-            validate_same_data(out, record, saved, config["data"])
-        opened.write_json("config.json", {**record, "data": config["data"], "graph_schema": config["graph_schema"]})
+            validate_same_data(out, record, saved, config)
+        now = {name: config[name] for name in ("data", "graph_schema", "ids") if name in config}
+        opened.write_json("config.json", {**record, **now})
     return opened
 
 

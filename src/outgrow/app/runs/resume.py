@@ -88,7 +88,7 @@ def plan_resumed_run(
         newest = directory.newest_to_resume()
         saved = None if newest is None else checkpoint.load_checkpoint(newest)
         if not allow_changed_data:
-            validate_same_data(out, record, saved, graph_facts["data"])
+            validate_same_data(out, record, saved, graph_facts)
         if newest is not None and saved is not None:
             _validate_checkpoint(saved, newest, model, config, graph_facts["data"], len(loaded.split.train))
         directory.write_json("config.json", {**record, **graph_facts, **training_record(config, chosen, workers)})

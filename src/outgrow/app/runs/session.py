@@ -330,6 +330,7 @@ class Session:
             "train": self.config.as_record(),
             "model": describe_model(self.model),
             "data": dict(self.data),
+            "ids": None if self.graph.ids is None else self.graph.ids.describe(),
             **describe_provenance(),
         }
 

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.core.errors import InputError
 from outgrow.graph.readers.source import EdgeChunk
 
 # Temporary arrays of a piece stay in the cache, and memory does not grow with the chunks of a reader.
 PIECE_EDGES = 1 << 16
-_REVERSED = 1 << 30
+REVERSED = 1 << 30
+"""Added to the relation of an edge that a policy adds, in its rank."""
 _NO_ENDS = np.empty(0, dtype=np.int64)
 _SHIFT, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 
@@ -118,7 +118,7 @@ class DirectedPolicy(EdgePolicy):
 
     def make_columns(self, chunk: EdgeChunk) -> EdgeColumns:
         """Return the edges themselves."""
-        return EdgeColumns(_pack_key(chunk.dst, chunk.src), _as_int32(chunk.relation), chunk.weight)
+        return EdgeColumns(pack_key(chunk.dst, chunk.src), _as_int32(chunk.relation), chunk.weight)
 
     def resolve_duplicates(self, edges: EdgeColumns) -> EdgeColumns:
         """Return all edges unchanged."""
@@ -139,14 +139,14 @@ class UndirectedPolicy(EdgePolicy):
 
     def make_columns(self, chunk: EdgeChunk) -> EdgeColumns:
         """Return the edges, followed by their reverses."""
-        key = np.concatenate([_pack_key(chunk.dst, chunk.src), _pack_key(chunk.src, chunk.dst)])
+        key = np.concatenate([pack_key(chunk.dst, chunk.src), pack_key(chunk.src, chunk.dst)])
         if chunk.relation is None and chunk.weight is None:
             return EdgeColumns(key)
         # With weights, equal keys are not equal edges: the rank tells read edges from added ones.
         relation = np.zeros(len(chunk.src), dtype=np.int32) if chunk.relation is None else _as_int32(chunk.relation)
         assert relation is not None
         # Added edges sort behind all edges that were read between the same two nodes.
-        rank = np.concatenate([relation, relation + np.int32(_REVERSED)])
+        rank = np.concatenate([relation, relation + np.int32(REVERSED)])
         return EdgeColumns(key, rank, None if chunk.weight is None else np.concatenate([chunk.weight, chunk.weight]))
 
     def resolve_duplicates(self, edges: EdgeColumns) -> EdgeColumns:
@@ -160,87 +160,16 @@ class UndirectedPolicy(EdgePolicy):
         keep = new_pair.copy()
         keep[1:] |= edges.rank[1:] != edges.rank[:-1]
         # Read edges come first in a pair: the first one shows whether the pair has any.
-        goes_back = edges.rank[new_pair] < _REVERSED
+        goes_back = edges.rank[new_pair] < REVERSED
         pair = np.cumsum(new_pair, dtype=np.int64)
         # In place: another array of this size would count in the bytes per edge.
         pair -= 1
-        keep &= (edges.rank < _REVERSED) | ~goes_back[pair]
+        keep &= (edges.rank < REVERSED) | ~goes_back[pair]
         return edges.select_rows_inplace(keep)
 
     def name_relations(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names, followed by one for the reverse of each."""
-        return _with_inverse_names(names)
-
-
-@final
-class InverseRelationPolicy(EdgePolicy):
-    """Policy that keeps edges as they are read, and adds the inverse of each, of a relation of its own.
-
-    As knowledge graphs are trained on since Dettmers et al. (AAAI 2018) and Lacroix et al. (ICML 2018).
-    """
-
-    keeps_parallel_edges = True
-    bytes_per_bare_edge = 20
-    bytes_per_full_edge = 44
-
-    def make_columns(self, chunk: EdgeChunk) -> EdgeColumns:
-        """Return the edges, followed by their inverses.
-
-        Raises:
-            InputError: The edges have no relations.
-        """
-        if chunk.relation is None:
-            raise InputError(
-                "the edges have no relations to be inverted",
-                needed="edges of relations, for inverse_relations",
-                got="edges without",
-                repair="name the column of relations; or choose undirected, which adds missing reverse edges",
-            )
-        relation = chunk.relation.astype(np.int32)
-        return EdgeColumns(
-            np.concatenate([_pack_key(chunk.dst, chunk.src), _pack_key(chunk.src, chunk.dst)]),
-            np.concatenate([relation, relation + np.int32(_REVERSED)]),
-            None if chunk.weight is None else np.concatenate([chunk.weight, chunk.weight]),
-        )
-
-    def resolve_duplicates(self, edges: EdgeColumns) -> EdgeColumns:
-        """Return all edges unchanged."""
-        return edges
-
-    def name_relations(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the names, followed by one for the inverse of each.
-
-        Raises:
-            InputError: The graph has such a relation already.
-        """
-        made = _with_inverse_names(names)
-        again = sorted({*names} & {*made[len(names) :]})
-        if again:
-            raise InputError(
-                "the graph has inverse relations already",
-                needed="relations without those that inverse_relations adds",
-                got=f"{len(again)} relations that an added one would be named as, such as {again[0]!r}",
-                repair="leave inverse_relations out",
-            )
-        return made
-
-
-def edge_policy_for(undirected: bool, *, inverse_relations: bool = False) -> EdgePolicy:
-    """Return the policy for the user's flags.
-
-    Raises:
-        InputError: Both are given.
-    """
-    if undirected and inverse_relations:
-        raise InputError(
-            "reverse edges are asked for twice",
-            needed="undirected, or inverse_relations",
-            got="both",
-            repair="choose inverse_relations for the inverse of every edge, undirected for those that are missing",
-        )
-    if inverse_relations:
-        return InverseRelationPolicy()
-    return UndirectedPolicy() if undirected else DirectedPolicy()
+        return (*names, *(f"{name}^-1" for name in names))
 
 
 def sort_columns(edges: EdgeColumns) -> EdgeColumns:
@@ -286,7 +215,7 @@ class CscBuilder:
         self.relation_dtype = np.dtype(_narrowest_dtype(total)) if num_relations else None
         self._num_nodes = num_nodes
         # Maps the rank of an added edge, relation + 2^30, to relation + R.
-        self._added = num_relations - _REVERSED
+        self._added = num_relations - REVERSED
         self._row = self._edges = 0
 
     def compress_edges(self, edges: EdgeColumns) -> Iterator[InEdges]:
@@ -323,7 +252,7 @@ class CscBuilder:
         if self.relation_dtype is None:
             return None
         assert rank is not None
-        return np.where(rank < _REVERSED, rank, rank + np.int32(self._added)).astype(self.relation_dtype)
+        return np.where(rank < REVERSED, rank, rank + np.int32(self._added)).astype(self.relation_dtype)
 
 
 def split_chunk(chunk: EdgeChunk) -> Iterator[EdgeChunk]:
@@ -338,7 +267,8 @@ def split_chunk(chunk: EdgeChunk) -> Iterator[EdgeChunk]:
         )
 
 
-def _pack_key(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.uint64]:
+def pack_key(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return the keys of edges, ``[n]``, from their destinations and sources."""
     key = high.astype(np.uint64)
     key <<= _SHIFT
     # Ids are not negative, so the view has the same value and saves a copy.
@@ -348,10 +278,6 @@ def _pack_key(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.uin
 
 def _as_int32(values: NDArray[Any] | None) -> NDArray[np.int32] | None:
     return None if values is None else values.astype(np.int32)
-
-
-def _with_inverse_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    return (*names, *(f"{name}^-1" for name in names))
 
 
 def _narrowest_dtype(count: int) -> type[np.integer[Any]]:

@@ -14,10 +14,10 @@ from outgrow.graph.builders.edge_order import (
     CscBuilder,
     EdgeColumns,
     EdgePolicy,
-    edge_policy_for,
     sort_columns,
     split_chunk,
 )
+from outgrow.graph.builders.edge_policies import edge_policy_for
 from outgrow.graph.builders.node_tables import (
     NodeTables,
     infer_num_nodes,

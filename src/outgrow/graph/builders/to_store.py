@@ -12,7 +12,8 @@ from scipy.sparse import csr_array
 from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import available_bytes
 from outgrow.graph.builders.edge_checks import EdgeValidator
-from outgrow.graph.builders.edge_order import CscBuilder, EdgeColumns, edge_policy_for, split_chunk
+from outgrow.graph.builders.edge_order import CscBuilder, EdgeColumns, split_chunk
+from outgrow.graph.builders.edge_policies import edge_policy_for
 from outgrow.graph.builders.external_sort import ExternalSorter
 from outgrow.graph.builders.node_tables import (
     NodeTables,
@@ -56,7 +57,8 @@ def convert_to_store(
             the tables that the source does not map come on top.
         overwrite: Replace an existing store; it is kept until the new one is complete.
         progress: Called with a phase, the amount done and the total (None while unknown): ``"read"`` and
-            ``"sort"`` count edges, ``"features"`` counts nodes.
+            ``"sort"`` count edges, ``"features"`` counts nodes. The total of ``"read"`` is an estimate by the bytes of
+            the source that were read.
 
     Returns:
         The store, opened.
@@ -115,7 +117,7 @@ def build_store(
                 # In pieces: temporary columns must not grow with the chunks of the reader.
                 for piece in split_chunk(chunk):
                     sorter.add_edges(policy.make_columns(piece))
-                report("read", validator.num_edges, None)
+                report("read", validator.num_edges, _estimate_edges(source, validator.num_edges))
             ids = source.read_ids()
             validator.complete(source.read_relation_names(), None if ids is None else len(ids))
             nodes = nodes or validate_node_tables(tables, validator.num_nodes)
@@ -147,6 +149,11 @@ def build_store(
                 origin=source.describe_origin(),
             )
         )
+
+
+def _estimate_edges(source: GraphSource, num_edges: int) -> int | None:
+    done, total = source.read_progress() or (0, 0)
+    return max(num_edges, num_edges * total // done) if done else None
 
 
 def _report_sort_progress(sorter: ExternalSorter, report: Progress) -> Iterator[EdgeColumns]:

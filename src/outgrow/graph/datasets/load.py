@@ -15,6 +15,7 @@ from outgrow.graph.datasets.registry import datasets
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.detect import detect_reader
 from outgrow.graph.readers.source import GraphSource
+from outgrow.graph.readers.split_source import SPLIT_OPTIONS, apply_split_options
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.store.reader import is_store, open_store
 from outgrow.graph.synthetic.presets import graph_presets
@@ -126,10 +127,10 @@ def resolve_source(
     # If there are both, a string means the data set of that name, and a `Path` the file.
     if os.path.exists(path) and not (name in datasets() and isinstance(name_or_path, str)):
         return ResolvedSource(detect_reader(path, options), undirected=False)
-    (options or TableOptions()).refuse_all_but((), name)
+    (options or TableOptions()).refuse_all_but(SPLIT_OPTIONS, name)
     made = parse_generator_name(name)
     if made is not None:
-        return ResolvedSource(*made)
+        return ResolvedSource(apply_split_options(made.source, options), made.undirected)
     # Before the general error: a preset without a scale is the likeliest mistake.
     if name in graph_presets():
         raise InputError(
@@ -147,7 +148,8 @@ def resolve_source(
         )
     dataset = validate_choice("data set", name, datasets())
     found = locate_files(dataset, data_dir)
-    return ResolvedSource(found.file_set.open_source(found.folder), undirected=dataset.undirected)
+    source = apply_split_options(found.file_set.open_source(found.folder), options)
+    return ResolvedSource(source, undirected=dataset.undirected)
 
 
 def _looks_like_path(name: str) -> bool:

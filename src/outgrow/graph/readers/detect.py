@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import final
 
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.edge_checks import check_node_count
+from outgrow.graph.builders.node_tables import infer_num_nodes
 from outgrow.graph.graph import GraphOrigin
-from outgrow.graph.readers.edge_list import EdgeListSource
+from outgrow.graph.node_ids import NodeIds
+from outgrow.graph.readers.dgl_file import DGL_SUFFIXES, read_dgl_file
 from outgrow.graph.readers.npz import NpzSource, parse_node_tables, unread_keys
 from outgrow.graph.readers.npz_archive import NpzArchive
 from outgrow.graph.readers.npz_origin import describe_keys
 from outgrow.graph.readers.ogb import OgbSource
-from outgrow.graph.readers.parquet import ParquetSource
 from outgrow.graph.readers.planetoid import PlanetoidSource
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
+from outgrow.graph.readers.split_source import SPLIT_OPTIONS, apply_split_options
+from outgrow.graph.readers.tables.edge_table import EdgeTableSource
+from outgrow.graph.readers.tables.forms import FORMS, is_table
 from outgrow.graph.readers.tables.options import TableOptions
+from outgrow.graph.readers.tables.table_graph import TABLE_GRAPH_OPTIONS, TableGraphSource, find_table_pair
 from outgrow.graph.readers.tables.triple_files import find_triple_files
 from outgrow.graph.readers.tables.triples import TriplesSource
+from outgrow.graph.readers.tables.typed_folder import find_typed_source
 
 NODES = "nodes.npz"
+_EDGE_OPTIONS = ("num_nodes", "relabel", "columns")
 
 
 @final
 class FolderSource(GraphSource):
     """Source with edges from an edge table, and everything else from ``nodes.npz``.
 
-    The keys of ``nodes.npz`` are those of a graph in one file (``npz.py``), without ``edge_index``.
+    The keys of ``nodes.npz`` are those of a graph in one file (``npz.py``), without ``edge_index``. Its rows are those
+    of the nodes by number; if the edge table's ids are relabelled, of the ids in ascending order.
 
     Args:
         folder: The folder.
@@ -61,22 +70,51 @@ class FolderSource(GraphSource):
         """Yield all edges of the edge table."""
         return self._edges.read_edges()
 
+    def read_relation_names(self) -> tuple[str, ...]:
+        """Return the name of each relation that the edge table has as text."""
+        return self._edges.read_relation_names()
+
+    def read_ids(self) -> NodeIds | None:
+        """Return the id of each node, if the edge table is relabelled.
+
+        Raises:
+            InputError: Ids that are texts, in no order that ``nodes.npz`` could have; or more or fewer ids than rows.
+        """
+        ids = self._edges.read_ids()
+        rows = infer_num_nodes(self.read_tables())
+        if ids is not None and (ids.are_text or len(ids) != rows):
+            raise InputError(
+                f"the ids of the edges do not fit {self._folder / NODES}",
+                needed="numbers of its rows; or with --relabel as many integer ids as rows, which are in their order",
+                got="texts" if ids.are_text else f"{len(ids):,} ids and {rows or 0:,} rows",
+                repair="give a node table with a column of ids instead, such as nodes.parquet",
+            )
+        return ids
+
+    def read_progress(self) -> tuple[int, int] | None:
+        """Return how much of the edge table was read."""
+        return self._edges.read_progress()
+
     def describe_origin(self) -> GraphOrigin:
-        """Return what is read of the edge table and of ``nodes.npz``, and what is not."""
+        """Return what was read of both."""
         archive = NpzArchive(self._folder / NODES)
         nodes = describe_keys(archive.keys(), unread_keys(archive, with_edges=False), NODES)
         return GraphOrigin(read=(*self._edges.describe_origin().read, *nodes), unread=self.list_unread())
+
+    def set_scratch(self, folder: Path, memory_bytes: int) -> None:
+        """Say where temporary files of the edge table may lie."""
+        self._edges.set_scratch(folder, memory_bytes)
 
     def list_unread(self) -> tuple[str, ...]:
         """Return the keys of ``nodes.npz`` and the columns of the edge table that are not read."""
         return (*unread_keys(NpzArchive(self._folder / NODES), with_edges=False), *self._edges.list_unread())
 
 
-TEXT = (".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el")
 KNOWN = (
-    f"an edge list ({', '.join(TEXT)}; also with .gz), a .parquet or .npz file, or a folder: of Planetoid files "
-    f"(ind.NAME.*), of an OGB data set (raw/, split/), of triples (train, valid and test), or with edges.csv, .tsv, "
-    f".parquet and {NODES}"
+    f"an edge table ({FORMS}; or a folder of its parts), a .npz file, a construction config (graph.yaml, graph.json), "
+    "a file of dgl.save_graphs (.bin, .dgl), or a folder: of Planetoid files (ind.NAME.*), of an OGB data set (raw/, "
+    f"split/), of triples (train, valid and test), or with a table edges.* and {NODES}, or with tables edges.* and "
+    "nodes.*, or with tables nodes/TYPE.* and edges/SOURCE__RELATION__DESTINATION.*"
 )
 
 
@@ -90,7 +128,14 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
     Raises:
         InputError: The path does not exist, its format is unknown, or an option does not apply to its format.
     """
-    path = Path(path)
+    options = options or TableOptions()
+    # Builders add inverse relations, whatever the form.
+    source = _detect_form(Path(path), replace(options, inverse_relations=False))
+    source.adds_inverse_relations = options.inverse_relations
+    return source
+
+
+def _detect_form(path: Path, options: TableOptions) -> GraphSource:
     if not path.exists():
         raise InputError(f"{path} does not exist", needed=KNOWN, got="nothing at that path", repair="correct the path")
     if not (path.is_file() or path.is_dir()):
@@ -98,20 +143,19 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
             f"{path} is neither a file nor a folder", needed=KNOWN, got="a device or a pipe", repair="correct the path"
         )
     # By name alone: no file is opened before the reader is known.
-    options = options or TableOptions()
-    source = _edge_table_reader(path, options)
-    if source is not None:
-        options.refuse_all_but(("num_nodes", "relabel", "columns", "inverse_relations"), str(path))
-        source.adds_inverse_relations = options.inverse_relations
-        return source
-    triples = find_triple_files(path) if path.is_dir() else None
-    if triples is not None:
-        options.refuse_all_but(("columns", "inverse_relations"), str(path))
-        made = TriplesSource(path, triples, options)
-        made.adds_inverse_relations = options.inverse_relations
-        return made
-    options.refuse_all_but(("inverse_relations",), str(path))
-    source = _folder_reader(path) if path.is_dir() else (NpzSource(path) if path.suffix == ".npz" else None)
+    if (typed := find_typed_source(path, options)) is not None:
+        return typed
+    source = _folder_reader(path, options) if path.is_dir() else None
+    if source is None and path.is_dir() and (pair := find_table_pair(path)):
+        options.refuse_all_but(TABLE_GRAPH_OPTIONS, str(path))
+        return TableGraphSource(path, *pair, options)
+    if source is None and is_table(path):
+        options.refuse_all_but(_EDGE_OPTIONS, str(path))
+        return EdgeTableSource(path, options)
+    if not isinstance(source, FolderSource | TriplesSource):
+        options.refuse_all_but(SPLIT_OPTIONS, str(path))
+    if source is None and path.is_file():
+        source = _file_reader(path)
     if source is None:
         got = (
             f"a folder with {', '.join(_first_file_names(path))}"
@@ -119,30 +163,29 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
             else f"a file that ends in {path.suffix!r}"
         )
         raise InputError(f"{path} is of no known form", needed=KNOWN, got=got, repair="convert or rename it")
-    source.adds_inverse_relations = options.inverse_relations
-    return source
+    return apply_split_options(source, options)
 
 
-def _edge_table_reader(path: Path, options: TableOptions) -> GraphSource | None:
-    num_nodes, relabel = options.num_nodes, options.relabel
-    columns = list(options.columns) or None
-    ending = path.suffixes[-2:-1] if path.suffix == ".gz" else [path.suffix]
-    if path.is_file() and ending and ending[0].lower() in TEXT:
-        return EdgeListSource(path, num_nodes=num_nodes, relabel=relabel, columns=columns)
-    if path.is_file() and path.suffix == ".parquet":
-        return ParquetSource(path, num_nodes=num_nodes, relabel=relabel, columns=columns)
-    return None
+def _file_reader(path: Path) -> GraphSource | None:
+    if path.suffix == ".npz":
+        return NpzSource(path)
+    return read_dgl_file(path) if path.suffix in DGL_SUFFIXES else None
 
 
-def _folder_reader(path: Path) -> GraphSource | None:
+def _folder_reader(path: Path, options: TableOptions) -> GraphSource | None:
     graphs = sorted(path.glob("ind.*.graph"))
     if len(graphs) == 1:
         return PlanetoidSource(path, graphs[0].name.split(".")[1])
     if (path / "raw").is_dir():
         return OgbSource(path)
-    tables = [reader for file in sorted(path.glob("edges.*")) if (reader := _edge_table_reader(file, TableOptions()))]
+    tables = [file for file in sorted(path.glob("edges.*")) if is_table(file)]
     if len(tables) == 1 and (path / NODES).is_file():
-        return FolderSource(path, tables[0])
+        options.refuse_all_but(("columns", "relabel", *SPLIT_OPTIONS), str(path))
+        return FolderSource(path, EdgeTableSource(tables[0], options))
+    triples = find_triple_files(path)
+    if triples is not None:
+        options.refuse_all_but(("columns",), str(path))
+        return TriplesSource(path, triples, options)
     return None
 
 

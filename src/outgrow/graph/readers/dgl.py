@@ -8,14 +8,15 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.node_parts import SPLIT_PARTS, NodePart
+from outgrow.graph.readers.node_parts import NodePart
+from outgrow.graph.readers.splits import PARTS
 from outgrow.graph.readers.tensors import to_matrix, to_numpy
 from outgrow.graph.readers.typed_parts import EdgePart, Relation, TypedPartsSource, name_relation
 
 _FEATURES = ("feat", "feature", "features", "x")
 _LABELS = ("label", "labels", "y")
 _WEIGHTS = ("weight", "edge_weight", "weights", "w")
-_MASKS = tuple((f"{part}_mask",) for part in SPLIT_PARTS)
+_MASKS = tuple((f"{part}_mask",) for part in PARTS)
 _RELATION = ("_TYPE", "etype", "edge_type")
 _OLD_NUMBERS = "_ID"
 """Where `dgl.to_homogeneous` and samplers keep the numbers of another graph."""
@@ -26,7 +27,7 @@ class DglNodes(NamedTuple):
     """The nodes of one type: its name, their number, and their data by name, arrays or tensors of ``[n, ...]``."""
 
     name: str
-    count: int
+    num_nodes: int
     data: Mapping[str, Any]
 
 
@@ -77,7 +78,7 @@ class DglSource(TypedPartsSource):
             parts.append(
                 NodePart(
                     name="" if self._untyped else kind.name,
-                    count=kind.count,
+                    count=kind.num_nodes,
                     features=to_matrix(_first(kind.data, _FEATURES), f"features of {kind.name}"),
                     labels=to_numpy(_first(kind.data, _LABELS), f"labels of {kind.name}"),
                     split=(train, val, test),

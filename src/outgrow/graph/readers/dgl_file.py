@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.core.files import os_errors_as_input_errors
+from outgrow.graph.builders.edge_checks import check_node_count
 from outgrow.graph.readers.dgl import DglEdges, DglNodes, DglSource
 
+DGL_SUFFIXES = (".bin", ".dgl")
 _HEADER_BYTES = 4096
 _FILE = 0xDD2E4FF046B4A13F
 _HETERO_GRAPH = 0xDD589FBE35224ABF
@@ -142,8 +144,10 @@ def _read_graph(cursor: _Cursor, name: str) -> DglSource:
         counts = [0] * len(node_types)
         for kinds, sizes in zip(zip(meta.src, meta.dst, strict=True), adjacency, strict=True):
             counts[kinds[0]], counts[kinds[1]] = sizes.num_src, sizes.num_dst
-    if len(counts) != len(node_types):
+    if len(counts) != len(node_types) or min(counts, default=0) < 0:
         raise DglFileError(f"{len(counts)} numbers of nodes for {len(node_types)} types")
+    rows = sum(len(array) for data in node_data for array in data.values() if array.ndim)
+    check_node_count(sum(counts), rows + sum(len(each.src) for each in adjacency), name)
     nodes = [DglNodes(*each) for each in zip(node_types, counts, node_data, strict=True)]
     edges = [
         DglEdges((node_types[src], kind, node_types[dst]), each.src, each.dst, data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,7 @@ from outgrow.graph.graph import NodeType
 from outgrow.graph.readers.conversions import to_labels, to_node_ids
 from outgrow.graph.readers.matrices import Matrix, block_diagonal_features, type_widths
 from outgrow.graph.readers.source import NodeTableSource
-
-SPLIT_PARTS = ("train", "val", "test")
-_SplitArrays = tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]
+from outgrow.graph.readers.splits import PARTS, Parts, select_parts, splits_of_masks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,7 +38,7 @@ class NodePart:
     features: Matrix | None = None
     labels: NDArray[Any] | None = None
     class_names: tuple[str, ...] = ()
-    split: _SplitArrays = (None, None, None)
+    split: Parts = (None, None, None)
 
 
 def count_nodes(part: NodePart) -> int | None:
@@ -54,10 +52,10 @@ def count_nodes(part: NodePart) -> int | None:
 
 def count_borders(parts: Sequence[NodePart]) -> list[int]:
     """Return ``[T + 1]``: the first node of each type, and ``V``."""
-    return np.cumsum([0, *(part.count or 0 for part in parts)]).tolist()
+    return [0, *accumulate(part.count or 0 for part in parts)]
 
 
-def join_node_parts(parts: Sequence[NodePart]) -> NodeTableSource:
+def join_node_parts(parts: Sequence[NodePart], split_index: int = 0) -> NodeTableSource:
     """Return the tables of all nodes, without names of relations.
 
     Types whose features have one width share the columns; if widths differ or some types have none, each type has
@@ -65,6 +63,7 @@ def join_node_parts(parts: Sequence[NodePart]) -> NodeTableSource:
 
     Args:
         parts: The node types, with their counts.
+        split_index: Which of several splits is chosen.
 
     Raises:
         InputError: Labels, features or masks that do not fit their type, or labels of several types that are not
@@ -77,7 +76,7 @@ def join_node_parts(parts: Sequence[NodePart]) -> NodeTableSource:
     features, widths = _join_features(parts)
     labels, class_names = _join_labels(parts, borders)
     splits = _join_splits(parts, borders)
-    train, val, test = splits[0]
+    train, val, test = select_parts(splits, split_index, "the graph")
     ranges = zip(parts, pairwise(borders), widths, strict=True) if typed else ()
     return NodeTableSource(
         num_nodes=None if parts and parts[0].count is None else borders[-1],
@@ -172,39 +171,39 @@ def _describe_labels(part: NodePart, labels: NDArray[Any]) -> str:
     return f"{int(labels.max(initial=-1)) + 1} classes"
 
 
-def _join_splits(parts: Sequence[NodePart], borders: Sequence[int]) -> list[_SplitArrays]:
+def _join_splits(parts: Sequence[NodePart], borders: Sequence[int]) -> list[Parts]:
     """Return all splits: as many as there are columns of masks."""
-    number = {mask.shape[1] for part in parts for mask in part.split if mask is not None and mask.ndim == 2}
-    if len(number) > 1:
-        got = " and ".join(map(str, sorted(number)))
-        raise part_error("the masks", "the same number of splits in all masks", f"masks of {got} columns")
-    made = []
-    for column in range(max(number, default=1)):
-        train, val, test = (_join_split_part(parts, borders, at, name, column) for at, name in enumerate(SPLIT_PARTS))
+    known: list[tuple[int, NodePart, tuple[Parts, ...]]] = []
+    for part, first in zip(parts, borders, strict=False):
+        masks = {name: mask for name, mask in zip(PARTS, part.split, strict=True) if mask is not None}
+        if masks and part.count is None:
+            return [part.split]
+        if masks:
+            known.append((first, part, splits_of_masks(masks, part.count or 0, part.name or "the graph")))
+    counts = {len(splits) for _, _, splits in known}
+    if len(counts) > 1:
+        got = ", ".join(f"{len(splits)} of {part.name}" for _, part, splits in known)
+        raise part_error("the masks", "the same number of splits of all types", got)
+    made: list[Parts] = []
+    for column in range(max(counts, default=0)):
+        train, val, test = (
+            _join_nodes([(first, part, splits[column][at]) for first, part, splits in known], name)
+            for at, name in enumerate(PARTS)
+        )
         made.append((train, val, test))
     return made
 
 
-def _join_split_part(
-    parts: Sequence[NodePart], borders: Sequence[int], at: int, name: str, column: int
-) -> NDArray[Any] | None:
+def _join_nodes(known: Sequence[tuple[int, NodePart, NDArray[Any] | None]], name: str) -> NDArray[np.int64] | None:
     found = []
-    for part, first in zip(parts, borders, strict=False):
-        mask = part.split[at]
-        if mask is None:
+    for first, part, nodes in known:
+        if nodes is None:
             continue
-        of = f" of {part.name}" if part.name else ""
-        if mask.ndim == 2:
-            mask = mask[:, column]
-        if part.count is None:
-            return mask
-        if mask.dtype == bool and mask.shape != (part.count,):
-            needed = f"booleans of shape [{part.count}], or of shape [{part.count}, splits]"
-            raise part_error(f"the {name} mask{of}", needed, f"{mask.dtype} of shape {list(mask.shape)}")
-        ids = to_node_ids(mask, part.count, f"the split {name}{of}")
-        outside = ids[(ids < 0) | (ids >= part.count)]
+        where = f"the split {name}{f' of {part.name}' if part.name else ''}"
+        ids = to_node_ids(nodes, part.count or 0, where)
+        outside = ids[(ids < 0) | (ids >= (part.count or 0))]
         if len(outside):
             got = f"{len(outside)} others, the first is {outside[0]}"
-            raise part_error(f"the split {name}{of}", f"nodes from 0 to {part.count - 1}", got)
+            raise part_error(where, f"nodes from 0 to {(part.count or 0) - 1}", got, "correct the split")
         found.append(ids.astype(np.int64) + first)
     return np.concatenate(found) if found else None

@@ -5,6 +5,9 @@ Keys: ``edge_index`` (``[2, E]``, sources then destinations), ``edge_type``, ``e
 ``feat_data`` of length 1 stands for that value everywhere); ``train_idx``, ``val_idx``, ``test_idx``;
 ``class_names``, ``rel_names``. All but ``edge_index`` are optional; others are not read, with a warning. Nothing
 is ever unpickled.
+
+As the heterophilous benchmark of Platonov et al. (ICLR 2023) has it: ``edges`` (``[E, 2]``), ``node_features``,
+``node_labels``; ``train_masks``, ``val_masks``, ``test_masks`` (``[K, V]`` or ``[V, K]``: several splits).
 """
 
 from __future__ import annotations
@@ -20,17 +23,21 @@ from scipy.sparse import csr_array
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.edge_checks import check_node_count
 from outgrow.graph.graph import GraphOrigin
-from outgrow.graph.readers.columns import shorten_name
 from outgrow.graph.readers.conversions import to_weights
 from outgrow.graph.readers.matrices import csr_from_arrays
 from outgrow.graph.readers.npz_archive import NpzArchive
 from outgrow.graph.readers.npz_origin import describe_keys
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
+from outgrow.graph.readers.split_source import with_mask_tables
+from outgrow.graph.readers.tables.column_types import shorten_name
 
 CHUNK_EDGES = 1 << 18
 _SPARSE = ("feat_data", "feat_indices", "feat_indptr", "feat_shape")
-_TABLES = {"num_nodes", "features", "label", "train_idx", "val_idx", "test_idx", "class_names", "rel_names", *_SPARSE}
-_EDGES = {"edge_index", "edge_type", "edge_weight"}
+_TABLES = ("num_nodes", "features", "label", "train_idx", "val_idx", "test_idx", "class_names", "rel_names")
+_EDGES = ("edge_index", "edge_type", "edge_weight")
+_SYNONYMS = {"edge_index": ("edges",), "features": ("node_features",), "label": ("node_labels", "labels")}
+_SYNONYMS |= {f"{part}_idx": (f"{part}_mask", f"{part}_masks") for part in ("train", "val", "test")}
+Arrays = NpzArchive | Mapping[str, NDArray[Any]]
 
 
 class NpzSource(GraphSource):
@@ -61,10 +68,10 @@ class NpzSource(GraphSource):
         Raises:
             InputError: The file is broken, or keys do not fit one another.
         """
-        tables = parse_node_tables(self._archive)
+        tables = parse_node_tables(self._archive, str(self._archive.path))
         # Nothing in the file is as long as the claimed number of nodes, which could be any.
         if tables.num_nodes is not None and tables.features is None and tables.labels is None:
-            check_node_count(tables.num_nodes, self._archive["edge_index"].size, str(self._archive.path))
+            check_node_count(tables.num_nodes, _find_edge_index(self._archive).size, str(self._archive.path))
         return tables
 
     def read_edges(self) -> Iterator[EdgeChunk]:
@@ -74,7 +81,7 @@ class NpzSource(GraphSource):
             InputError: No ``edge_index``, or one of the wrong form.
         """
         return iter_array_edges(
-            self._archive["edge_index"],
+            _find_edge_index(self._archive),
             self._archive.get("edge_type"),
             self._archive.get("edge_weight"),
             str(self._archive.path),
@@ -99,9 +106,9 @@ def unread_keys(archive: NpzArchive, *, with_edges: bool) -> tuple[str, ...]:
         with_edges: Whether its edges are read.
     """
     keys = archive.keys()
-    read = _TABLES | _EDGES if with_edges else _TABLES
     # Dense features are passed over where there are sparse ones.
-    read = read - {"features"} if "feat_indptr" in keys else read - {*_SPARSE}
+    dense = _TABLES if "feat_indptr" not in keys else (*(key for key in _TABLES if key != "features"), *_SPARSE)
+    read = {_find_key(key, keys) for key in (*dense, *(_EDGES if with_edges else ()))}
     return tuple(shorten_name(key) for key in keys if key not in read)
 
 
@@ -137,27 +144,46 @@ def iter_array_edges(
         )
 
 
-def parse_node_tables(arrays: NpzArchive | Mapping[str, NDArray[Any]]) -> NodeTableSource:
+def parse_node_tables(arrays: Arrays, where: str = "the arrays") -> NodeTableSource:
     """Return the tables under the keys that the module docstring lists.
+
+    Args:
+        arrays: Arrays by key.
+        where: Their name in errors.
 
     Raises:
         InputError: A key is missing, or has the wrong form.
     """
-    return NodeTableSource(
+    tables = NodeTableSource(
         num_nodes=_parse_count(arrays.get("num_nodes")),
         features=_parse_features(arrays),
-        labels=arrays.get("label"),
-        train=arrays.get("train_idx"),
-        val=arrays.get("val_idx"),
-        test=arrays.get("test_idx"),
+        labels=_find_array(arrays, "label"),
         class_names=_parse_names(arrays.get("class_names")),
         relation_names=_parse_names(arrays.get("rel_names")),
     )
+    masks = {part: _find_array(arrays, f"{part}_idx") for part in ("train", "val", "test")}
+    return with_mask_tables(tables, masks, where)
 
 
-def _parse_features(arrays: NpzArchive | Mapping[str, NDArray[Any]]) -> NDArray[Any] | csr_array | None:
+def _find_key(key: str, keys: Collection[str]) -> str:
+    """Return the key, or the first of its synonyms if there is one and not itself."""
+    return next((name for name in (key, *_SYNONYMS.get(key, ())) if name in keys), key)
+
+
+def _find_array(arrays: Arrays, key: str) -> NDArray[Any] | None:
+    return arrays.get(_find_key(key, arrays.keys()))
+
+
+def _find_edge_index(archive: NpzArchive) -> NDArray[Any]:
+    key = _find_key("edge_index", archive.keys())
+    edges = archive[key]
+    # Pairs of nodes below each other, which a mapped file may hold: a view.
+    return edges.T if key == "edges" and edges.ndim == 2 and edges.shape[1] == 2 else edges
+
+
+def _parse_features(arrays: Arrays) -> NDArray[Any] | csr_array | None:
     if arrays.get("feat_indptr") is None:
-        return arrays.get("features")
+        return _find_array(arrays, "features")
     data, indices, indptr, shape = (arrays[key] for key in _SPARSE)
     try:
         if shape.ndim != 1 or shape.dtype.kind not in "iu":

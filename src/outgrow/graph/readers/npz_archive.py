@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.columns import shorten_name
+from outgrow.graph.readers.tables.column_types import shorten_name
 
 # Smaller arrays are read: a mapping each would cost more than it saves.
 _LARGE_BYTES = 1 << 26

@@ -1,4 +1,4 @@
-"""Node-property data sets of the Open Graph Benchmark, as they lie on disk (Hu et al., NeurIPS 2020)."""
+"""Node- and link-property data sets of the Open Graph Benchmark, as they lie on disk (Hu et al., NeurIPS 2020)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import GraphOrigin
+from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.readers.conversions import to_labels
-from outgrow.graph.readers.edge_list import EdgeListSource
+from outgrow.graph.readers.given_links import LinkFiles, is_link_split, read_link_files
 from outgrow.graph.readers.npz import iter_array_edges
 from outgrow.graph.readers.npz_archive import NpzArchive
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
-from outgrow.graph.readers.text import read_numbers
+from outgrow.graph.readers.tables.edge_table import EdgeTableSource
+from outgrow.graph.readers.tables.numbers import read_numbers
 
 _TABLES = ("num-node-list", "num-edge-list", "edge", "node-feat", "node-label")
 # The number of edges is known from the edges themselves.
@@ -30,7 +32,8 @@ class OgbSource(GraphSource):
 
     Edges, features and labels are in ``raw/`` (``edge.csv.gz``, ``num-node-list.csv.gz``,
     ``node-feat.csv.gz``, ``node-label.csv.gz``; of the largest data set ``data.npz`` and ``node-label.npz``),
-    the split in ``split/NAME/{train,valid,test}.csv.gz``. Edges are taken as they are; other files of
+    the split in ``split/NAME/{train,valid,test}.csv.gz``, or of links in ``.pt`` files; relations of the edges of
+    such a data set in ``edge_reltype.csv.gz``. Edges are taken as they are; other files of
     ``raw/``, such as features of edges, are not read, with a warning. Labels that are missing become -1.
 
     Args:
@@ -59,7 +62,7 @@ class OgbSource(GraphSource):
         Raises:
             InputError: A file is broken, or there is more than one split.
         """
-        train, val, test = self._read_split()
+        train, val, test = self._read_split() if self._link_folder is None else (None, None, None)
         return NodeTableSource(
             num_nodes=self._num_nodes(),
             features=self._read_features(),
@@ -77,7 +80,12 @@ class OgbSource(GraphSource):
         """
         if self._npz_archive is not None:
             return iter_array_edges(self._npz_archive["edge_index"], None, None, str(self._npz_archive.path))
-        return EdgeListSource(self._raw / "edge.csv.gz").read_edges()
+        edges = EdgeTableSource(self._raw / "edge.csv.gz").read_edges()
+        return edges if self._relation_file is None else _with_relations(edges, self._relation_file)
+
+    def read_held_out_links(self) -> HeldOutLinks | None:
+        """Return the links to validate and to test on, if the data set is one of links."""
+        return None if self._link_files is None else self._link_files.links
 
     def describe_origin(self) -> GraphOrigin:
         """Return the files that are read, and those of ``raw/`` that are not."""
@@ -95,8 +103,25 @@ class OgbSource(GraphSource):
         return GraphOrigin(read=tuple(read), unread=self.list_unread())
 
     def list_unread(self) -> tuple[str, ...]:
-        """Return the names of the files in ``raw/`` that are not read."""
-        return tuple(sorted(path.name for path in self._raw.iterdir() if path.name not in _READ))
+        """Return the names of the files in ``raw/`` that are not read, and what else the files of links have."""
+        read = _READ if self._relation_file is None else _READ | {self._relation_file.name}
+        names = sorted(path.name for path in self._raw.iterdir() if path.name not in read)
+        return (*names, *(() if self._link_files is None else self._link_files.unread))
+
+    @cached_property
+    def _link_folder(self) -> Path | None:
+        folders = [path for path in (self._folder / "split").glob("*") if is_link_split(path)]
+        # Of several the error is that of nodes.
+        return folders[0] if len(folders) == 1 else None
+
+    @cached_property
+    def _link_files(self) -> LinkFiles | None:
+        return None if self._link_folder is None else read_link_files(self._link_folder)
+
+    @property
+    def _relation_file(self) -> Path | None:
+        path = self._raw / "edge_reltype.csv.gz"
+        return path if self._link_folder is not None and path.exists() else None
 
     @cached_property
     def _npz_archive(self) -> NpzArchive | None:
@@ -111,9 +136,9 @@ class OgbSource(GraphSource):
         if len(counts) != 1:
             raise InputError(
                 f"{self._folder} is not one graph",
-                needed="a data set for predicting properties of nodes",
+                needed="a data set for predicting properties of nodes or links",
                 got=f"{len(counts)} graphs",
-                repair="choose an ogbn data set",
+                repair="choose an ogbn or ogbl data set",
             )
         return int(counts[0])
 
@@ -151,3 +176,25 @@ class OgbSource(GraphSource):
             for part in ("train", "valid", "test")
         )
         return train, val, test
+
+
+def _with_relations(edges: Iterator[EdgeChunk], path: Path) -> Iterator[EdgeChunk]:
+    """Yield edges with their relations, which are in a file of their own.
+
+    Raises:
+        InputError: The file has another number of rows.
+    """
+    relation = read_numbers(path, np.int64)[:, 0]
+    first = 0
+    for chunk in edges:
+        part = np.array(relation[first : first + len(chunk.src)])
+        first += len(chunk.src)
+        if len(part) == len(chunk.src):
+            yield chunk._replace(relation=part)
+    if first != len(relation):
+        raise InputError(
+            f"{path} does not fit the edges",
+            needed=f"a relation for each of {first:,} edges",
+            got=f"{len(relation):,} rows",
+            repair="take the files from their publisher again",
+        )

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.node_parts import SPLIT_PARTS, NodePart, part_error
+from outgrow.graph.link_split import HeldOutLinks
+from outgrow.graph.readers.given_links import ObjectLinks, find_object_links
+from outgrow.graph.readers.node_parts import NodePart, part_error
+from outgrow.graph.readers.splits import PARTS
 from outgrow.graph.readers.tensors import SparseEdges, is_sparse, sparse_edges, to_matrix, to_numpy
 from outgrow.graph.readers.typed_parts import EdgePart, TypedPartsSource, name_relation
 
-_MASKS = tuple(f"{part}_mask" for part in SPLIT_PARTS)
-_INDICES = tuple(f"{part}_idx" for part in SPLIT_PARTS)
-_LABELS = tuple(f"{part}_y" for part in SPLIT_PARTS)
+_MASKS = tuple(f"{part}_mask" for part in PARTS)
+_INDICES = tuple(f"{part}_idx" for part in PARTS)
+_LABELS = tuple(f"{part}_y" for part in PARTS)
 _NODE_ATTRIBUTES = {"x", "y", "y_index", "num_nodes", *_MASKS, *_INDICES, *_LABELS}
 _EDGE_ATTRIBUTES = {"edge_index", "edge_weight"}
 
@@ -29,7 +33,9 @@ class PygSource(TypedPartsSource):
     column) and the three masks, or ``train_idx``, ``val_idx`` and ``test_idx``. Labels may be of some nodes only
     (``y`` with ``y_index``, or ``train_y`` and others with ``train_idx``). ``x``, ``adj_t`` and, if it tells the
     direction of the edges, ``edge_index`` may be sparse tensors of any layout or ``SparseTensor``; values of
-    the latter two are weights, unless all are 1. Numbers in bfloat16 become float32.
+    the latter two are weights, unless all are 1. Numbers in bfloat16 become float32. Links to validate and to test on
+    are read where all parts of a split are in one object (see
+    `outgrow.graph.readers.given_links.find_object_links`), whose training links are the edges if there are no others.
 
     Types of nodes follow one another in the order of ``node_types``, after them those that only edges name; each
     edge type is a relation. Where nothing else tells the number of nodes of a type, the largest id in the edges
@@ -47,7 +53,7 @@ class PygSource(TypedPartsSource):
     def __init__(self, data: Any, name: str = "pyg") -> None:
         from torch_geometric.data import HeteroData  # type: ignore[import-untyped]
 
-        if not hasattr(data, "edge_attrs") and not isinstance(data, HeteroData):
+        if getattr(data, "edge_attrs", None) is None and not isinstance(data, HeteroData):
             raise InputError(
                 f"cannot read a graph from {type(data).__name__}",
                 needed="a Data or HeteroData of PyG",
@@ -80,8 +86,9 @@ class PygSource(TypedPartsSource):
             InputError: Attributes of the wrong form.
         """
         if not self._hetero:
-            relations = to_numpy(self._data.get("edge_type"), "edge_type")
-            index, weight = _read_edges(self._data, "", (self._num_nodes("") or -1,) * 2)
+            edges, kind = self._edge_names
+            relations = to_numpy(self._data.get(kind), kind)
+            index, weight = _read_edges(self._data, "", (self._num_nodes("") or -1,) * 2, edges)
             yield EdgePart(edge_index=index, relations=relations, weight=weight)
             return
         for link in self._data.edge_types:
@@ -92,8 +99,8 @@ class PygSource(TypedPartsSource):
     def list_unread(self) -> tuple[str, ...]:
         """Return the names of the attributes that are not read."""
         if not self._hetero:
-            read = _NODE_ATTRIBUTES | _read_edge_attributes(self._data) | {"edge_type"}
-            return tuple(_unread_names(self._data, read))
+            read = _NODE_ATTRIBUTES | _read_edge_attributes(self._data) | {"edge_type", *self._edge_names}
+            return tuple(_unread_names(self._data, read | {*(self._links_given.names if self._links_given else ())}))
         parts = [(name, self._data[name], _NODE_ATTRIBUTES) for name in self._data.node_types]
         parts += [
             (name_relation(link), self._data[link], _read_edge_attributes(self._data[link]))
@@ -101,6 +108,26 @@ class PygSource(TypedPartsSource):
         ]
         names = [f"{part}.{name}" for part, store, read in parts for name in _unread_names(store, read)]
         return (*names, *self._data._global_store.keys())
+
+    def read_held_out_links(self) -> HeldOutLinks | None:
+        """Return the links to validate and to test on, if all parts of a split are there."""
+        return None if self._links_given is None else self._links_given.held_out
+
+    @cached_property
+    def _links_given(self) -> ObjectLinks | None:
+        if self._hetero:
+            return None
+        names = [
+            name
+            for name in map(str, self._data.keys())
+            if name.startswith(("train_", "val_", "valid_", "test_")) and name.endswith(("_edge_index", "_edge_type"))
+        ]
+        return find_object_links({name: to_numpy(self._data[name], name) for name in names})
+
+    @property
+    def _edge_names(self) -> tuple[str, str]:
+        has_edges = self._data.get("edge_index") is not None or self._data.get("adj_t") is not None
+        return ("edge_index", "edge_type") if has_edges or self._links_given is None else self._links_given.train
 
     def _num_nodes(self, kind: str) -> int | None:
         if self._hetero and kind not in self._data.node_types:
@@ -115,14 +142,14 @@ def _node_part(store: Any, name: str) -> NodePart:
     index = to_numpy(store.get("y_index"), f"y_index{of}")
     if index is not None and labels is not None:
         labels = _spread_labels([index], [labels], count, f"y{of}")
-    given = [(f"{part}_idx", f"{part}_y") for part in SPLIT_PARTS]
+    given = [(f"{part}_idx", f"{part}_y") for part in PARTS]
     known = [(to_numpy(store.get(at), at), to_numpy(store.get(y), y)) for at, y in given]
     pairs = [(at, y) for at, y in known if at is not None and y is not None]
     if labels is None and pairs:
         labels = _spread_labels([at for at, _ in pairs], [y for _, y in pairs], count, f"train_y{of}")
     train, val, test = (
         to_numpy(store.get(mask if mask in store else f"{part}_idx"), mask + of)
-        for mask, part in zip(_MASKS, SPLIT_PARTS, strict=True)
+        for mask, part in zip(_MASKS, PARTS, strict=True)
     )
     return NodePart(
         name=name,
@@ -146,9 +173,11 @@ def _spread_labels(
     return spread
 
 
-def _read_edges(store: Any, of: str, ends: tuple[int, int]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+def _read_edges(
+    store: Any, of: str, ends: tuple[int, int], name: str = "edge_index"
+) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Return ``[2, E]`` edges and their weights."""
-    index, transposed = store.get("edge_index"), store.get("adj_t")
+    index, transposed = store.get(name), store.get("adj_t")
     if is_sparse(index):
         return _check_weight(_directed_edges(sparse_edges(index, f"edge_index{of}"), of, ends), store)
     if index is None and transposed is not None:

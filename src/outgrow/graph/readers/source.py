@@ -141,6 +141,10 @@ class GraphSource(ABC):
         Called before anything is read, if a store is written; else tables are in memory.
         """
 
+    def read_progress(self) -> tuple[int, int] | None:
+        """Return how many bytes `read_edges` has read so far, and how many there are; None where that is not known."""
+        return None
+
     def describe_origin(self) -> GraphOrigin:
         """Return what was read and what was not; called after `read_edges`."""
         return GraphOrigin(unread=self.list_unread())

@@ -150,7 +150,7 @@ def split_by_words(codes: NDArray[np.integer[Any]], words: Sequence[str], where:
 
 
 def splits_of_masks(masks: Mapping[str, NDArray[Any] | None], num_nodes: int, where: str) -> tuple[Parts, ...]:
-    """Return all splits of masks: one, or several of tables ``[V, K]`` or ``[K, V]``.
+    """Return all splits of masks: one, or several of tables ``[V, K]`` or ``[K, V]``; one mask beside them is in all.
 
     Args:
         masks: Mask or ids of each of `PARTS`.
@@ -162,7 +162,8 @@ def splits_of_masks(masks: Mapping[str, NDArray[Any] | None], num_nodes: int, wh
     """
     columns = {name: _mask_columns(mask, num_nodes, f"{name} of {where}") for name, mask in masks.items()}
     counts = {name: len(found) for name, found in columns.items() if found is not None}
-    if len(set(counts.values())) > 1:
+    most = max(counts.values(), default=0)
+    if set(counts.values()) - {1, most}:
         raise InputError(
             f"the splits of {where} do not fit each other",
             needed="as many splits of each part",
@@ -170,8 +171,8 @@ def splits_of_masks(masks: Mapping[str, NDArray[Any] | None], num_nodes: int, wh
             repair="write the masks again",
         )
     made = []
-    for at in range(max(counts.values(), default=0)):
-        train, val, test = (None if (found := columns.get(name)) is None else found[at] for name in PARTS)
+    for at in range(most):
+        train, val, test = (None if (found := columns.get(name)) is None else found[at % len(found)] for name in PARTS)
         made.append((train, val, test))
     return tuple(made)
 

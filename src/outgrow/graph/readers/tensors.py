@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import coo_array, csr_array, issparse
 
 from outgrow.graph.readers.matrices import Matrix, csr_from_arrays
 from outgrow.graph.readers.node_parts import part_error
@@ -46,24 +46,24 @@ def sparse_edges(values: Any, name: str) -> SparseEdges:
     import torch
 
     given: Any = None
+    ends: Any = None
     if _is_sparse_tensor(values):
-        rows, columns, given = values.coo()
-    elif isinstance(values, torch.Tensor) and values.layout in (torch.sparse_csr, torch.sparse_csc):
-        coordinates = values.detach().to_sparse_coo()
-        rows, columns, given = *coordinates._indices(), coordinates._values()
-    elif isinstance(values, torch.Tensor) and values.layout is torch.sparse_coo and not values.dense_dim():
+        *ends, given = values.coo()
+    elif isinstance(values, torch.Tensor) and values.layout in (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc):
         # Not coalesced: that would add up the weights of parallel edges.
-        rows, columns, given = *values.detach()._indices(), values.detach()._values()
+        coordinates: Any = values.detach().to_sparse(layout=torch.sparse_coo)
+        ends, given = coordinates._indices(), coordinates._values()
     else:
-        got = f"a tensor of layout {values.layout}" if hasattr(values, "layout") else type(values).__name__
+        got = f"a tensor of layout {values.layout}" if isinstance(values, torch.Tensor) else type(values).__name__
         raise part_error(name, "a sparse matrix in COO or CSR", got)
     weight = to_numpy(given, name)
-    if weight is not None and (weight.ndim != 1 or (weight == 1).all()):
-        weight = None if weight.ndim == 1 else weight
-    if weight is not None and weight.ndim != 1:
-        raise part_error(name, "one value for each edge", f"shape {list(weight.shape)}")
-    height, width = (int(n) for n in (values.sizes() if _is_sparse_tensor(values) else values.shape))
-    return SparseEdges(np.asarray(rows.cpu()), np.asarray(columns.cpu()), weight, (height, width))
+    shape = [int(n) for n in (values.sizes() if _is_sparse_tensor(values) else values.shape)]
+    if len(shape) != 2 or (weight is not None and weight.ndim != 1):
+        raise part_error(name, "a matrix, with one value for each edge", f"a tensor of shape {shape}")
+    if weight is not None and (weight == 1).all():
+        weight = None
+    rows, columns = (np.asarray(each.cpu()) for each in ends)
+    return SparseEdges(rows, columns, weight, (shape[0], shape[1]))
 
 
 def to_matrix(x: Any, name: str) -> Matrix | None:
@@ -79,18 +79,24 @@ def to_matrix(x: Any, name: str) -> Matrix | None:
         return csr_array(matrix)
     if _is_sparse_tensor(x):
         ends, columns, values = x.csr()
-        ones = np.ones(len(columns), np.float32) if values is None else to_numpy(values, name)
-        return csr_array((ones, np.asarray(columns.cpu()), np.asarray(ends.cpu())), shape=tuple(x.sizes()))
+        ones = np.ones(len(columns), np.float32)
+        return _to_csr(
+            name, ones if values is None else _to_strided(values), _to_strided(ends), _to_strided(columns), x.sizes()
+        )
     if x is None or not isinstance(x, torch.Tensor) or x.layout not in (torch.sparse_csr, torch.sparse_coo):
         return to_numpy(x, name)
     if x.layout is torch.sparse_coo:
         if x.ndim != 2 or x.dense_dim():
             raise part_error(name, "a matrix", f"{x.ndim} dimensions, {x.dense_dim()} of them dense")
         whole = x.detach().cpu().coalesce()
-        return csr_array((to_numpy(whole.values(), name), tuple(whole.indices().numpy())), shape=tuple(x.shape))
-    values, columns, ends = (to_numpy(part, name) for part in (x.values(), x.col_indices(), x.crow_indices()))
+        made: Any = coo_array((_to_strided(whole.values()), tuple(whole.indices().numpy())), shape=tuple(x.shape))
+        return csr_array(made)
+    return _to_csr(name, _to_strided(x.values()), _to_strided(x.crow_indices()), _to_strided(x.col_indices()), x.shape)
+
+
+def _to_csr(name: str, values: Any, ends: Any, columns: Any, shape: Any) -> csr_array:
     try:
-        return csr_from_arrays(values, columns, ends, [int(n) for n in x.shape])
+        return csr_from_arrays(values, columns, ends, [int(n) for n in shape])
     except ValueError as error:
         raise part_error(name, "a well-formed CSR matrix", str(error)) from error
 
@@ -110,6 +116,12 @@ def to_numpy(values: Any, name: str) -> NDArray[Any] | None:
     if not isinstance(values, torch.Tensor) or values.layout is not torch.strided:
         got = f"a tensor of layout {values.layout}" if isinstance(values, torch.Tensor) else type(values).__name__
         raise part_error(name, "a dense tensor", got)
+    return _to_strided(values)
+
+
+def _to_strided(values: Any) -> NDArray[Any]:
+    import torch
+
     # NumPy has no bfloat16.
     here = values.detach().cpu()
     return np.asarray(here.float() if here.dtype == torch.bfloat16 else here)
@@ -117,4 +129,4 @@ def to_numpy(values: Any, name: str) -> NDArray[Any] | None:
 
 def _is_sparse_tensor(values: Any) -> bool:
     # By name: torch_sparse need not be installed.
-    return type(values).__name__ == "SparseTensor" and hasattr(values, "csr")
+    return type(values).__name__ == "SparseTensor"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.graph import GraphOrigin
+from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.readers.node_parts import NodePart, count_borders, count_nodes, join_node_parts, part_error
 from outgrow.graph.readers.npz import iter_array_edges
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
@@ -43,7 +44,7 @@ def name_relation(relation: Relation) -> str:
     return "__".join(relation)
 
 
-class TypedPartsSource(GraphSource):
+class TypedPartsSource(GraphSource, ABC):
     """Source of a graph in memory, whose nodes and edges come in parts."""
 
     @abstractmethod
@@ -101,6 +102,10 @@ class TypedPartsSource(GraphSource):
         # Graphs of one type have no names of types.
         read = [(what, ", ".join(names).strip("_") or "the object") for what, names in found.items() if names]
         return GraphOrigin(read=tuple(read), unread=self.list_unread())
+
+    def read_held_out_links(self) -> HeldOutLinks | None:
+        """Return None: links are held out of the edges."""
+        return None
 
     @cached_property
     def _nodes(self) -> list[NodePart]:

@@ -17,12 +17,16 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "labels": ("labels",),
     "split": ("train", "val", "test", "val_links", "test_links"),
 }
+"""What training reads."""
+IDS = "ids"
+"""A part of graphs with ids. They do not matter to training, but to whose answers these are."""
+_ID_ARRAYS = ("ids", "id_offsets", "id_data")
 # Left out where a graph has none, so that fingerprints of other graphs are those of versions without them.
 _OPTIONAL = ("val_links", "test_links")
 
 
 def fingerprint_graph(graph: Graph) -> dict[str, str]:
-    """Return a SHA-256 of topology, features, labels and split each, names included.
+    """Return a SHA-256 of topology, features, labels and split each, names included; and of the ids, if there are any.
 
     It is the same for a graph in memory and for its store, whose checksums are taken as they are. Arrays in memory
     are read once.
@@ -31,12 +35,15 @@ def fingerprint_graph(graph: Graph) -> dict[str, str]:
         checksums = {name: entry.sha256 for name, entry in read_manifest(graph.store).arrays.items()}
     else:
         checksums = {name: array_checksum(values) for name, values in graph_arrays(graph).items()}
-    names = {
+    names: dict[str, list[object]] = {
         "topology": [list(graph.relation_names), [[kind.name, kind.first, kind.last] for kind in graph.node_types]],
         "features": [graph.num_features],
         "labels": [list(graph.class_names), graph.num_classes],
         "split": [],
     }
+    parts = dict(PARTS)
+    if graph.ids is not None:
+        names[IDS], parts[IDS] = [], _ID_ARRAYS
     return {
         part: hashlib.sha256(
             json.dumps(
@@ -46,10 +53,11 @@ def fingerprint_graph(graph: Graph) -> dict[str, str]:
                 ]
             ).encode()
         ).hexdigest()
-        for part, arrays in PARTS.items()
+        for part, arrays in parts.items()
     }
 
 
 def changed_parts(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return which of `PARTS` differ between two fingerprints."""
-    return [part for part in PARTS if before.get(part) != now.get(part)]
+    """Return which of `PARTS` differ between two fingerprints, and `IDS` if both have some that differ."""
+    changed = [part for part in PARTS if before.get(part) != now.get(part)]
+    return [*changed, IDS] if before.get(IDS, now.get(IDS)) != now.get(IDS, before.get(IDS)) else changed

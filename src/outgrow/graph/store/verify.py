@@ -15,11 +15,13 @@ from outgrow.graph.builders.validate import (
     FiniteCheck,
     check_node_types,
     check_split_labels,
+    validate_held_out_links,
     validate_labels,
     validate_split,
 )
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.source import LazyMatrix
+from outgrow.graph.store.verify_ids import verify_ids
 from outgrow.graph.topology import Topology
 from outgrow.ops.sparse import SparseRows
 
@@ -28,7 +30,7 @@ _REPAIR = "build the graph again from its source"
 
 
 def verify_graph(graph: Graph) -> None:
-    """Check ranges of ids, relations and labels, row order, splits, and that features and weights are finite.
+    """Check ranges of nodes, relations and labels, row order, splits, links, ids, and that numbers are finite.
 
     Reads everything once, in blocks.
 
@@ -50,6 +52,9 @@ def verify_graph(graph: Graph) -> None:
     parts = validate_split((split.train.numpy(), split.val.numpy(), split.test.numpy()), graph.num_nodes)
     check_split_labels(labels, parts)
     check_node_types(graph.node_types, graph.num_nodes, graph.num_features)
+    if graph.ids is not None:
+        verify_ids(graph.ids, graph.num_nodes, graph.type_borders)
+    validate_held_out_links(graph.held_out_links, graph.num_nodes, graph.num_relations)
 
 
 def _check_targets(labels: NDArray[Any], count: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.tables.column_types import column_name_error, shorten_name
+from outgrow.graph.readers.tables.column_types import column_name_error, describe_type, shorten_name
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
 
 _BATCH_ROWS = 1 << 17
@@ -87,7 +87,7 @@ class _SchemaTable(Table):
         value = str(values[first])[:80] if len(values) and not _is_nested(values.type) else "values"
         return InputError(
             f"{self.locate_row(row + first)}: the column {shorten_name(name)} cannot be used",
-            needed=f"values that are {kind}",
+            needed=describe_type(kind),
             got=f"{value} of type {str(values.type)[:80]}",
             repair="write the file again with values of that type",
         )

@@ -17,8 +17,6 @@ WEIGHT_LIKE = (
     "count",
     "strength",
     "distance",
-    "timestamp",
-    "time",
     "combinedscore",
 )
 """Columns that may be weights, but are not taken for them unasked."""
@@ -51,13 +49,11 @@ def assign_column_roles(names: Sequence[str]) -> dict[str, list[str]]:
     plain = {name: _simplify(name) for name in names}
     bare = {name: _WORDS.sub("", short) or short for name, short in plain.items()}
     found: dict[str, list[str]] = {role: [] for role in ROLES}
-    for tier in _TIERS:
-        src, dst = ([name for name in names if bare[name] in words] for words in tier)
-        if src and dst:
-            found["src"], found["dst"] = src, dst
-            break
-    else:
-        found["src"], found["dst"] = _find_numbered(plain)
+    pairs = [[[name for name in names if bare[name] in words] for words in tier] for tier in _TIERS]
+    pairs.append([*_find_numbered(plain)])
+    # Where no pair is whole, half of one is what an error can name.
+    best = [pair for pair in pairs if all(pair)] or [pair for pair in pairs[:2] if any(pair)] or [[[], []]]
+    found["src"], found["dst"] = best[0]
     letters = {_LETTERS.get(bare[name]) for name in found["src"]}
     found["relation"] = [name for name in names if plain[name] in _RELATIONS or plain[name] in letters]
     found["weight"] = [name for name in names if plain[name] in _WEIGHTS]

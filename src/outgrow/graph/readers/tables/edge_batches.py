@@ -16,6 +16,7 @@ from outgrow.graph.readers.tables.id_columns import (
     choose_id_types,
     id_error,
     missing_value_error,
+    require_number_type,
     to_integer_ids,
     unmatched_quote_error,
 )
@@ -57,6 +58,8 @@ def read_edge_batches(
     import pyarrow as pa
 
     columns = roles.list_columns()
+    if roles.weight is not None:
+        require_number_type(table, roles.weight)
     chosen = {**choose_id_types(table, columns), **dict(id_types or {})}
     row = 0
     for batch in _read_rows(table, columns, chosen):

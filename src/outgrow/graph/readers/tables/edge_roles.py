@@ -22,6 +22,7 @@ class EdgeRoles:
         relation: Column of relations; None if edges have no type.
         weight: Column of weights; None if edges have none.
         unread: Columns that are not read.
+        undirected: Column of Gephi, one of those, which says of edges that they go both ways; None if there is none.
     """
 
     src: str
@@ -29,6 +30,7 @@ class EdgeRoles:
     relation: str | None = None
     weight: str | None = None
     unread: tuple[str, ...] = ()
+    undirected: str | None = None
 
     def list_columns(self) -> dict[str, str]:
         """Return the column of each role that there is, in the order of `ROLES`."""
@@ -64,11 +66,25 @@ def find_edge_roles(table: Table, options: TableOptions | None = None) -> EdgeRo
             raise _unclear_error(table, f"two columns for {role}: {', '.join(map(shorten_name, names))}")
         if names:
             taken[role] = names[0]
+    directions = _read_directions(table, taken["relation"]) if "relation" in {*taken} - {*given} else set()
+    undirected = taken["relation"] if directions - {"directed"} else None
+    if directions:
+        del taken["relation"]
     if missing := [role for role in ("src", "dst") if role not in taken]:
         raise _unclear_error(table, f"no column for {' or '.join(missing)}")
-    # A column that the user gave another role is not asked about again.
     unread = [name for name in table.names if name not in taken.values()]
-    return EdgeRoles(**taken, unread=tuple(unread))
+    return EdgeRoles(**taken, unread=tuple(unread), undirected=undirected)
+
+
+def _read_directions(table: Table, name: str) -> set[str]:
+    """Return what Gephi's column ``Type`` says of the first edges; nothing if a column is not this one."""
+    import pyarrow as pa
+
+    if name.lower() != "type" or table.find_type(name) not in (None, pa.string(), pa.large_string()):
+        return set()
+    first = next(iter(table.read_batches([name], {name: pa.large_string()})), None)
+    found = set() if first is None else {str(value).lower() for value in first.column(0).unique().to_pylist()}
+    return found if found <= {"directed", "undirected", "mixed"} else set()
 
 
 def _find_column(table: Table, role: str, name: str) -> str:

@@ -129,12 +129,14 @@ class EdgeTableSource(GraphSource):
         if self._roles is None:
             return ()
         weighted = self._roles.weight is not None or "weight" in self._options.columns
-        return tuple(
-            f"{shorten_name(name)} (--columns weight={shorten_name(name)} reads it)"
-            if is_weight_like(name) and not weighted
-            else shorten_name(name)
+        hints = {
+            name: f" (--columns weight={shorten_name(name)} reads it)"
             for name in self._roles.unread
-        )
+            if is_weight_like(name) and not weighted
+        }
+        if self._roles.undirected is not None:
+            hints[self._roles.undirected] = " (of edges that go both ways, which --undirected adds)"
+        return tuple(shorten_name(name) + hints.get(name, "") for name in self._roles.unread)
 
     def describe_origin(self) -> GraphOrigin:
         """Return which column each part of the edges was read from."""
@@ -164,6 +166,10 @@ class EdgeTableSource(GraphSource):
             if self._options.num_nodes is not None:
                 raise _too_many_nodes_error("ids that are texts")
             self._src_ids = self._dst_ids = IdEncoder(*(self._scratch or ()))
+        if self._is_given:
+            # Ids of a node table that are texts are found as they are written: 007 is no 7.
+            ends_ids = {"src": self._src_ids, "dst": self._dst_ids}
+            types |= {role: text for role, ids in ends_ids.items() if ids is not None and ids.are_text}
         self._types = types
         return types
 
@@ -309,7 +315,7 @@ def _release_memory() -> None:
 
 def _too_many_nodes_error(other: str) -> InputError:
     return InputError(
-        "num_nodes does not go with " + other,
+        f"num_nodes and {other} exclude each other",
         needed="nodes that are numbered from 0 by their ids, or no num_nodes",
         got="both",
         repair="drop num_nodes (--nodes): nodes are those that have edges",

@@ -11,12 +11,13 @@ import numpy as np
 
 from outgrow.core.errors import InputError
 from outgrow.graph.node_ids import ArrowArray
-from outgrow.graph.readers.tables.column_types import shorten_name
+from outgrow.graph.readers.tables.column_types import is_number, shorten_name
 from outgrow.graph.readers.tables.table import DataType, Table
 
 _INTEGER = r"^[ \t]*-?(?:0|[1-9][0-9]*)[ \t]*$"
 _NUMBER = r"^[ \t]*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*$"
 _LEADING_ZERO = re.compile(r"[ \t]*[+-]?0[0-9]")
+_SAMPLE_ROWS = 10_000
 _MOST_DIGITS = 19
 _MOST_EXACT_FLOAT = 2**53
 
@@ -46,9 +47,15 @@ def choose_id_types(table: Table, columns: Mapping[str, str]) -> dict[str, DataT
     if not open_names:
         return chosen
     text = dict.fromkeys(open_names.values(), pa.large_string())
-    first = next(iter(table.read_batches([*open_names.values()], text)), None)
+    first: list[Any] = []
+    for batch in table.read_batches([*open_names.values()], text):
+        first.append(batch)
+        # A number of rows of its own: what is found must not depend on the size of blocks.
+        if sum(map(len, first)) >= _SAMPLE_ROWS:
+            break
     for at, role in enumerate(open_names):
-        are_integers = first is None or not len(first) or _look_like_integers(first.column(at))
+        values = pa.chunked_array([batch.column(at) for batch in first], pa.large_string())[:_SAMPLE_ROWS]
+        are_integers = not len(values) or _look_like_integers(values.combine_chunks())
         chosen[role] = pa.int64() if are_integers else pa.large_string()
     return chosen
 
@@ -58,13 +65,32 @@ def _choose_by_type(table: Table, role: str, name: str, kind: DataType) -> DataT
 
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind):
         return pa.int64()
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    # Older writers of parquet do not say that bytes are texts.
+    texts = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary())
+    if kind in texts:
         return pa.large_string()
-    raise InputError(
+    raise _type_error(table, name, f"integers or texts as {role}", kind)
+
+
+def require_number_type(table: Table, name: str) -> None:
+    """Refuse a column of weights that holds no numbers, before it is read: other values can be of any size.
+
+    Raises:
+        InputError: The file says that the column is of another type.
+    """
+    import pyarrow as pa
+
+    kind = table.find_type(name)
+    if kind is not None and not (is_number(kind) or pa.types.is_decimal(kind)):
+        raise _type_error(table, name, "numbers as weights", kind)
+
+
+def _type_error(table: Table, name: str, needed: str, kind: DataType) -> InputError:
+    return InputError(
         f"{table.path}: the column {shorten_name(name)} cannot be used",
-        needed=f"integers or texts as {role}",
+        needed=needed,
         got=f"values of type {str(kind)[:80]}",
-        repair="name another column, or write the file again with integers or texts",
+        repair="name another column, or write the file again",
     )
 
 
@@ -95,7 +121,7 @@ def to_integer_ids(values: ArrowArray) -> tuple[ArrowArray, int]:
     plain = pc.replace_substring_regex(
         pc.utf8_trim(values.cast(pa.large_string()), " \t"), r"^\+?(.*?)(?:\.0*)?$", r"\1"
     )
-    is_plain = np.asarray(pc.match_substring_regex(plain, r"^-?(?:0|[1-9][0-9]{0,17})$").fill_null(value=False))
+    is_plain = np.asarray(pc.match_substring_regex(plain, r"^-?(?:0|[1-9][0-9]{0,17})$").fill_null(False))
     if is_plain.all():
         return plain.cast(pa.int64()), -1
     made = np.zeros(len(values), np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import final
 
@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from outgrow.graph.node_ids import ArrowArray, NodeIds, TextArrays
 from outgrow.graph.readers.tables.id_table import IdTable
-from outgrow.ops.id_table import PackedIds, pack_ids
+from outgrow.ops.id_table import PackedIds, pack_ids, pack_integers
 
 _ROWS = 1 << 20
 """Most ids that are looked up at once: temporary arrays have some 50 bytes for each."""
 _FEWEST_ROWS = 1 << 14
-_NO_OFFSETS = np.empty(0, np.int64)
 
 
 @final
@@ -58,18 +57,40 @@ class IdEncoder:
 
         if pa.types.is_dictionary(ids.type):
             return self._encode_dictionary(ids)
-        if not len(ids):
-            return np.empty(0, np.int64)
-        given = _as_integers_or_texts(ids)
-        is_text = not pa.types.is_int64(given.type)
+        (numbers,) = self.encode_columns([ids])
+        return numbers
+
+    def encode_columns(self, columns: Sequence[ArrowArray]) -> list[NDArray[np.int64]]:
+        """Return the number of each id of some columns, ``[n]`` each; ids get numbers row by row.
+
+        So numbers do not depend on the batches in which the rows of several columns come.
+
+        Args:
+            columns: ``[n]`` Arrow arrays as `encode` takes them.
+
+        Raises:
+            OSError: The disk of the tables is full.
+        """
+        import pyarrow as pa
+
+        num_rows = len(columns[0])
+        out = [np.empty(num_rows, np.int64) for _ in columns]
+        if not num_rows:
+            return out
+        given = _unify([_as_integers_or_texts(ids) for ids in columns])
+        is_text = not pa.types.is_int64(given[0].type)
         if self._table is None:
             self._table = IdTable(0 if is_text else 8, self._scratch, self._memory_bytes)
         elif is_text and not self.are_text:
             self._keep_as_texts()
-        out = np.empty(len(given), np.int64)
-        for first in range(0, len(given), self._rows):
-            part = given.slice(first, self._rows)
-            self._table.encode_ids(_pack(part, as_text=self.are_text), out[first : first + len(part)])
+        step = self._rows // len(columns)
+        for first in range(0, num_rows, step):
+            parts = [ids.slice(first, step) for ids in given]
+            numbers = np.empty(len(parts) * len(parts[0]), np.int64)
+            joined = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+            self._table.encode_ids(_pack(joined, as_text=self.are_text), numbers, len(parts))
+            for to, part in zip(out, np.split(numbers, len(parts)), strict=True):
+                to[first : first + len(part)] = part
         return out
 
     def find(self, ids: ArrowArray) -> NDArray[np.int64]:
@@ -80,7 +101,8 @@ class IdEncoder:
         import pyarrow as pa
 
         if pa.types.is_dictionary(ids.type):
-            return self.find(ids.dictionary)[ids.indices.to_numpy(zero_copy_only=False)]
+            found = self.find(ids.dictionary)
+            return found[np.asarray(ids.indices.to_numpy(zero_copy_only=False), np.int64)]
         out = np.full(len(ids), -1, np.int64)
         if self._table is None or not len(ids):
             return out
@@ -129,7 +151,7 @@ class IdEncoder:
         from pyarrow import compute
 
         # Only the form that an integer is written in: "007" and "+7" are not 7.
-        is_decimal = compute.match_substring_regex(texts, r"^(0|-?[1-9][0-9]{0,17})$")
+        is_decimal: ArrowArray = compute.match_substring_regex(texts, r"^(0|-?[1-9][0-9]{0,17})$")
         rows = np.flatnonzero(is_decimal.to_numpy(zero_copy_only=False))
         out = np.full(len(texts), -1, np.int64)
         out[rows] = self.find(texts.take(_arrow_numbers(rows)).cast(pa.int64()))
@@ -143,6 +165,8 @@ def _as_integers_or_texts(ids: ArrowArray) -> ArrowArray:
     import pyarrow as pa
     from pyarrow import compute
 
+    if pa.types.is_dictionary(ids.type):
+        ids = ids.dictionary_decode()
     assert not ids.null_count, "ids without nulls"
     if pa.types.is_uint64(ids.type) and len(ids) and compute.max(ids).as_py() >= 2**63:
         return ids.cast(pa.large_string())
@@ -151,12 +175,20 @@ def _as_integers_or_texts(ids: ArrowArray) -> ArrowArray:
     return ids.cast(pa.large_string())
 
 
+def _unify(columns: list[ArrowArray]) -> list[ArrowArray]:
+    import pyarrow as pa
+
+    if all(pa.types.is_int64(ids.type) for ids in columns):
+        return columns
+    return [ids.cast(pa.large_string()) for ids in columns]
+
+
 def _find_long_integers(texts: ArrowArray) -> Iterator[int]:
     """Yield the rows with integers of 19 digits, which may or may not fit into 64 bits."""
     from pyarrow import compute
 
-    is_long = compute.match_substring_regex(texts, r"^-?[1-9][0-9]{18}$").to_numpy(zero_copy_only=False)
-    for row in np.flatnonzero(is_long):
+    is_long: ArrowArray = compute.match_substring_regex(texts, r"^-?[1-9][0-9]{18}$")
+    for row in np.flatnonzero(is_long.to_numpy(zero_copy_only=False)):
         if -(2**63) <= int(texts[int(row)].as_py()) < 2**63:
             yield int(row)
 
@@ -166,7 +198,7 @@ def _pack(ids: ArrowArray, *, as_text: bool) -> PackedIds:
 
     if as_text:
         return pack_ids(0, *TextArrays.from_arrow(ids))
-    return pack_ids(8, _NO_OFFSETS, ids.cast(pa.int64()).to_numpy(zero_copy_only=False))
+    return pack_integers(ids.cast(pa.int64()).to_numpy(zero_copy_only=False))
 
 
 def _arrow_numbers(numbers: NDArray[np.int64]) -> ArrowArray:

@@ -66,8 +66,13 @@ class IdTable:
         """Write the number of each id to ``out``, ``[n]``, -1 for none."""
         self._find(ids, self._hash(ids, 0, len(out)), out)
 
-    def encode_ids(self, ids: PackedIds, out: NDArray[np.int64]) -> None:
+    def encode_ids(self, ids: PackedIds, out: NDArray[np.int64], columns: int = 1) -> None:
         """Write the number of each id to ``out``, ``[n]``; an id that has none gets the next one.
+
+        Args:
+            ids: The ids, those of some columns one after the other.
+            out: ``[n]``.
+            columns: Number of columns. New ids are numbered row by row.
 
         Raises:
             OSError: The disk is full.
@@ -78,7 +83,7 @@ class IdTable:
         if not absent:
             return
         new_rows = np.empty(absent, np.int64)
-        count = number_absent(_make_table(_slot_bits(absent)), ids, hashes, len(self), out, new_rows)
+        count = number_absent(_make_table(_slot_bits(absent)), ids, hashes, columns, len(self), out, new_rows)
         new_rows = new_rows[:count]
         first = len(self)
         self._append(ids, new_rows)

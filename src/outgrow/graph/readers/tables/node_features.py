@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, BinaryIO, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +14,8 @@ from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
 from outgrow.graph.node_ids import ArrowArray, TextArrays
-from outgrow.graph.readers.columns import shorten_name
-from outgrow.graph.readers.tables.node_roles import is_number_list, is_text
+from outgrow.graph.readers.tables.column_types import shorten_name
+from outgrow.graph.readers.tables.node_roles import has_number_lists, has_texts
 from outgrow.graph.readers.tables.node_values import TextCodes, list_error, numbers_of_column
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
 from outgrow.ops.text_hash import hash_texts
@@ -55,7 +56,7 @@ def refuse_categories(table: Table, names: Sequence[str], types: Mapping[str, Da
     Raises:
         InputError: Columns of texts, or of a type that is no feature.
     """
-    texts = [name for name in names if is_text(types[name])]
+    texts = [name for name in names if has_texts(types[name])]
     if texts and categorical == "refuse":
         raise InputError(
             f"{table.path}: features cannot be texts as they are",
@@ -76,10 +77,10 @@ def plan_columns(
         types: Arrow type of each.
         categories: The texts of those that become one-hot.
     """
-    widths = _list_widths(table, [name for name in names if is_number_list(types[name])])
+    widths = _list_widths(table, [name for name in names if has_number_lists(types[name])])
     plan, at, hashed = list[FeatureColumn](), 0, list[str]()
     for name in names:
-        if not is_text(types[name]):
+        if not has_texts(types[name]):
             width, texts = widths.get(name, 1), None
         elif name in categories:
             words = categories[name].finish()[1]
@@ -132,9 +133,10 @@ def read_features(
     rows = _SparseRows if width > _DENSE_COLUMNS and width > 4 * dense else _DenseRows
     made = rows((num_nodes, width), dtype, scratch)
     row = 0
-    for batch in table.read_batches([column.name for column in plan], wider):
-        made.add(table, plan, batch, row)
-        row += len(batch)
+    with made.open_file():
+        for batch in table.read_batches([column.name for column in plan], wider):
+            made.add(table, plan, batch, row)
+            row += len(batch)
     return made.finish()
 
 
@@ -144,8 +146,16 @@ class _DenseRows:
         self._shape = shape
         self._dtype = dtype
         self._path = None if scratch is None else _unused_file(scratch, "features")
-        self._file = None if self._path is None else self._path.open("wb")
+        self._file: BinaryIO | None = None
         self._held = np.empty(shape if scratch is None else (0, 0), dtype)
+
+    @contextmanager
+    def open_file(self) -> Iterator[None]:
+        if self._path is None:
+            yield
+            return
+        with self._path.open("wb") as self._file:
+            yield
 
     def add(self, table: Table, plan: Sequence[FeatureColumn], batch: RecordBatch, row: int) -> None:
         out = np.zeros((len(batch), self._shape[1]), self._dtype)
@@ -163,9 +173,8 @@ class _DenseRows:
             out.tofile(self._file)
 
     def finish(self) -> Matrix:
-        if self._file is None or self._path is None:
+        if self._path is None:
             return self._held
-        self._file.close()
         return np.memmap(self._path, self._dtype, "r", shape=self._shape)
 
 
@@ -178,6 +187,9 @@ class _SparseRows:
         self._counts = [np.zeros(1, np.int64)]
         self._indices: list[NDArray[np.int32]] = []
         self._values: list[NDArray[Any]] = []
+
+    def open_file(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def add(self, table: Table, plan: Sequence[FeatureColumn], batch: RecordBatch, row: int) -> None:
         at, values = list[NDArray[Any]](), list[NDArray[Any]]()

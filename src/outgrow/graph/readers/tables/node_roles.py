@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import numpy as np
+
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
-from outgrow.graph.readers.columns import shorten_name
 from outgrow.graph.readers.splits import SplitRequest
+from outgrow.graph.readers.tables.column_types import shorten_name
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
 
@@ -20,6 +22,7 @@ SPLIT = ("split", "set", "subset", "partition", "fold")
 TYPE = ("type", "node_type", "ntype")
 MASKS = ("train_mask", "val_mask", "test_mask")
 _MASK_SYNONYMS = {"valid_mask": "val_mask", "validation_mask": "val_mask"}
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 _SHOWN = 20
 
@@ -105,6 +108,8 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     features = named or _order_numbered([name for name in free if _is_default(types[name], options)])
     if both := [name for name in named if name in labels or name in {split, time}]:
         raise _unclear_error(table, "a column for one purpose", f"{both[0]} as a feature and for another purpose")
+    if options.categorical == "refuse":
+        _refuse_mixed(table, [name for name in dict.fromkeys((*free, *named)) if has_texts(types[name])])
     read = {ids, *labels, split, time, kind, *masks.values(), *features}
     unread = tuple(
         shorten_name(name) + ("" if name in taken else _why(types[name])) for name in table.names if name not in read
@@ -122,35 +127,41 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     )
 
 
-def is_text(kind: DataType) -> bool:
+def names_of_roles(options: TableOptions) -> set[str]:
+    """Return the names that tell the first line of a text file from rows below it."""
+    known = (*ID, *LABEL, *SPLIT, *TYPE, *MASKS, *_MASK_SYNONYMS)
+    return {*known, *map(str.title, known), *map(str.upper, known), *options.label, *options.features}
+
+
+def has_texts(kind: DataType) -> bool:
     """Whether a column has texts, also as a dictionary."""
     from pyarrow import types
 
     if types.is_dictionary(kind):
-        return is_text(kind.value_type)
+        return has_texts(kind.value_type)
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
-def is_integer(kind: DataType) -> bool:
+def has_integers(kind: DataType) -> bool:
     """Whether a column has integers or booleans; one without any value may have."""
     from pyarrow import types
 
     return bool(types.is_integer(kind) or types.is_boolean(kind) or types.is_null(kind))
 
 
-def is_number(kind: DataType) -> bool:
+def has_numbers(kind: DataType) -> bool:
     """Whether a column has numbers or booleans; one without any value may have."""
     from pyarrow import types
 
-    return is_integer(kind) or bool(types.is_floating(kind) or types.is_decimal(kind))
+    return has_integers(kind) or bool(types.is_floating(kind) or types.is_decimal(kind))
 
 
-def is_number_list(kind: DataType) -> bool:
+def has_number_lists(kind: DataType) -> bool:
     """Whether a column has lists of numbers."""
     from pyarrow import types
 
     lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
-    return any(check(kind) for check in lists) and is_number(kind.value_type)
+    return any(check(kind) for check in lists) and has_numbers(kind.value_type)
 
 
 def _read_first_batch(table: Table) -> RecordBatch:
@@ -163,6 +174,39 @@ def _read_first_batch(table: Table) -> RecordBatch:
         got=f"no rows below the columns {', '.join(map(shorten_name, table.names[:_SHOWN]))}",
         repair="write the table again",
     )
+
+
+def _refuse_mixed(table: Table, names: Sequence[str]) -> None:
+    """Refuse columns of texts most of which are numbers: those of one mistake would be dropped as a whole.
+
+    Raises:
+        InputError: There is one, with the first row that has no number.
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    kinds = dict.fromkeys(names, pa.large_string())
+    counts = dict.fromkeys(names, (0, 0, -1))
+    row = 0
+    for batch in table.read_batches(names, kinds) if names else ():
+        for name in names:
+            texts = compute.utf8_trim_whitespace(compute.fill_null(batch.column(name), ""))
+            numbers = np.asarray(compute.match_substring_regex(texts, _NUMBER))
+            empty = np.asarray(compute.match_substring_regex(texts, "^$"))
+            others = np.flatnonzero(~numbers & ~empty)
+            count, total, first = counts[name]
+            first = row + int(others[0]) if first < 0 and len(others) else first
+            counts[name] = count + int(numbers.sum()), total + int((~empty).sum()), first
+        row += len(batch)
+    for name, (count, total, first) in counts.items():
+        if first >= 0 and 2 * count > total:
+            raise InputError(
+                f"{table.locate_row(first)}: the column {shorten_name(name)} has a text among numbers",
+                needed="numbers in every row, or texts of which most are no numbers",
+                got=f"numbers in {count:,} of {total:,} rows",
+                repair="correct the row; or leave the column out: --features COLUMN,...; "
+                "or take its values as texts: --categorical onehot",
+            )
 
 
 def _column_types(batch: RecordBatch) -> dict[str, DataType]:
@@ -216,11 +260,11 @@ def _order_numbered(names: Sequence[str]) -> list[str]:
 
 
 def _is_default(kind: DataType, options: TableOptions) -> bool:
-    return is_number(kind) or is_number_list(kind) or (is_text(kind) and options.categorical != "refuse")
+    return has_numbers(kind) or has_number_lists(kind) or (has_texts(kind) and options.categorical != "refuse")
 
 
 def _why(kind: DataType) -> str:
-    return " (texts: --categorical onehot or hash reads them)" if is_text(kind) else ""
+    return " (texts: --categorical onehot or hash reads them)" if has_texts(kind) else ""
 
 
 def _one(name: str | None) -> tuple[str, ...]:

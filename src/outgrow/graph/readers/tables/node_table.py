@@ -14,7 +14,6 @@ from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.graph.graph import NodeType
 from outgrow.graph.node_ids import ArrowArray, NodeIds
-from outgrow.graph.readers.columns import shorten_name
 from outgrow.graph.readers.source import Ids
 from outgrow.graph.readers.splits import (
     Parts,
@@ -28,15 +27,17 @@ from outgrow.graph.readers.splits import (
     split_by_words,
     splits_of_masks,
 )
+from outgrow.graph.readers.tables.column_types import shorten_name
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
 from outgrow.graph.readers.tables.node_features import (
     MOST_CATEGORIES,
+    FeatureColumn,
     Matrix,
     plan_columns,
     read_features,
     refuse_categories,
 )
-from outgrow.graph.readers.tables.node_roles import NodeRoles, find_node_roles, is_integer, is_text
+from outgrow.graph.readers.tables.node_roles import NodeRoles, find_node_roles, has_integers, has_texts, names_of_roles
 from outgrow.graph.readers.tables.node_values import ColumnValues, NodeLabels, TextCodes, make_labels
 from outgrow.graph.readers.tables.open_table import open_table
 from outgrow.graph.readers.tables.options import TableOptions
@@ -56,10 +57,11 @@ class NodeTable:
         labels: As in `NodeTableSource`; None without.
         class_names: Name of each class, or empty.
         splits: All splits that the table has or that was drawn of it; may be empty.
-        split: The chosen one.
+        split: The chosen one; of none, the caller looks whether there are others.
         node_types: Ranges of nodes; empty if there is no column of types.
         read: What was read, from which column.
         unread: Columns that were not read.
+        columns: Where the values of each column are among the features.
     """
 
     num_nodes: int
@@ -72,6 +74,7 @@ class NodeTable:
     node_types: tuple[NodeType, ...]
     read: tuple[tuple[str, str], ...]
     unread: tuple[str, ...]
+    columns: tuple[FeatureColumn, ...] = ()
 
 
 def read_node_table(
@@ -91,7 +94,7 @@ def read_node_table(
     """
     if options.categorical not in CATEGORICAL:
         validate_choice("choice of categorical", options.categorical, dict.fromkeys(CATEGORICAL))
-    table = path if isinstance(path, Table) else open_table(path)
+    table = path if isinstance(path, Table) else open_table(path, named=names_of_roles(options))
     request = parse_split(options.split, options.split_seed)
     roles = find_node_roles(table, options, request)
     refuse_categories(table, roles.features, roles.types, options.categorical)
@@ -112,10 +115,11 @@ def read_node_table(
         labels=None if labels is None else labels.values,
         class_names=() if labels is None else labels.class_names,
         splits=splits,
-        split=select_parts(splits, options.split_index, where),
+        split=select_parts(splits, options.split_index, where) if splits else (None, None, None),
         node_types=reading.node_types,
-        read=_describe_roles(roles, where),
+        read=_describe_roles(roles, table.path.name),
         unread=roles.unread,
+        columns=tuple(plan),
     )
 
 
@@ -145,7 +149,7 @@ class _FirstPass:
         self.encoder = encoder
         self.num_rows = 0
         self.node_types: tuple[NodeType, ...] = ()
-        onehot = [name for name in roles.features if is_text(roles.types[name]) and options.categorical == "onehot"]
+        onehot = [name for name in roles.features if has_texts(roles.types[name]) and options.categorical == "onehot"]
         self.categories = {name: TextCodes(MOST_CATEGORIES) for name in onehot}
         columns = [name for name in roles.list_small() if name != roles.id]
         self._columns = {name: ColumnValues(table, name, "a label or a split") for name in columns}
@@ -194,9 +198,9 @@ class _FirstPass:
         if pa.types.is_dictionary(ids.type):
             ids = ids.cast(pa.large_string())
         empty = ids.is_null()
-        if is_text(ids.type):
+        if has_texts(ids.type):
             ids = ids.cast(pa.large_string())
-            empty = compute.or_(empty, compute.fill_null(compute.equal(ids, ""), True))
+            empty = compute.or_(empty, compute.equal(compute.binary_length(compute.fill_null(ids, "")), pa.scalar(0)))
         if compute.any(empty).as_py():
             row = self.num_rows + int(np.argmax(np.asarray(empty)))
             raise InputError(
@@ -207,14 +211,17 @@ class _FirstPass:
             )
         try:
             whole = ids.cast(pa.int64())
-            return whole if not is_text(ids.type) or compute.equal(whole.cast(pa.large_string()), ids) else ids
         except pa.ArrowInvalid:
-            if is_text(ids.type):
-                return ids
+            whole = None
+        if has_texts(ids.type):
+            same = whole is not None and compute.all(compute.equal(whole.cast(pa.large_string()), ids)).as_py()
+            return whole if same else ids
+        if whole is not None:
+            return whole
         raise InputError(
             f"{self.table.path}: the column {name} cannot be used as id",
             needed="texts, or integers that fit 64 bits with a sign",
-            got=f"values of type {str(ids.type)[:80]}" + ("" if is_integer(ids.type) else " with fractions"),
+            got=f"values of type {str(ids.type)[:80]}" + ("" if has_integers(ids.type) else " with fractions"),
             repair="write the column again as texts",
         )
 

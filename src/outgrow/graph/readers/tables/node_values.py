@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.node_ids import ArrowArray
-from outgrow.graph.readers.columns import shorten_name
-from outgrow.graph.readers.tables.node_roles import is_integer, is_text
+from outgrow.graph.readers.tables.column_types import shorten_name
+from outgrow.graph.readers.tables.node_roles import has_integers, has_texts
 from outgrow.graph.readers.tables.table import Table
 
 _UNKNOWN = {"unknown", "nan", "none", "null", "na", "n/a", "?"}
@@ -111,11 +111,11 @@ class ColumnValues:
         Raises:
             InputError: Values that are neither texts, numbers, times nor lists of numbers of one length.
         """
-        if is_text(column.type):
+        if has_texts(column.type):
             self._codes = self._codes or TextCodes()
             self._codes.add(column)
         else:
-            self.are_integers &= is_integer(column.type)
+            self.are_integers &= has_integers(column.type)
             values = numbers_of_column(self._table, self.name, column, self._row, self._role)
             if self._parts and values.shape[1:] != self._parts[0].shape[1:]:
                 width, before = values.shape[1:], self._parts[0].shape[1:]
@@ -223,11 +223,9 @@ def make_labels(columns: Sequence[ColumnValues], where: str) -> NodeLabels | Non
 
 def _labels_of_numbers(column: ColumnValues) -> NodeLabels:
     values = column.numbers()
-    if values.dtype.kind == "f" and values.ndim == 1 and np.isnan(values).any():
-        known = values[~np.isnan(values)]
-        # Integers with missing values are no floats of the user, who need not be told of them.
-        if len(known) and column.are_integers:
-            return NodeLabels(np.where(np.isnan(values), -1, values).astype(np.int64), ())
+    if column.are_integers and values.dtype.kind == "f":
+        # Integers of which some are missing are no floats of the user, who need not be told of them.
+        return NodeLabels(np.where(np.isnan(values), -1, values).astype(np.int64), ())
     return NodeLabels(values, ())
 
 

@@ -6,37 +6,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from outgrow.core.errors import InputError
+from outgrow.graph.readers.tables.forms import ARROW, FORMS, JSON_LINES, MATRIX_MARKET, PARQUET, TEXT, table_suffix
 from outgrow.graph.readers.tables.table import Table
-from outgrow.graph.readers.tables.text_blocks import CODECS
-
-TEXT = (".csv", ".tsv", ".txt", ".edges", ".edgelist", ".el")
-MATRIX_MARKET = (".mtx",)
-JSON_LINES = (".jsonl", ".ndjson")
-PARQUET = (".parquet", ".pq")
-ARROW = (".arrow", ".feather", ".ipc", ".arrows")
-FORMS = f"{', '.join((*TEXT, *JSON_LINES, *MATRIX_MARKET))} (also with .gz or .zst), {', '.join((*PARQUET, *ARROW))}"
-"""What a table may be, in messages."""
-
-
-def table_suffix(path: Path) -> str | None:
-    """Return the ending of the form of a table, such as ``.csv`` for ``edges.csv.gz``; None if it is of no form.
-
-    Only the name is looked at.
-    """
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    packed = bool(suffixes) and suffixes[-1] in CODECS
-    ending = suffixes[-2 if packed else -1 :][:1] if len(suffixes) > packed else []
-    known = (*TEXT, *JSON_LINES, *MATRIX_MARKET) if packed else (*TEXT, *JSON_LINES, *MATRIX_MARKET, *PARQUET, *ARROW)
-    return ending[0] if ending and ending[0] in known else None
-
-
-def is_table(path: Path) -> bool:
-    """Whether the name of a file, or the names of the files of a folder, say that it is a table; nothing is opened."""
-    if path.is_file():
-        return table_suffix(path) is not None
-    from outgrow.graph.readers.tables.parts import list_parts
-
-    return path.is_dir() and bool(list_parts(path))
 
 
 def open_table(path: Path, *, header: bool | None = None, named: Collection[str] = ()) -> Table:
@@ -54,7 +25,7 @@ def open_table(path: Path, *, header: bool | None = None, named: Collection[str]
     if path.is_dir():
         from outgrow.graph.readers.tables.parts import PartsTable
 
-        return PartsTable(path, header=header, named=named)
+        return PartsTable(path, open_table, header=header, named=named)
     suffix = table_suffix(path) if path.is_file() else None
     if suffix in TEXT:
         from outgrow.graph.readers.tables.text_table import TextTable

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import final
+from typing import Protocol, final
 
 from outgrow.core.errors import InputError
 from outgrow.graph.readers.tables.column_types import list_names, unify_types
-from outgrow.graph.readers.tables.open_table import TEXT, open_table, table_suffix
+from outgrow.graph.readers.tables.forms import list_parts, table_suffix
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
 
 
-def list_parts(folder: Path) -> list[Path]:
-    """Return the parts of a table in a folder, by name; empty if its files are none: nothing is opened.
+class OpenFile(Protocol):
+    """Opens the table in a file."""
 
-    Parts are of one form, and their names are numbered, or begin with ``part``. Files whose names begin with ``_`` or
-    ``.`` are marks of the program that wrote them.
-    """
-    files = sorted(path for path in folder.iterdir() if path.name[0] not in "._")
-    forms = {table_suffix(path) if path.is_file() else None for path in files}
-    numbered = all(
-        path.name.startswith("part") or any(map(str.isdecimal, path.name.partition(".")[0])) for path in files
-    )
-    return files if len(forms) == 1 and None not in forms and numbered else []
+    def __call__(self, path: Path, *, header: bool | None = None, named: Collection[str] = ()) -> Table:
+        """Open a file; see `open_table`."""
+        ...
 
 
 @final
@@ -32,16 +26,27 @@ class PartsTable(Table):
 
     Args:
         path: The folder.
+        open_file: Opens a part, as `open_table` does.
         header: Whether the first lines of text files have the names of columns; None to decide by the first file.
         named: Names of columns that the caller asks for.
+        files: The parts, in order; empty for those of the folder.
 
     Raises:
         InputError: Files are of several forms, columns differ, or a file is broken.
     """
 
-    def __init__(self, path: Path, *, header: bool | None = None, named: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        open_file: OpenFile,
+        *,
+        header: bool | None = None,
+        named: Collection[str] = (),
+        files: Sequence[Path] = (),
+    ) -> None:
         self._path = path
-        files = list_parts(path) or sorted(file for file in path.iterdir() if file.name[0] not in "._")
+        self._open_file = open_file
+        files = [*files] or list_parts(path) or sorted(file for file in path.iterdir() if file.name[0] not in "._")
         if not files or len({table_suffix(file) for file in files}) > 1:
             raise InputError(
                 f"{path} is no table",
@@ -49,18 +54,16 @@ class PartsTable(Table):
                 got=", ".join(file.name for file in files[:8]) or "nothing",
                 repair="name one file, or move the others away",
             )
-        first = open_table(files[0], header=header, named=named)
+        first = open_file(files[0], header=header, named=named)
         self._parts = [first, *(self._open_part(file, first, header) for file in files[1:])]
         self._rows_before: list[int] = []
         self._at = 0
 
-    @staticmethod
-    def _open_part(file: Path, first: Table, header: bool | None) -> Table:
-        part = open_table(file, header=first.has_names if header is None else header)
+    def _open_part(self, file: Path, first: Table, header: bool | None) -> Table:
+        part = self._open_file(file, header=header if first.has_names else False)
         # Text that was cut into parts has names in the first of them only.
-        if part.names != first.names and table_suffix(file) in TEXT and len(part.names) == len(first.names):
-            part = open_table(file, header=False)
-        elif part.names and set(part.names) != set(first.names):
+        is_rest = not part.has_names and len(part.names) == len(first.names)
+        if part.names and set(part.names) != set(first.names) and not is_rest:
             raise InputError(
                 f"the columns of {file} differ from those of {first.path.name}",
                 needed=f"the columns {list_names(first.names)}",

@@ -22,7 +22,6 @@ from outgrow.graph.readers.tables.triple_files import (
     TripleColumns,
     TripleFile,
     choose_role_columns,
-    empty_file_error,
     read_numbered_names,
 )
 
@@ -62,7 +61,7 @@ class TriplesSource(GraphSource):
         }
         self._entities = IdEncoder()
         self._relations: dict[str, int] = {}
-        self._trained = _Seen()
+        self._trained = _TrainedNames()
         self._held_out: HeldOutLinks | None = None
         self._started = self._finished = False
 
@@ -214,11 +213,11 @@ class TriplesSource(GraphSource):
     def _warn_of_kept(self, what: str, count: int, first: list[str]) -> None:
         more = ", ..." if count > len(first) else ""
         warn_about_data(
-            f"{count:,} {what} of {self.name} occur in no training triple and are kept: {', '.join(first)}{more}"
+            f"{what} of {self.name} that occur in no training triple are kept: {count:,}, {', '.join(first)}{more}"
         )
 
 
-class _Seen:
+class _TrainedNames:
     """Numbers of entities and relations that occur in training triples."""
 
     def __init__(self) -> None:
@@ -249,10 +248,8 @@ def _find_named(folder: Path, known: Mapping[str, bool]) -> tuple[Path, bool] | 
 
 def _require_other_files(files: Mapping[str, Path]) -> None:
     for part, path in files.items():
-        if path.stat().st_size == 0:
-            raise empty_file_error(path)
         for other in (each for name, each in files.items() if name < part):
-            if filecmp.cmp(path, other, shallow=False):
+            if path.is_file() and other.is_file() and filecmp.cmp(path, other, shallow=False):
                 raise InputError(
                     f"{path.parent} has the same triples in two parts",
                     needed="other triples to train, to validate and to test on",
@@ -281,4 +278,4 @@ def _to_integer_ids(ids: NodeIds) -> NodeIds:
     texts: Any = ids.texts.to_arrow()
     if not len(texts) or not compute.all(compute.match_substring_regex(texts, _INTEGER)).as_py():
         return ids
-    return NodeIds.from_integers(texts.cast(pa.int64()).to_numpy(zero_copy_only=False))
+    return NodeIds.from_integers(np.array(texts.cast(pa.int64())))

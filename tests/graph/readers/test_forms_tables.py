@@ -1,0 +1,54 @@
+"""Every form of edge tables is read right, or refused with words that help."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graph.readers.forms_tables import FORMS, Edge
+from outgrow.core.errors import InputError
+from outgrow.graph.builders.in_memory import assemble_graph
+from outgrow.graph.graph import Graph
+from outgrow.graph.readers.detect import detect_reader
+from outgrow.graph.readers.tables.options import TableOptions, parse_columns
+
+pytestmark = pytest.mark.filterwarnings("ignore:not read")
+
+
+def options_of(command: str) -> TableOptions:
+    """The options of ``outgrow convert`` in a command."""
+    words = shlex.split(command)
+    columns = parse_columns(words[words.index("--columns") + 1]) if "--columns" in words else {}
+    return TableOptions(columns=columns, relabel="--relabel" in words)
+
+
+def edges_of(graph: Graph) -> list[Edge]:
+    """Edges by the ids of nodes and the names of relations."""
+    topology = graph.topology
+    ids: Any = graph.ids or range(graph.num_nodes)
+    edges = []
+    for node in range(graph.num_nodes):
+        for at in range(int(topology.indptr[node]), int(topology.indptr[node + 1])):
+            edge: Edge = (ids[int(topology.indices[at])], ids[node])
+            if topology.relation is not None:
+                edge += (graph.relation_names[int(topology.relation[at])],)
+            edges.append(edge if topology.weight is None else (*edge, float(topology.weight[at])))
+    return sorted(edges)
+
+
+@pytest.mark.parametrize(("make", "command", "expected"), [row[1:] for row in FORMS], ids=[row[0] for row in FORMS])
+def test_forms(tmp_path: Path, make: Callable[[Path], Path], command: str, expected: list[Edge] | str) -> None:
+    path = make(tmp_path)
+    if isinstance(expected, str):
+        with pytest.raises(InputError) as caught:
+            assemble_graph(detect_reader(path, options_of(command)))
+        assert expected in str(caught.value)
+        assert path.name in str(caught.value) or "leave out" in expected
+        return
+    made = assemble_graph(detect_reader(path, options_of(command)))
+    assert edges_of(made) == sorted(expected)
+    assert made.name == path.name.split(".")[0]
