@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 from scipy.sparse import csr_array
 from tests.app.conftest import Command, planted
 from tests.app.growing_stores import NEW, assert_same, ids_of, small, write_rows
@@ -232,14 +233,13 @@ def test_a_trained_model_predicts_for_new_nodes(outgrow: Command, tmp_path: Path
     resumed = outgrow("train", "g.store", *options, "--epochs", 30, "--out", "run", "--resume")
     assert resumed.code == 2
     assert "have changed" in resumed.err
-    predicted = outgrow("predict", "run", "--graph", "g.store", "--out", "p.npy")
+    (tmp_path / "who.txt").write_text("new_3\nnew_1\ntx_7\n")
+    predicted = outgrow("predict", "run", "--graph", "g.store", "--nodes", "who.txt", "--out", "p.parquet")
     assert predicted.code == 0, predicted.err
-    found = np.load(tmp_path / "p.npy")
-    classes = found if found.ndim == 1 else found.argmax(1)
-    grown = og.load(tmp_path / "g.store")
-    new = grown.index_of([f"new_{label}" for label in range(4)])
-    assert new.tolist() == [240, 241, 242, 243]
-    assert classes[new.numpy()].tolist() == [0, 1, 2, 3]
+    table = parquet.read_table(tmp_path / "p.parquet").to_pydict()
+    assert table["id"] == ["new_3", "new_1", "tx_7"]
+    assert table["node"] == [243, 241, 7]
+    assert table["label"][:2] == [3, 1]
 
 
 def _take_labels_as_they_are(graph: Graph, labels: Any, names: Any) -> Any:
