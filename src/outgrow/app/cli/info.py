@@ -141,7 +141,7 @@ def _list_values(name: str, values: list[Any] | dict[str, Any]) -> Iterator[str]
         percent = "%" if name.endswith("quantiles") else ""
         for key, value in values.items():
             # A figure for one of the likely mistakes.
-            if key == "if_moved_by_one":
+            if key == "if_moved_by_one" or value is None:
                 continue
             yield f"{key.replace('_', ' ')}{percent}: {value if isinstance(value, str) else _format_fact('', value)}"
         return
