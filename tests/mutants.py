@@ -38,6 +38,7 @@ class Mutant(NamedTuple):
 def list_mutants() -> list[Mutant]:
     """All mutants, suite by suite."""
     from layer_mutants import MUTANTS as LAYERS
+    from tests.app.test_append import MUTANTS as APPENDED
     from tests.app.test_predict_workers import MUTANTS as PREDICTIONS
     from tests.core.test_files import MUTANTS as WRITES
     from tests.fuzz.broken_readers import MUTANTS as READERS
@@ -79,6 +80,7 @@ def list_mutants() -> list[Mutant]:
         "suites/test_metrics.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in METRICS.items()
         },
+        "app/test_append.py::test_a_mutant_is_found": APPENDED,
         "app/test_predict_workers.py::test_a_mutant_is_found": PREDICTIONS,
         "graph/statistics/test_statistics.py::test_a_mutant_is_found": STATISTICS,
         "graph/readers/test_id_encoder.py::test_a_mutant_is_found": {

@@ -25,6 +25,7 @@ NUMBERS = {
     "tests/suites/test_held_out.py": 5,
     "tests/suites/test_loop.py": 4,
     "tests/suites/test_evaluation.py": 4,
+    "tests/app/test_append.py": 4,
     "tests/app/test_predict_workers.py": 2,
     "tests/graph/readers/test_id_encoder.py": 3,
     "tests/graph/readers/test_forms_tables.py": 8,

@@ -51,7 +51,7 @@ def small(**changes: Any) -> Graph:
         labels=np.array([0, 1, 1]),
         split={"train": [0], "val": [1], "test": [2]},
     )
-    return replace(graph, ids=ids_of(["ann", "bob", "cyd"]), class_names=("no", "yes"), **changes)
+    return replace(graph, ids=ids_of(["ann", "bob", "cyd"]), class_names=("yes", "no"), **changes)
 
 
 NEW = [["id", "label", "a", "b", "c"], ["dan", "yes", 1, 2, 3]]

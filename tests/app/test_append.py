@@ -1,5 +1,7 @@
 """Stores that grow: equal to what converting everything at once gives, and predicted for by a model of before."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 from scipy.sparse import csr_array
 from tests.app.conftest import Command, planted
 from tests.app.growing_stores import NEW, assert_same, ids_of, small, write_rows
@@ -142,7 +145,7 @@ def test_classes_and_relations_are_found_by_names(tmp_path: Path) -> None:
     edges = write_rows(tmp_path / "e.csv", rows)
     grown = og.append(tmp_path / "g", nodes=[nodes], edges=str(edges), out=tmp_path / "h")
     assert grown.labels is not None
-    assert grown.labels.tolist() == [0, 1, 1, 1, -1, 0]
+    assert grown.labels.tolist() == [0, 1, 1, 0, -1, 1]
     assert grown.index_of(["fay", "ann"]).tolist() == [5, 0]
     assert grown.topology.relation is not None
     assert grown.edge_index.tolist() == [[2, 3, 0, 1, 0], [0, 0, 1, 2, 5]]
@@ -157,6 +160,18 @@ def test_classes_and_relations_are_found_by_names(tmp_path: Path) -> None:
     assert [what for what, _ in again.origin.read if what.startswith("appended")] == [
         *("appended src", "appended dst", "appended relation"),
     ]
+
+
+def test_new_nodes_are_in_the_parts_that_their_table_says(tmp_path: Path) -> None:
+    og.save_graph(small(), tmp_path / "g")
+    rows = [["id", "label", "a", "b", "c", "split"], ["dan", "no", 1, 2, 3, ""]]
+    for name, part in (("eve", "test"), ("fay", "train")):
+        rows.append([name, "yes", 1, 2, 3, part])
+    grown = og.append(tmp_path / "g", nodes=write_rows(tmp_path / "n.csv", rows))
+    assert [part.tolist() for part in (grown.split.train, grown.split.val, grown.split.test)] == [[0, 5], [1], [2, 4]]
+    more = write_rows(tmp_path / "m.csv", [NEW[0], ["gil", "no", 0, 0, 0]])
+    drawn = og.append(tmp_path / "g", nodes=more, split="1,0,0")
+    assert drawn.split.train.tolist() == [0, 5, 6]
 
 
 def test_an_edge_that_is_there_keeps_its_weight(tmp_path: Path) -> None:
@@ -218,11 +233,76 @@ def test_a_trained_model_predicts_for_new_nodes(outgrow: Command, tmp_path: Path
     resumed = outgrow("train", "g.store", *options, "--epochs", 30, "--out", "run", "--resume")
     assert resumed.code == 2
     assert "have changed" in resumed.err
-    predicted = outgrow("predict", "run", "--graph", "g.store", "--out", "p.npy")
+    (tmp_path / "who.txt").write_text("new_3\nnew_1\ntx_7\n")
+    predicted = outgrow("predict", "run", "--graph", "g.store", "--nodes", "who.txt", "--out", "p.parquet")
     assert predicted.code == 0, predicted.err
-    found = np.load(tmp_path / "p.npy")
-    classes = found if found.ndim == 1 else found.argmax(1)
-    grown = og.load(tmp_path / "g.store")
-    new = grown.index_of([f"new_{label}" for label in range(4)])
-    assert new.tolist() == [240, 241, 242, 243]
-    assert classes[new.numpy()].tolist() == [0, 1, 2, 3]
+    table = parquet.read_table(tmp_path / "p.parquet").to_pydict()
+    assert table["id"] == ["new_3", "new_1", "tx_7"]
+    assert table["node"] == [243, 241, 7]
+    assert table["label"][:2] == [3, 1]
+
+
+def _take_labels_as_they_are(graph: Graph, labels: Any, names: Any) -> Any:
+    return labels
+
+
+def _take_parts_as_they_are(parts: Any, added: Any, first: int, num_nodes: int) -> Any:
+    return tuple(each if new is None else np.concatenate([each, new]) for each, new in zip(parts, added, strict=True))
+
+
+def _keep_all_relations(names: tuple[str, ...]) -> tuple[str, ...]:
+    return names
+
+
+def check_by_hand(folder: Path) -> None:
+    for check in (
+        test_classes_and_relations_are_found_by_names,
+        test_new_nodes_are_in_the_parts_that_their_table_says,
+        test_inverse_relations_are_added_as_they_were,
+    ):
+        (folder / check.__name__).mkdir()
+        check(folder / check.__name__)
+
+
+BROKEN: dict[str, tuple[str, str, Any]] = {
+    "append_numbers_relations_anew": (
+        "Relations of new edges are numbered as they occur.",
+        "outgrow.graph.readers.appended.AppendedSource._number_relations",
+        lambda self, relation, names, path: relation,
+    ),
+    "append_numbers_classes_anew": (
+        "Classes of new nodes are numbered as in their table.",
+        "outgrow.graph.readers.appended_rows._fit_labels",
+        _take_labels_as_they_are,
+    ),
+    "append_does_not_move_splits": (
+        "New nodes of a split are numbered from 0.",
+        "outgrow.graph.readers.appended_rows._join_parts",
+        _take_parts_as_they_are,
+    ),
+    "append_inverts_inverses": (
+        "Inverse edges of the store are inverted again.",
+        "outgrow.graph.readers.appended.list_forward_relations",
+        _keep_all_relations,
+    ),
+}
+
+
+def _breaking(target: str, value: Any) -> Any:
+    @contextmanager
+    def apply() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(target, value)
+            yield
+
+    return apply
+
+
+MUTANTS = {name: (breaks, _breaking(target, value)) for name, (breaks, target, value) in BROKEN.items()}
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_mutant_is_found(mutant: str, tmp_path: Path) -> None:
+    with MUTANTS[mutant][1](), pytest.raises((AssertionError, og.InputError)):
+        check_by_hand(tmp_path)

@@ -82,6 +82,12 @@ def sparse_label_column() -> Arrays:
     return given | {"features": csr_array(given["features"])}
 
 
+def target_column() -> Arrays:
+    given = clean()
+    target = given["features"][:, 0] * 2 + given["label"]
+    return given | {"features": np.c_[given["features"], target].astype(np.float32), "label": target.astype(np.float32)}
+
+
 def id_column() -> Arrays:
     given = clean()
     return given | {"features": np.c_[1000 + 3 * np.arange(240), given["features"]].astype(np.float32)}
@@ -136,6 +142,7 @@ MISTAKES: dict[Callable[[], Arrays], str] = {
     constant: "constant_features",
     label_column: "label_among_features",
     sparse_label_column: "label_among_features",
+    target_column: "label_among_features",
     id_column: "id_among_features",
     repeated_rows: "split_leak",
     targets_unknown: "training_nodes_without_label",
@@ -216,6 +223,22 @@ def test_features_counted_by_hand() -> None:
         assert facts["feature_range"] == [-1.5, 4.0]
         assert facts["constant_feature_columns"] == [0]
         assert facts["zero_feature_rows"] == 0.25
+
+
+def test_sparse_features_are_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(0).integers(-2, 3, (60, 4)).astype(np.float32)
+    rows[:, 2], rows[7] = 1, 0
+    whole = describe_graph(og.from_arrays(np.array([[0], [1]]), features=rows))
+    monkeypatch.setattr(feature_statistics, "_BLOCK_STORED", 9)
+    part = describe_graph(og.from_arrays(np.array([[0], [1]]), features=csr_array(rows)))
+    assert part == whole | {"features_are": "sparse float32"}
+
+
+def test_one_class_has_no_adjusted_homophily(outgrow: Command, tmp_path: Path) -> None:
+    np.savez(tmp_path / "g.npz", edge_index=[[0, 1], [1, 0]], label=[0, 0])
+    facts = outgrow("info", "g.npz", "--json").summary
+    assert facts["homophily"] == {"edge": 1.0, "class_insensitive": 0.0, "adjusted": None, "if_moved_by_one": 0.0}
+    assert "adjusted" not in outgrow("info", "g.npz").out
 
 
 def test_facts_are_printed_in_sections_of_80_columns(outgrow: Command, npz: Path, tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ def list_command_lines(folder: Path) -> list[list[str]]:
         ["info", "g.npz", "--json"],
         ["convert", "e.csv", "s.store", "--undirected", "--nodes", "300", "--memory", "64MiB", "--overwrite"],
         ["partition", "g.npz", "--parts", "2", "--method", "hash", "--set", "seed=1"],
+        ["append", "s.store", "e.csv", "--undirected", "--out", "t.store", "--memory", "64MiB"],
+        ["info", "g.npz", "--full"],
         ["datasets", "--data-dir", "."],
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.app.likely_mistakes import find_likely_mistakes
+from outgrow.graph.link_leakage import describe_leakage
 from outgrow.graph.statistics.components import count_components
 from outgrow.graph.statistics.degrees import find_count_quantiles, find_degree_quantiles, split_counts
 from outgrow.graph.statistics.edges import EdgeSample, count_edge_kinds, count_sampled_kinds, sample_edges
@@ -17,6 +19,7 @@ from outgrow.graph.statistics.features import (
     count_repeated_rows,
     find_label_columns,
     find_numbering_columns,
+    find_target_columns,
 )
 from outgrow.graph.statistics.homophily import count_class_edges, count_sampled_class_edges, measure_homophily
 from outgrow.graph.statistics.labels import count_classes, count_labelled, mark_labelled
@@ -105,8 +108,9 @@ def _describe_features(graph: Graph, *, full: bool) -> dict[str, Any]:
         again = count_repeated_rows(features, as_numpy(graph.labels), train, test)
         facts["test_rows_in_train"] = _share(again.in_train, again.looked_at)
         facts["train_rows_repeated"] = _share(again.within_train, again.train_looked_at)
-        if not (graph.has_targets or graph.multi_label):
-            facts["columns_that_tell_label"] = find_label_columns(features, as_numpy(graph.labels))
+        if graph.labels.dim() == 1:
+            find = find_target_columns if graph.has_targets else find_label_columns
+            facts["columns_that_tell_label"] = find(features, as_numpy(graph.labels))
     if sampled:
         facts["sampled_features"] = ["feature_range", "constant_feature_columns", "zero_feature_rows"]
     return facts
@@ -146,13 +150,13 @@ def _describe_edges(graph: Graph, *, whole: bool) -> dict[str, Any]:
     return facts
 
 
-def _describe_homophily(graph: Graph, sample: EdgeSample | None) -> dict[str, float] | None:
+def _describe_homophily(graph: Graph, sample: EdgeSample | None) -> dict[str, float | None] | None:
     if graph.labels is None or graph.has_targets or graph.multi_label or not graph.num_edges:
         return None
     labels = as_numpy(graph.labels)
     sizes = count_classes(graph, {"nodes": slice(None)})["nodes"]
 
-    def measure(some: EdgeSample | None) -> dict[str, float] | None:
+    def measure(some: EdgeSample | None) -> dict[str, float | None] | None:
         number = graph.num_classes
         counts = (
             count_class_edges(graph.topology, labels, number)
@@ -160,13 +164,18 @@ def _describe_homophily(graph: Graph, sample: EdgeSample | None) -> dict[str, fl
             else count_sampled_class_edges(some, labels, number)
         )
         found = measure_homophily(counts, sizes)
-        return None if found is None else {name: round(value, 4) for name, value in found._asdict().items()}
+        # JSON has no NaN.
+        return (
+            None
+            if found is None
+            else {name: None if math.isnan(value) else round(value, 4) for name, value in found._asdict().items()}
+        )
 
     found = measure(sample)
     # With ids that are off by one, edges fit the labels of the nodes beside those that they name.
     moved = [measure(sample_edges(graph.topology).move_ends(step, graph.num_nodes)) for step in (1, -1)]
     if found is not None:
-        found["if_moved_by_one"] = max((each["edge"] for each in moved if each is not None), default=0.0)
+        found["if_moved_by_one"] = max((each["edge"] or 0.0 for each in moved if each is not None), default=0.0)
     return found
 
 
@@ -183,6 +192,7 @@ def _describe_split(graph: Graph) -> dict[str, Any]:
         "train_nodes_without_in_edges": int((indptr[train + 1] == indptr[train]).sum()),
         "train_nodes_without_label": 0 if graph.labels is None else int((~mark_labelled(graph, train)).sum()),
         "held_out_links": None if links is None else {"val": len(links.val), "test": len(links.test)},
+        "link_leakage": describe_leakage(graph),
     }
 
 

@@ -28,7 +28,7 @@ SECTIONS = {
     ),
     "Labels and split": (
         *("classes", "labels_per_node", "labels_are", "labelled_nodes", "label_rate"),
-        *("train_nodes", "val_nodes", "test_nodes", "splits", "held_out_links", "verified"),
+        *("train_nodes", "val_nodes", "test_nodes", "splits", "held_out_links", "link_leakage", "verified"),
     ),
 }
 """The facts that are shown, by section."""
@@ -140,6 +140,9 @@ def _list_values(name: str, values: list[Any] | dict[str, Any]) -> Iterator[str]
     if isinstance(values, dict):
         percent = "%" if name.endswith("quantiles") else ""
         for key, value in values.items():
+            # A figure for one of the likely mistakes.
+            if key == "if_moved_by_one" or value is None:
+                continue
             yield f"{key.replace('_', ' ')}{percent}: {value if isinstance(value, str) else _format_fact('', value)}"
         return
     if name.endswith("range"):

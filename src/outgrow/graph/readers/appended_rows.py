@@ -31,8 +31,8 @@ class ConcatenatedRows(LazyMatrix):
         num_rows: All rows, those of zeros included.
     """
 
-    def __init__(self, rows: NDArray[Any], others: Sequence[NDArray[Any]], num_rows: int) -> None:
-        self._parts = (rows, *others)
+    def __init__(self, rows: NDArray[Any], others: Sequence[NDArray[Any] | LazyMatrix], num_rows: int) -> None:
+        self._parts: tuple[NDArray[Any] | LazyMatrix, ...] = (rows, *others)
         self._num_rows = num_rows
 
     @property
@@ -142,8 +142,10 @@ def append_splits(graph: Graph, tables: Sequence[NodeTable]) -> tuple[Parts, tup
     return splits[chosen], tuple(splits) if graph.splits else ()
 
 
-def _append_sparse(features: SparseRows, added: Sequence[NDArray[Any] | csr_array], num_nodes: int) -> csr_array:
-    parts = [csr_array(part) for part in added]
+def _append_sparse(
+    features: SparseRows, added: Sequence[NDArray[Any] | csr_array | LazyMatrix], num_nodes: int
+) -> csr_array:
+    parts = [csr_array(np.asarray(part) if isinstance(part, LazyMatrix) else part) for part in added]
     values, indices = [features.values.numpy()], [features.indices.numpy()]
     ends = [features.indptr.numpy()]
     for part in parts:

@@ -10,10 +10,12 @@ from typing import final
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.edge_checks import check_node_count
 from outgrow.graph.builders.node_tables import infer_num_nodes
+from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.node_ids import NodeIds
 from outgrow.graph.readers.dgl_file import DGL_SUFFIXES, read_dgl_file
 from outgrow.graph.readers.npz import NpzSource, parse_node_tables, unread_keys
 from outgrow.graph.readers.npz_archive import NpzArchive
+from outgrow.graph.readers.npz_origin import describe_keys
 from outgrow.graph.readers.ogb import OgbSource
 from outgrow.graph.readers.on_disk_dataset import METADATA, read_on_disk_dataset
 from outgrow.graph.readers.planetoid import PlanetoidSource
@@ -93,6 +95,12 @@ class FolderSource(GraphSource):
     def read_progress(self) -> tuple[int, int] | None:
         """Return how much of the edge table was read."""
         return self._edges.read_progress()
+
+    def describe_origin(self) -> GraphOrigin:
+        """Return what was read of both."""
+        archive = NpzArchive(self._folder / NODES)
+        nodes = describe_keys(archive.keys(), unread_keys(archive, with_edges=False), NODES)
+        return GraphOrigin(read=(*self._edges.describe_origin().read, *nodes), unread=self.list_unread())
 
     def set_scratch(self, folder: Path, memory_bytes: int) -> None:
         """Say where temporary files of the edge table may lie."""

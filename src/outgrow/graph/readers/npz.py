@@ -26,6 +26,7 @@ from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.readers.conversions import to_weights
 from outgrow.graph.readers.matrices import csr_from_arrays
 from outgrow.graph.readers.npz_archive import NpzArchive
+from outgrow.graph.readers.npz_origin import describe_keys
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.graph.readers.split_source import with_mask_tables
 from outgrow.graph.readers.tables.column_types import shorten_name
@@ -37,19 +38,6 @@ _EDGES = ("edge_index", "edge_type", "edge_weight")
 _SYNONYMS = {"edge_index": ("edges",), "features": ("node_features",), "label": ("node_labels", "labels")}
 _SYNONYMS |= {f"{part}_idx": (f"{part}_mask", f"{part}_masks") for part in ("train", "val", "test")}
 Arrays = NpzArchive | Mapping[str, NDArray[Any]]
-_MEANING = {
-    "edge_index": "edges",
-    "edge_type": "relations",
-    "edge_weight": "weights",
-    "features": "features",
-    "feat_data": "features",
-    "label": "labels",
-    "train_idx": "train",
-    "val_idx": "val",
-    "test_idx": "test",
-    "class_names": "class names",
-    "rel_names": "relation names",
-}
 
 
 class NpzSource(GraphSource):
@@ -101,7 +89,9 @@ class NpzSource(GraphSource):
 
     def describe_origin(self) -> GraphOrigin:
         """Return the keys that are read, and those that are not."""
-        return GraphOrigin(read=describe_keys(self._archive, with_edges=True), unread=self.list_unread())
+        unread = unread_keys(self._archive, with_edges=True)
+        read = describe_keys(self._archive.keys(), unread, self._archive.path.name)
+        return GraphOrigin(read=read, unread=self.list_unread())
 
     def list_unread(self) -> tuple[str, ...]:
         """Return the keys that are not read and are no annotations."""
@@ -120,21 +110,6 @@ def unread_keys(archive: NpzArchive, *, with_edges: bool) -> tuple[str, ...]:
     dense = _TABLES if "feat_indptr" not in keys else (*(key for key in _TABLES if key != "features"), *_SPARSE)
     read = {_find_key(key, keys) for key in (*dense, *(_EDGES if with_edges else ()))}
     return tuple(shorten_name(key) for key in keys if key not in read)
-
-
-def describe_keys(archive: NpzArchive, *, with_edges: bool) -> tuple[tuple[str, str], ...]:
-    """Return what is read of a file, and under which key.
-
-    Args:
-        archive: The file.
-        with_edges: Whether its edges are read.
-    """
-    keys = archive.keys()
-    # Dense features are passed over where there are sparse ones.
-    passed = {"features"} if "feat_indptr" in keys else {"feat_data"}
-    read = [key for key in _MEANING if key not in passed and (with_edges or key not in _EDGES)]
-    found = [(_MEANING[key], _find_key(key, keys)) for key in read]
-    return tuple((what, f"{archive.path.name}, key {key}") for what, key in found if key in keys)
 
 
 def iter_array_edges(

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.user_warnings import warn_about_data
+from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.readers.node_parts import NodePart, count_borders, count_nodes, join_node_parts, part_error
 from outgrow.graph.readers.npz import iter_array_edges
@@ -87,6 +88,20 @@ class TypedPartsSource(GraphSource, ABC):
             num_edges = index.shape[1]
             weight = np.ones(num_edges, np.float32) if weighted and part.weight is None else part.weight
             yield from iter_array_edges(index, np.full(num_edges, number, np.int32), weight, where)
+
+    def describe_origin(self) -> GraphOrigin:
+        """Return which types of nodes and edges have what is read, and the attributes that are not read."""
+        edges = list(self.read_edge_parts())
+        found = {
+            "edges": [name_relation(part.relation) if part.relation else "edges" for part in edges],
+            "weights": [name_relation(part.relation or ("", "", "")) for part in edges if part.weight is not None],
+            "features": [part.name for part in self._nodes if part.features is not None],
+            "labels": [part.name for part in self._nodes if part.labels is not None],
+            "split": [part.name for part in self._nodes if any(nodes is not None for nodes in part.split)],
+        }
+        # Graphs of one type have no names of types.
+        read = [(what, ", ".join(names).strip("_") or "the object") for what, names in found.items() if names]
+        return GraphOrigin(read=tuple(read), unread=self.list_unread())
 
     def read_held_out_links(self) -> HeldOutLinks | None:
         """Return None: links are held out of the edges."""

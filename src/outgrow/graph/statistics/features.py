@@ -18,6 +18,7 @@ _COUNTED_VALUES = 1 << 26
 _SAMPLED_VALUES = 1 << 23
 _SAMPLED_ROWS = 1 << 14
 _BLOCK_VALUES = 1 << 20
+_BLOCK_STORED = 1 << 22
 _KEY = fold_in(0, 98)
 _FEW_NODES = 5
 """A class of fewer nodes is not looked at: that all of them have one value may be chance."""
@@ -46,8 +47,7 @@ def count_features(features: Tensor | SparseRows, *, full: bool = False) -> Feat
     count = len(features.values) if isinstance(features, SparseRows) else features.numel()
     whole = full or count <= _COUNTED_VALUES
     if isinstance(features, SparseRows):
-        rows = _as_csr(features) if whole else read_rows(features, sample_rows(features))
-        return _count_sparse(rows)
+        return _count_sparse(_as_csr(features) if whole else read_rows(features, sample_rows(features)))
     nodes = np.arange(len(features)) if whole else sample_rows(features)
     return _count_dense(features, nodes)
 
@@ -96,6 +96,20 @@ def find_label_columns(features: Tensor | SparseRows, labels: NDArray[Any]) -> l
     rows = _read_dense(features, nodes)
     low, high = (reduce.reduceat(rows, first, axis=0) for reduce in (np.minimum, np.maximum))
     return [int(column) for column in np.flatnonzero((low == high).all(0) & (low[0] != low).any(0))]
+
+
+def find_target_columns(features: Tensor | SparseRows, targets: NDArray[Any]) -> list[int]:
+    """Return the columns that have the target of a regression at every node that is looked at.
+
+    Args:
+        features: ``[V, D]``.
+        targets: ``[V]`` floating, NaN where unknown.
+    """
+    nodes = sample_rows(features, np.flatnonzero(~np.isnan(targets)))
+    if len(nodes) < _FEW_NODES or (targets[nodes] == targets[nodes[0]]).all():
+        return []
+    equal = (_read_dense(features, nodes) == targets[nodes, None].astype(np.float32)).all(0)
+    return [int(column) for column in np.flatnonzero(equal)]
 
 
 class RowRepetitions(NamedTuple):
@@ -178,10 +192,20 @@ def _count_dense(features: Tensor, nodes: NDArray[np.int64]) -> FeatureFacts:
 
 
 def _count_sparse(rows: csr_array) -> FeatureFacts:
-    # Sparse themselves; zeros that are not stored count.
-    low, high = (made.toarray().reshape(-1) for made in (rows.min(axis=0), rows.max(axis=0)))
-    stored = np.diff(np.concatenate([[0], (rows.data != 0).cumsum()])[rows.indptr])
-    return _make_facts(rows.shape[0], low, high, int((stored == 0).sum()))
+    num_rows, width = rows.shape
+    low, high = np.full(width, np.inf), np.full(width, -np.inf)
+    first = zero_rows = 0
+    # In blocks: SciPy copies a matrix to look at its columns.
+    while first < num_rows:
+        last = max(first + 1, int(np.searchsorted(rows.indptr, rows.indptr[first] + _BLOCK_STORED)) - 1)
+        block = rows[first : min(last, num_rows)]
+        # Sparse themselves; zeros that are not stored count.
+        low = np.minimum(low, block.min(axis=0).toarray().reshape(-1))
+        high = np.maximum(high, block.max(axis=0).toarray().reshape(-1))
+        stored = np.diff(np.concatenate([[0], (block.data != 0).cumsum()])[block.indptr])
+        zero_rows += int((stored == 0).sum())
+        first = last
+    return _make_facts(num_rows, low, high, zero_rows)
 
 
 def _make_facts(num_rows: int, low: NDArray[Any], high: NDArray[Any], zero_rows: int) -> FeatureFacts:

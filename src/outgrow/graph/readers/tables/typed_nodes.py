@@ -110,13 +110,15 @@ def read_typed_nodes(given: NodeTypeTable, *, scratch: Path | None, memory_bytes
         ids = TypedIds.number_rows(made.num_nodes, scratch, memory_bytes)
     else:
         ids = TypedIds(made.encoder)
+    # Features of several types are joined in memory.
+    features = np.asarray(made.features) if isinstance(made.features, LazyMatrix) else made.features
     return TypedNodeTable(
         name=given.name,
         ids=ids,
         part=NodePart(
             name=given.name,
             count=made.num_nodes,
-            features=scale_features(made.features, made.columns, given.scaling),
+            features=scale_features(features, made.columns, given.scaling),
             labels=made.labels,
             class_names=made.class_names,
             split=_find_parts(given, ids) if given.split_ids else _stack_splits(made),
