@@ -166,8 +166,8 @@ def test_what_only_held_out_triples_have_is_kept_and_told(tmp_path: Path) -> Non
         made = og.load(tmp_path)
     assert (made.num_nodes, made.num_edges, made.relation_names) == (5, 1, ("knows", "likes"))
     messages = [str(each.message) for each in said]
-    assert any(f"entities of {tmp_path.name}" in message and "3, c, d, e" in message for message in messages)
-    assert any(f"relations of {tmp_path.name}" in message and "1, likes" in message for message in messages)
+    assert any(f"entities of {tmp_path.name}" in message and "3, such as c, d, e" in message for message in messages)
+    assert any(f"relations of {tmp_path.name}" in message and "1, such as likes" in message for message in messages)
 
 
 def test_one_held_out_file_is_enough(tmp_path: Path) -> None:

@@ -222,9 +222,8 @@ class TriplesSource(GraphSource):
             self._warn_of_kept("relations", len(relations), [names[int(at)] for at in relations[:_SHOWN]])
 
     def _warn_of_kept(self, what: str, count: int, first: list[str]) -> None:
-        more = ", ..." if count > len(first) else ""
         warn_about_data(
-            f"{what} of {self.name} that occur in no training triple are kept: {count:,}, {', '.join(first)}{more}"
+            f"{what} of {self.name} that occur in no training triple are kept: {count:,}, such as {', '.join(first)}"
         )
 
 
