@@ -104,6 +104,15 @@ def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / ".g.lock").exists()
 
 
+def test_the_store_behind_a_link_is_replaced(tmp_path: Path) -> None:
+    og.save_graph(small(), tmp_path / "g")
+    (tmp_path / "link").symlink_to(tmp_path / "g")
+    og.append(tmp_path / "link", nodes=write_rows(tmp_path / "n.csv", NEW))
+    assert (tmp_path / "link").is_symlink()
+    assert og.load(tmp_path / "g").num_nodes == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["g", "link", "n.csv"]
+
+
 def test_stores_are_replaced_where_folders_cannot_be_exchanged_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

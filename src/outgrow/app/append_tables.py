@@ -94,6 +94,8 @@ def append_to_store(
         )
     if not edges and not nodes:
         raise InputError("there is nothing to append", needed="a table", got="none", repair="name a table of edges")
+    # A link to a store stays one.
+    store = store.resolve()
     with ExitStack() as stack:
         if out is None:
             # Two at a time would both start from the old version, and the second one would lose the edges of the first.
