@@ -196,6 +196,7 @@ FORMS: list[Form] = [
     ("NetworkX' edge list", text("e.edgelist", "0 1 {}\n1 2 {}\n2 0 {}\n"), "--columns src=0,dst=1", NUMBERS),
     ("names by tabs", text("e.tsv", "ada\tbob\nbob\tcy\ncy\tada\n"), "", NAMES),
     ("names by blanks", text("e.el", "ada bob\n  bob   cy\ncy\tada  \n"), "", NAMES),
+    ("blanks after commas", text("e.csv", 'src, dst\nada, "bob"\nbob, cy\ncy, ada\n'), "", NAMES),
     ("pipes", text("e.csv", "src|dst\n0|1\n1|2\n2|0\n"), "", NUMBERS),
     (
         "semicolons and decimal commas",

@@ -62,7 +62,7 @@ def test_columns_without_names_are_numbered(tmp_path: Path) -> None:
     path = tmp_path / "rated.csv"
     path.write_text("0,1,9,5\n1,0,-4,6\n")
     columns = {"src": "0", "dst": "1", "weight": "2"}
-    assert detect_reader(path, TableOptions(columns=columns)).list_unread() == ("3",)
+    assert detect_reader(path, TableOptions(columns=columns)).list_unread() == ("column 3",)
 
 
 def test_a_folder_names_both(tmp_path: Path) -> None:

@@ -137,7 +137,8 @@ class EdgeTableSource(GraphSource):
         }
         if self._roles.undirected is not None:
             hints[self._roles.undirected] = " (of edges that go both ways, which --undirected adds)"
-        return tuple(shorten_name(name) + hints.get(name, "") for name in self._roles.unread)
+        unnamed = "" if self._table.has_names else "column "
+        return tuple(f"{unnamed}{shorten_name(name)}{hints.get(name, '')}" for name in self._roles.unread)
 
     def describe_origin(self) -> GraphOrigin:
         """Return which column each part of the edges was read from."""

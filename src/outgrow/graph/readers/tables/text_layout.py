@@ -33,6 +33,7 @@ class TextLayout(NamedTuple):
         lines: How many lines the header takes, which is more than one if a name has line ends.
         quoted: Whether values may be in double quotes.
         decimal: Decimal point of numbers, or comma.
+        padded: Whether a blank follows every delimiter, and belongs to no value.
     """
 
     delimiter: str
@@ -41,6 +42,7 @@ class TextLayout(NamedTuple):
     lines: int
     quoted: bool
     decimal: str
+    padded: bool = False
 
 
 def detect_layout(
@@ -81,7 +83,9 @@ def detect_layout(
         raise encoding_error(path, block.line + at, "LATIN1", repr(lines[0][:80]))
     fields = [field.strip() for row in rows[is_header:] for field in row]
     decimal = "." if delimiter == "," else _find_decimal(fields, delimiter)
-    return TextLayout(delimiter, names, block.line + at if is_header else 0, first.count(b"\n") + 1, quoted, decimal)
+    padded = delimiter != " " and all(0 < line.count(delimiter) == line.count(delimiter + " ") for line in lines)
+    header_line = block.line + at if is_header else 0
+    return TextLayout(delimiter, names, header_line, first.count(b"\n") + 1, quoted, decimal, padded)
 
 
 def _sample_records(block: TextBlock, *, quoted: bool) -> list[tuple[int, bytes]]:

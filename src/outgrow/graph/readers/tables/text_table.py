@@ -195,6 +195,13 @@ class TextTable(Table):
             text = self._comment.sub(b"", text)
         if self._layout.delimiter == " " and _is_ragged(text):
             text = _RAGGED.sub(_straighten, text)
+        if self._layout.padded:
+            mark = self._layout.delimiter.encode()
+            text = re.sub(
+                rb'"[^"]*"|' + re.escape(mark) + b"[ \t]+",
+                lambda found: found[0] if found[0][:1] == b'"' else mark,
+                text,
+            )
         return text
 
     def _parse(self, text: bytes, kinds: Mapping[int, DataType | None]) -> Any:
