@@ -11,12 +11,12 @@ from unittest import mock
 from outgrow.graph.readers.tables import (
     edge_batches,
     edge_roles,
-    edge_table,
     id_columns,
     matrix_market,
     text_layout,
     text_table,
 )
+from outgrow.graph.readers.tables.id_encoder import IdEncoder
 from outgrow.graph.readers.tables.text_table import TextTable
 
 
@@ -98,10 +98,12 @@ def missing_values_are_zero() -> Iterator[None]:
 def new_ids_by_column() -> Iterator[None]:
     """New ids get numbers column by column, so that these depend on how rows come in batches."""
 
-    def encode(encoder: Any, src: Any, dst: Any) -> Any:
-        return encoder.encode(src), encoder.encode(dst)
+    right = IdEncoder.encode_columns
 
-    with mock.patch.object(edge_table, "_encode_in_order", encode):
+    def encode(encoder: IdEncoder, columns: Any) -> Any:
+        return [numbers for column in columns for numbers in right(encoder, [column])]
+
+    with mock.patch.object(IdEncoder, "encode_columns", encode):
         yield
 
 
