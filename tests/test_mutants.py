@@ -29,6 +29,7 @@ NUMBERS = {
     "tests/app/test_predict_workers.py": 2,
     "tests/graph/readers/test_id_encoder.py": 3,
     "tests/graph/readers/test_forms_tables.py": 8,
+    "tests/graph/readers/test_typed_mutants.py": 7,
     "tests/graph/sampling/test_self_loops.py": 2,
     "tests/graph/statistics/test_statistics.py": 3,
     "tests/graph/test_node_ids.py": 2,

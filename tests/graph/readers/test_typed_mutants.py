@@ -109,13 +109,13 @@ def weight_of_others() -> AbstractContextManager[Any]:
 
 
 MUTANTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "no offsets": no_offsets,
-    "no offsets of objects": no_offsets_of_objects,
-    "labels at the front": labels_at_the_front,
-    "rows are sources": rows_are_sources,
-    "order of rows": order_of_rows,
-    "directions exchanged": first_format_of_the_other_direction,
-    "weight of others": weight_of_others,
+    "no_offsets": no_offsets,
+    "no_offsets_of_objects": no_offsets_of_objects,
+    "labels_at_the_front": labels_at_the_front,
+    "rows_are_sources": rows_are_sources,
+    "order_of_rows": order_of_rows,
+    "directions_exchanged": first_format_of_the_other_direction,
+    "weight_of_others": weight_of_others,
 }
 
 

@@ -48,7 +48,7 @@ class _Folder:
 
         self.folder = folder
         path = folder / METADATA
-        with self._refused(path, "YAML", yaml.YAMLError):
+        with self._refuse_errors(path, "YAML", yaml.YAMLError):
             given = yaml.safe_load(path.read_bytes())
         self.metadata = self._mapping(given, "the file")
         self.unread: list[str] = []
@@ -134,7 +134,7 @@ class _Folder:
             from pyarrow import csv
 
             path = self._path(each, where)
-            with self._refused(path, "two columns of integers without names", pa.ArrowInvalid):
+            with self._refuse_errors(path, "two columns of integers without names", pa.ArrowInvalid):
                 columns = csv.read_csv(path, read_options=csv.ReadOptions(autogenerate_column_names=True))
             ends = [np.asarray(column.combine_chunks()) for column in columns.columns]
         else:
@@ -151,7 +151,7 @@ class _Folder:
         path, form = self._path(each, where), each.get("format")
         if form not in ("numpy", "torch"):
             raise self._error(f"{where}.format", "numpy or torch", describe_value(form))
-        with self._refused(
+        with self._refuse_errors(
             path, f"an array as {form} saves it", ValueError, RuntimeError, EOFError, pickle.PickleError
         ):
             if form == "numpy":
@@ -191,7 +191,7 @@ class _Folder:
             raise self._error(key, "a list", describe_value(found))
         return [self._mapping(each, f"{key}[{at}]") for at, each in enumerate(found)]
 
-    def _refused(self, path: Path, needed: str, *errors: type[Exception]) -> Any:
+    def _refuse_errors(self, path: Path, needed: str, *errors: type[Exception]) -> Any:
         return os_errors_as_input_errors(
             f"{path} cannot be read", needed=needed, repair=f"correct the file or {METADATA}", also=errors
         )
