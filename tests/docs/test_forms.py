@@ -1,0 +1,11 @@
+"""The page of forms is that of the forms that are tested."""
+
+from __future__ import annotations
+
+from tests.docs.forms import PAGE, make_page
+
+
+def test_the_page_says_what_the_tests_read() -> None:
+    made = make_page()
+    assert made == PAGE.read_text("utf-8"), "write it again: python tests/docs/forms.py"
+    assert made.count("\n| ") > 200
