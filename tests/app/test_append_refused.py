@@ -15,7 +15,7 @@ from tests.app.growing_stores import NEW, Rows, arrays_of, ids_of, small, write_
 
 import outgrow as og
 from outgrow.app.runs.lock import RunLock
-from outgrow.core.files import exchange_folders
+from outgrow.core.files import exchange_paths
 from outgrow.graph.graph import NodeType
 
 
@@ -119,10 +119,10 @@ def test_stores_are_replaced_where_folders_cannot_be_exchanged_too(
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
-    exchanged = exchange_folders(tmp_path / "one", tmp_path / "other")
+    exchanged = exchange_paths(tmp_path / "one", tmp_path / "other")
     assert (tmp_path / "one" / "other").exists() == exchanged
-    assert not exchange_folders(tmp_path / "one", tmp_path / "none")
-    monkeypatch.setattr("outgrow.graph.store.writer.exchange_folders", lambda one, other: False)
+    assert not exchange_paths(tmp_path / "one", tmp_path / "none")
+    monkeypatch.setattr("outgrow.graph.store.writer.exchange_paths", lambda one, other: False)
     og.save_graph(small(), tmp_path / "g")
     assert og.append(tmp_path / "g", nodes=write_rows(tmp_path / "n.csv", NEW)).num_nodes == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["g", "n.csv", "one", "other"]

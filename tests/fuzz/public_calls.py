@@ -79,6 +79,7 @@ def list_calls(folder: Path) -> list[Call]:
     batches = {"batch_size": 8, "fanout": (2, 2), "weighted": False, "sampler": "labor"}
     batches |= {"checkpoint_every": 2, "checkpoint_steps": None}
     places = {"out": None, "resume": False, "strategy": "full", "workers": 1, "device": "cpu", "config": None}
+    og.save_graph(graph(), folder / "grown", overwrite=True)
     calls = [
         Call(og.from_arrays, (edges(),), arrays),
         Call(og.load, (str(list_file),), {"data_dir": None, "undirected": False}),
@@ -93,6 +94,7 @@ def list_calls(folder: Path) -> list[Call]:
         Call(og.prepare, (graph(), model()), {"strategy": "full", "config": None, "eval": "none", "device": "cpu"}),
         Call(og.NeighborLoader, (graph(), [1, 3]), {"batch_size": 2, "fanout": (2, 2), "output": "block", "seed": 1}),
         Call(og.save_graph, (graph(), folder / "saved"), {"overwrite": True}),
+        Call(og.append, (folder / "grown",), {"edges": list_file, "undirected": False, "memory_bytes": 1 << 24}),
         Call(og.export_inputs, (graph(), model()), {"nodes": None}),
         Call(nn.ExportableModel, (model(),)),
         Call(og.NodeClassification, (), {"class_weight": [1.0, 2.0, 1.0], "label_smoothing": 0.1}),
