@@ -71,7 +71,8 @@ class TextFile:
             end = _find_end(text, quoted=quoted)
             if end:
                 yield TextBlock(text[:end], line)
-                line += text.count(b"\n", 0, end)
+                # Many times as fast as the method of bytes, which counts for a good part of a conversion.
+                line += int(np.count_nonzero(np.frombuffer(text, np.uint8, end) == ord("\n")))
             rest = [text[end:]]
             rest_bytes = len(text) - end
         if rest_bytes:
