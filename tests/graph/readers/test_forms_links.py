@@ -22,6 +22,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.link_leakage import find_leakage
 from outgrow.graph.link_split import LinkTriples, collect_links
 from outgrow.graph.readers.tables import text_blocks
+from outgrow.graph.store.reader import open_store
 
 
 def names_of(graph: Graph, links: LinkTriples) -> list[Triple]:
@@ -61,7 +62,7 @@ def test_a_form(
         assert not (tmp_path / "store").exists()
         return
     assert code == 0, said
-    made = og.load(tmp_path / "store")
+    made = open_store(tmp_path / "store", verify=True)
     assert parts_of(made) == {part: Counter(triples) for part, triples in PARTS.items()}
     assert made.relation_names == ("knows", "likes")
     assert made.ids is not None

@@ -17,6 +17,7 @@ from outgrow.graph.builders.to_store import convert_to_store
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.detect import detect_reader
 from outgrow.graph.readers.tables.options import TableOptions
+from outgrow.graph.store.verify import verify_graph
 
 
 def describe(graph: Graph, name: str) -> Any:
@@ -63,5 +64,6 @@ def test_a_form(form: Form, stored: bool, tmp_path: Path) -> None:
             assert not (tmp_path / "store").exists()
             return
         graph = read()
+    verify_graph(graph)
     for name, expected in form.expected.items():
         assert describe(graph, name) == expected, name

@@ -16,6 +16,7 @@ from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.detect import detect_reader
 from outgrow.graph.readers.tables.options import TableOptions, parse_columns
+from outgrow.graph.store.verify import verify_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:not read")
 
@@ -59,6 +60,7 @@ def test_forms(tmp_path: Path, make: Callable[[Path], Path], command: str, expec
         assert path.name in str(caught.value) or "leave out" in expected
         return
     made = assemble_graph(detect_reader(path, options_of(command)))
+    verify_graph(made)
     assert edges_of(made) == sorted(expected)
     assert is_in_order(made, expected)
     assert made.name == path.name.split(".")[0]

@@ -13,6 +13,7 @@ from graph.readers.forms_typed import FORMS, Form
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import DataWarning
 from outgrow.graph.graph import Graph
+from outgrow.graph.store.verify import verify_graph
 
 for package in ("pyarrow", "pandas", "networkx", "torch_geometric"):
     pytest.importorskip(package)
@@ -57,6 +58,7 @@ def test_a_form(form: Form, tmp_path: Path) -> None:
             og.convert(made, tmp_path / "store", **form.options)
             graphs.append(og.load(tmp_path / "store"))
     for graph in graphs:
+        verify_graph(graph)
         for name, expected in form.expected.items():
             if name != "unread" or graph is graphs[0]:
                 assert describe(graph, name) == expected, name

@@ -114,18 +114,22 @@ class IdEncoder:
             self._table.find_ids(_pack(part, as_text=self.are_text), out[first : first + len(part)])
         return out
 
-    def finish(self) -> NodeIds:
+    def finish(self, borders: Sequence[int] = ()) -> NodeIds:
         """Return the id of each number; may be called repeatedly, and more ids may be encoded after it.
 
         Arrays may be mapped from files in the folder for tables, and stay as they are when more ids come.
+
+        Args:
+            borders: ``[T + 1]``, first node of each type and ``V``; empty for one type.
 
         Raises:
             OSError: The disk of the tables is full.
         """
         table = self._table or IdTable(8, None, None)
+        scratch, memory_bytes = self._scratch, self._memory_bytes
         if table.width:
-            return NodeIds.from_integers(table.integers, scratch=self._scratch, memory_bytes=self._memory_bytes)
-        return NodeIds.from_texts(table.texts, scratch=self._scratch, memory_bytes=self._memory_bytes)
+            return NodeIds.from_integers(table.integers, borders, scratch=scratch, memory_bytes=memory_bytes)
+        return NodeIds.from_texts(table.texts, borders, scratch=scratch, memory_bytes=memory_bytes)
 
     def _encode_dictionary(self, ids: ArrowArray) -> NDArray[np.int64]:
         """Encode the entries that occur, in the order in which they do: a dictionary may hold others."""

@@ -152,7 +152,11 @@ class TableGraphSource(GraphSource):
 
     def read_ids(self) -> NodeIds | None:
         """Return the ids in the node table; None if it has none."""
-        return None if self._nodes.encoder is None else self._nodes.encoder.finish()
+        if self._nodes.encoder is None:
+            return None
+        kinds = self._nodes.node_types
+        # Ids are found within the range of a type.
+        return self._nodes.encoder.finish([*(kind.first for kind in kinds), kinds[-1].last] if kinds else ())
 
     def read_held_out_links(self) -> HeldOutLinks | None:
         """Return None: a folder with a node table has no links to validate and test on."""
