@@ -141,7 +141,7 @@ def validate_link_graph(graph: Graph) -> None:
             f"{graph.name} cannot be trained on",
             needed="features and edges",
             got=f"{graph.num_features:,} features, {graph.num_edges:,} edges",
-            repair=f"give features or feat_* in nodes.npz beside the edges{NO_EMBEDDINGS}"
+            repair=f"give features in nodes.csv, or features or feat_* in nodes.npz, beside the edges{NO_EMBEDDINGS}"
             if graph.held_out_links is None
             else units,
         )

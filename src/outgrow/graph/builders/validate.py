@@ -45,7 +45,8 @@ def require_trainable(graph: Graph) -> None:
             f"{graph.name} cannot be trained on",
             needed="features, labels and a training split that is not empty",
             got=f"no {', no '.join(lacks)}",
-            repair="give nodes.npz beside the edges, with feat_* or features, label, train_idx, val_idx and test_idx"
+            repair="give nodes.csv beside the edges, with numbers, labels and a split (--split 0.6,0.2,0.2), or "
+            "nodes.npz with features or feat_*, label, train_idx, val_idx and test_idx"
             + (NO_EMBEDDINGS if graph.features is None else ""),
         )
 

@@ -193,7 +193,7 @@ def _check_destination(dest: Path, overwrite: bool) -> None:
             f"{dest} exists",
             needed="a path that does not exist",
             got="a store",
-            repair="choose another destination, or say that it may be overwritten",
+            repair="choose another destination, or replace it: --overwrite (overwrite=True)",
         )
 
 
