@@ -144,7 +144,8 @@ def _find_end(text: bytes, *, quoted: bool) -> int:
     """Return where the last whole line ends, 0 if none does."""
     end = text.rfind(b"\n") + 1
     # A value that is longer than any line is no value: a quote was not closed, and lines are taken as they are.
-    if not quoted or len(text) > _LINE_BYTES or not text.count(b'"', 0, end) % 2:
+    # The search for a byte is several times as fast as its count.
+    if not quoted or len(text) > _LINE_BYTES or b'"' not in text or not text.count(b'"', 0, end) % 2:
         return end
     data = np.frombuffer(text, np.uint8)
     quotes = np.flatnonzero(data == ord('"'))
