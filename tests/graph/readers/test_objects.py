@@ -226,3 +226,12 @@ def test_coordinates_of_sparse_features_add_up_and_other_sparse_tensors_are_refu
     ):
         with pytest.raises(InputError, match=f"{next(iter(changes))} cannot be used"):
             assemble_graph(PygSource(pyg.Data(**{"edge_index": edge_index, "num_nodes": 3, **changes})))
+
+
+def test_a_target_that_is_not_known_is_no_number(nx):
+    club = nx.path_graph(4)
+    nx.set_node_attributes(club, {0: 0.25, 2: 1.5}, "y")
+    labels = assemble_graph(NetworkxSource(club)).labels
+    assert labels is not None
+    assert labels.isnan().tolist() == [False, True, False, True]
+    assert labels[[0, 2]].tolist() == [0.25, 1.5]

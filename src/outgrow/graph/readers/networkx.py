@@ -164,7 +164,9 @@ def _read_labels(nodes: Sequence[dict[str, Any]]) -> tuple[NDArray[Any] | None, 
     if not known:
         return None, ()
     if not all(isinstance(value, str) for value in known):
-        return _as_numbers("y", [-1 if value is None else value for value in values]), ()
+        # A target that is not known must not become the number -1.
+        unknown = np.nan if any(isinstance(value, float | np.floating) for value in known) else -1
+        return _as_numbers("y", [unknown if value is None else value for value in values]), ()
     names = sorted(set(known))
     numbers = {name: at for at, name in enumerate(names)}
     return np.array([-1 if value is None else numbers[value] for value in values], np.int64), tuple(names)
