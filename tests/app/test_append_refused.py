@@ -14,9 +14,11 @@ import torch
 from tests.app.growing_stores import NEW, Rows, arrays_of, ids_of, small, write_rows
 
 import outgrow as og
+from outgrow.app.append_tables import sort_tables
 from outgrow.app.runs.lock import RunLock
 from outgrow.core.files import exchange_paths
 from outgrow.graph.graph import NodeType
+from outgrow.graph.readers.tables.options import TableOptions
 
 
 def test_bad_tables_are_refused_and_the_store_stays(tmp_path: Path) -> None:
@@ -90,6 +92,17 @@ def test_unknown_nodes_are_refused_added_or_dropped(tmp_path: Path) -> None:
             assert grown.features[3:].abs().sum() == 0
             assert grown.labels is not None
             assert grown.labels[3:].tolist() == [-1, -1]
+
+
+def test_one_option_names_the_columns_of_both_tables(tmp_path: Path) -> None:
+    og.save_graph(small(), tmp_path / "g.store")
+    nodes = write_rows(tmp_path / "more.csv", [["person", *NEW[0][1:]], *NEW[1:]])
+    edges = write_rows(tmp_path / "calls.csv", [["caller", "called"], ["dan", "ann"]])
+    columns = {"id": "person", "src": "caller", "dst": "called"}
+    assert sort_tables([nodes, edges], TableOptions(columns=columns)) == ([edges], [nodes])
+    made = og.append(tmp_path / "g.store", edges=edges, nodes=nodes, columns=columns)
+    assert made.index_of(["dan"]).tolist() == [3]
+    assert (made.num_nodes, made.num_edges) == (4, 4)
 
 
 def test_two_at_a_time_are_refused(tmp_path: Path) -> None:

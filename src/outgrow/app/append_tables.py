@@ -177,7 +177,8 @@ def sort_tables(tables: Sequence[Path], options: TableOptions) -> tuple[list[Pat
 
 
 def _has_ends(path: Path, options: TableOptions) -> bool:
-    table = open_table(path)
+    options = options.select_for_edges()
+    table = open_table(path, named=options.columns.values())
     try:
         roles = find_edge_roles(table, options)
     except InputError:

@@ -31,7 +31,8 @@ def append(
     columns: Annotated[
         str | None,
         typer.Option(
-            help="Edge tables: column of each role, such as src=from_id,dst=to_id.", show_default="found by their names"
+            help="Edge tables: column of each role, such as src=from_id,dst=to_id; of node tables id.",
+            show_default="found by their names",
         ),
     ] = None,
     label: Annotated[

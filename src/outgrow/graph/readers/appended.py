@@ -194,7 +194,7 @@ class AppendedSource(GraphSource):
         return encoder
 
     def _read_new_edges(self) -> Iterator[EdgeChunk]:
-        options = TableOptions(columns=self._options.columns, unknown_nodes=self._options.unknown_nodes)
+        options = self._options.select_for_edges()
         if self._encoder is None:
             total = self._graph.num_nodes + sum(table.num_nodes for table in self._new_nodes)
             if options.unknown_nodes != "refuse":

@@ -16,15 +16,13 @@ from outgrow.graph.node_ids import ArrowArray
 from outgrow.graph.readers.splits import SplitRequest
 from outgrow.graph.readers.tables.column_names import SKIPPED
 from outgrow.graph.readers.tables.column_types import shorten_name
-from outgrow.graph.readers.tables.options import TableOptions
+from outgrow.graph.readers.tables.options import NODE_ROLES, TableOptions
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
 
 ID = ("id", "node", "node_id", "nodeid", "nid", "txid", "tx_id", "name", "paper_id", "user_id", "entity")
 LABEL = ("label", "labels", "class", "classes", "y", "target", "node_label")
 SPLIT = ("split", "set", "subset", "partition", "fold")
 TYPE = ("type", "node_type", "ntype")
-NODE_ROLES = ("id", "type")
-"""Roles that the option ``columns`` gives to columns of a node table; others are those of edge tables."""
 MASKS = ("train_mask", "val_mask", "test_mask")
 _MASK_SYNONYMS = {"valid_mask": "val_mask", "validation_mask": "val_mask"}
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"

@@ -8,6 +8,9 @@ from typing import Any
 
 from outgrow.core.errors import InputError
 
+NODE_ROLES = ("id", "type")
+"""Roles that ``columns`` gives to columns of a node table; others are those of edge tables."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
@@ -51,6 +54,11 @@ class TableOptions:
             for each in fields(self)
             if (value := getattr(self, each.name)) != getattr(plain, each.name)
         }
+
+    def select_for_edges(self) -> TableOptions:
+        """Return the options of an edge table beside a node table: columns of edges, and ``unknown_nodes``."""
+        columns = {role: name for role, name in self.columns.items() if role not in NODE_ROLES}
+        return TableOptions(columns=columns, unknown_nodes=self.unknown_nodes)
 
     def refuse_all_but(self, known: tuple[str, ...], where: str) -> None:
         """Refuse options that do not apply to a source.

@@ -21,7 +21,6 @@ from outgrow.graph.readers.splits import parse_split, select_parts
 from outgrow.graph.readers.tables.edge_table import EdgeTableSource
 from outgrow.graph.readers.tables.forms import is_table
 from outgrow.graph.readers.tables.node_features import Matrix
-from outgrow.graph.readers.tables.node_roles import NODE_ROLES
 from outgrow.graph.readers.tables.node_table import NodeTable, read_node_table
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.split_files import (
@@ -189,8 +188,7 @@ class TableGraphSource(GraphSource):
     @cached_property
     def _edges(self) -> EdgeTableSource:
         nodes = self._nodes
-        columns = {role: name for role, name in self._options.columns.items() if role not in NODE_ROLES}
-        options = TableOptions(columns=columns, unknown_nodes=self._options.unknown_nodes)
+        options = self._options.select_for_edges()
         if nodes.encoder is None:
             if options.unknown_nodes != "refuse":
                 raise InputError(
