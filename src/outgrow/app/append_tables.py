@@ -13,8 +13,8 @@ from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.to_store import Progress, convert_to_store
 from outgrow.graph.graph import Graph
+from outgrow.graph.inverse_relations import list_forward_relations
 from outgrow.graph.readers.appended import APPEND_OPTIONS, AppendedSource
-from outgrow.graph.readers.stored_edges import list_forward_relations
 from outgrow.graph.readers.tables.edge_roles import find_edge_roles
 from outgrow.graph.readers.tables.node_roles import ID
 from outgrow.graph.readers.tables.open_table import open_table

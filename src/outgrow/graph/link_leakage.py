@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.graph import Graph
+from outgrow.graph.inverse_relations import has_inverses
 from outgrow.graph.link_split import LinkTriples
 from outgrow.ops.backend import as_numpy, parallel_kernel, prange
 
@@ -157,8 +158,7 @@ def _describe_pairs(pairs: tuple[InversePair, ...]) -> str:
 
 def _count_own_relations(names: tuple[str, ...]) -> int:
     """Return the number of relations without inverses that were added, which follow the others."""
-    half = len(names) // 2
-    return half if half and names[half:] == tuple(f"{name}^-1" for name in names[:half]) else max(1, len(names))
+    return len(names) // 2 if has_inverses(names) else max(1, len(names))
 
 
 def _as_table(links: LinkTriples) -> NDArray[np.int64]:

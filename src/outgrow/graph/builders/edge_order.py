@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from outgrow.graph.inverse_relations import name_inverses
 from outgrow.graph.readers.source import EdgeChunk
 
 # Temporary arrays of a piece stay in the cache, and memory does not grow with the chunks of a reader.
@@ -169,7 +170,7 @@ class UndirectedPolicy(EdgePolicy):
 
     def name_relations(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names, followed by one for the reverse of each."""
-        return (*names, *(f"{name}^-1" for name in names))
+        return (*names, *name_inverses(names))
 
 
 def sort_columns(edges: EdgeColumns) -> EdgeColumns:

@@ -15,6 +15,7 @@ from outgrow.graph.builders.edge_order import (
     UndirectedPolicy,
     pack_key,
 )
+from outgrow.graph.inverse_relations import name_inverses
 from outgrow.graph.readers.source import EdgeChunk
 
 
@@ -59,8 +60,8 @@ class InverseRelationPolicy(EdgePolicy):
         Raises:
             InputError: The graph has such a relation already.
         """
-        made = (*names, *(f"{name}^-1" for name in names))
-        again = sorted({*names} & {*made[len(names) :]})
+        inverses = name_inverses(names)
+        again = sorted({*names} & {*inverses})
         if again:
             raise InputError(
                 "the graph has inverse relations already",
@@ -68,7 +69,7 @@ class InverseRelationPolicy(EdgePolicy):
                 got=f"{len(again)} relations that an added one would be named as, such as {again[0]!r}",
                 repair="leave inverse_relations out",
             )
-        return made
+        return (*names, *inverses)
 
 
 def edge_policy_for(undirected: bool, *, inverse_relations: bool = False) -> EdgePolicy:

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import Graph, GraphOrigin
+from outgrow.graph.inverse_relations import list_forward_relations
 from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.node_ids import NodeIds
 from outgrow.graph.readers.appended_rows import append_features, append_labels, append_splits
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
-from outgrow.graph.readers.stored_edges import list_forward_relations, read_stored_edges
+from outgrow.graph.readers.stored_edges import read_stored_edges
 from outgrow.graph.readers.tables.edge_table import EdgeTableSource
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
 from outgrow.graph.readers.tables.node_table import NodeTable, read_node_table

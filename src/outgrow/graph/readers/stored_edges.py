@@ -1,4 +1,4 @@
-"""Edges of a graph as readers yield them, in chunks, and the relations of these that are no inverses of others."""
+"""Edges of a graph as readers yield them, in chunks."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from outgrow.core.errors import InputError
 from outgrow.graph.readers.source import EdgeChunk
 from outgrow.graph.topology import Topology
 from outgrow.ops.backend import as_numpy
 
 _CHUNK = 1 << 18
-_SHOWN = 3
 
 
 def read_stored_edges(topology: Topology) -> Iterator[EdgeChunk]:
@@ -32,20 +30,3 @@ def read_stored_edges(topology: Topology) -> Iterator[EdgeChunk]:
             relation=None if relation is None else np.array(relation[first:last]),
             weight=None if weight is None else np.array(weight[first:last]),
         )
-
-
-def list_forward_relations(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the relations that are no inverses of others: the first half, if each of the second inverts one of it.
-
-    Raises:
-        InputError: The graph has relations, but no inverse of each.
-    """
-    half = names[: len(names) // 2]
-    if names and names != (*half, *(f"{name}^-1" for name in half)):
-        raise InputError(
-            "the graph has relations without inverses",
-            needed="a graph that was converted with --undirected or --inverse-relations, as the new edges are to be",
-            got=f"relations {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}",
-            repair="append with --directed",
-        )
-    return half

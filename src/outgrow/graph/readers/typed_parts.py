@@ -44,6 +44,19 @@ def name_relation(relation: Relation) -> str:
     return "__".join(relation)
 
 
+def are_weighted(without: Sequence[str], count: int) -> bool:
+    """Whether edges of any type have weights; warn if those of others have none.
+
+    Args:
+        without: Names of the edge types without weights.
+        count: Number of all edge types.
+    """
+    if len(without) in (0, count):
+        return not without
+    warn_about_data(f"edges have weights of some types only: those of {', '.join(without)} get weight 1")
+    return True
+
+
 class TypedPartsSource(GraphSource, ABC):
     """Source of a graph in memory, whose nodes and edges come in parts."""
 
@@ -72,8 +85,10 @@ class TypedPartsSource(GraphSource, ABC):
         """
         borders = count_borders(self._nodes)
         at = {part.name: number for number, part in enumerate(self._nodes)}
-        weighted = _are_weighted(list(self.read_edge_parts()))
-        for number, part in enumerate(self.read_edge_parts()):
+        parts = list(self.read_edge_parts())
+        without = [name_relation(part.relation) for part in parts if part.weight is None and part.relation]
+        weighted = are_weighted(without, len(parts))
+        for number, part in enumerate(parts):
             if part.relation is None:
                 yield from iter_array_edges(part.edge_index, part.relations, part.weight, "the graph")
                 continue
@@ -118,14 +133,6 @@ class TypedPartsSource(GraphSource, ABC):
         named = dict.fromkeys(end for part in edges if part.relation for end in (part.relation[0], part.relation[2]))
         parts = parts + [NodePart(name=name) for name in named if name not in known]
         return [replace(part, count=_count_typed_nodes(part, edges)) for part in parts]
-
-
-def _are_weighted(parts: Sequence[EdgePart]) -> bool:
-    without = [name_relation(part.relation) for part in parts if part.weight is None and part.relation]
-    if len(without) in (0, len(parts)):
-        return not without
-    warn_about_data(f"edges have weights of some types only: those of {', '.join(without)} get weight 1")
-    return True
 
 
 def _count_typed_nodes(part: NodePart, edges: Sequence[EdgePart]) -> int:

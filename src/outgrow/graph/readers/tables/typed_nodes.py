@@ -130,15 +130,15 @@ def read_typed_nodes(given: NodeTypeTable, *, scratch: Path | None, memory_bytes
 
 def _view_columns(given: NodeTypeTable) -> tuple[Table, tuple[str, ...]]:
     """Return the table with its ids in a column that is found by name, and without a column of types."""
-    table, kind = given.table, given.name.lower()
+    table = given.table
     if not table.has_names:
         return table, ()
     lower = {name.lower(): name for name in table.names}
-    own = [lower[name] for name in (f"{kind}_id", f"{kind}id", kind) if name in lower]
+    own = find_id_column(table, given.name)
     used = {*given.options.label, *given.options.features}
     renamed = {}
-    if own and own[0] not in used and not any(name in lower for name in ID):
-        renamed = {own[0]: "id"}
+    if own is not None and own not in used and not any(name in lower for name in ID):
+        renamed = {own: "id"}
     # The type is that of the table, so that a column of types says nothing new or something else.
     left_out = tuple(lower[name] for name in TYPE if name in lower and lower[name] not in used)
     if not renamed and not left_out:
@@ -159,6 +159,13 @@ def _choose_options(given: NodeTypeTable, table: Table) -> TableOptions:
         fits = roles.labels if request.kind == "shares" else request.column in table.names
         options = replace(options, split=options.split if fits else "")
     return options
+
+
+def find_id_column(table: Table, kind: str) -> str | None:
+    """Return the column of a table that names nodes of a type: ``user_id``, ``userid`` or ``user``, in any case."""
+    lower = {name.lower(): name for name in table.names}
+    kind = kind.lower()
+    return next((lower[name] for name in (f"{kind}_id", f"{kind}id", kind) if name in lower), None)
 
 
 def check_columns(tables: Sequence[NodeTypeTable], options: TableOptions) -> None:

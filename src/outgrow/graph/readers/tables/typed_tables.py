@@ -11,21 +11,19 @@ from typing import final
 import numpy as np
 
 from outgrow.core.errors import InputError
-from outgrow.core.user_warnings import warn_about_data
 from outgrow.core.validation import validate_choice
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.node_ids import NodeIds
 from outgrow.graph.readers.node_parts import NodePart, count_borders, join_node_parts
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
+from outgrow.graph.readers.tables.column_names import SKIPPED
 from outgrow.graph.readers.tables.edge_roles import find_edge_roles
 from outgrow.graph.readers.tables.edge_table import UNKNOWN_NODES, EdgeTableSource
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import Table
 from outgrow.graph.readers.tables.typed_ids import TypedIds, join_ids
-from outgrow.graph.readers.tables.typed_nodes import NodeTypeTable, TypedNodeTable, read_typed_nodes
-from outgrow.graph.readers.typed_parts import Relation, name_relation
-
-_SKIPPED = "_"
+from outgrow.graph.readers.tables.typed_nodes import NodeTypeTable, TypedNodeTable, find_id_column, read_typed_nodes
+from outgrow.graph.readers.typed_parts import Relation, are_weighted, name_relation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +108,7 @@ class TypedTableSource(GraphSource):
             InputError: At the end, if nodes are unknown; or a broken table.
         """
         first = dict(zip(self._names, count_borders(self._parts), strict=False))
-        weighted = self._check_weights()
+        weighted = self._are_weighted()
         for number, (edges, source) in enumerate(zip(self._edges, self._sources, strict=True)):
             for chunk in source.read_edges():
                 count = len(chunk.src)
@@ -205,17 +203,14 @@ class TypedTableSource(GraphSource):
                 names.append(end)
         return names
 
-    def _check_weights(self) -> bool:
+    def _are_weighted(self) -> bool:
         given = zip(self._edges, self._edge_options, strict=True)
         without = [
             name_relation(edges.relation)
             for edges, options in given
             if edges.table.names and find_edge_roles(edges.table, options).weight is None
         ]
-        if len(without) in (0, len(self._edges)):
-            return not without
-        warn_about_data(f"edges have weights of some types only: those of {', '.join(without)} get weight 1")
-        return True
+        return are_weighted(without, len(self._edges))
 
     def _refuse_twice(self, names: Sequence[str], what: str) -> None:
         if twice := [name for name in names if names.count(name) > 1]:
@@ -230,11 +225,10 @@ class TypedTableSource(GraphSource):
 def _choose_options(edges: EdgeTypeTable, unknown_nodes: str) -> TableOptions:
     """Return the options of an edge table: columns called as a type, or ``TYPE_id``, name its nodes."""
     # The type is that of the table, so that a column of types says nothing new or something else.
-    columns = {"relation": _SKIPPED, **edges.columns}
+    columns = {"relation": SKIPPED, **edges.columns}
     src, _, dst = edges.relation
-    lower = {name.lower(): name for name in edges.table.names}
-    for role, kind in (("src", src.lower()), ("dst", dst.lower())) if src != dst else ():
-        found = [lower[name] for name in (kind, f"{kind}_id", f"{kind}id") if name in lower]
-        if found and role not in columns:
-            columns[role] = found[0]
+    for role, kind in (("src", src), ("dst", dst)) if src != dst else ():
+        found = find_id_column(edges.table, kind)
+        if found is not None and role not in columns:
+            columns[role] = found
     return TableOptions(columns=columns, unknown_nodes=unknown_nodes)
