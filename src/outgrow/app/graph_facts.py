@@ -38,7 +38,8 @@ def describe_graph(graph: Graph, *, full: bool = False) -> dict[str, Any]:
     """Return facts on a graph, by name.
 
     Of more than 2^25 edges, and of large features, only keyed samples are looked at, unless ``full`` is set;
-    ``sampled`` names the facts that are estimates, and those that a sample cannot tell are None.
+    ``sampled_edges`` and ``sampled_features`` name the facts that are estimates, and those that a sample cannot tell
+    are None.
     """
     facts = _describe_source(graph)
     facts |= _describe_edges(graph, whole=full or graph.num_edges <= COUNTED_EDGES)

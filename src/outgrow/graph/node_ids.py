@@ -264,7 +264,7 @@ class NodeIds:
         order = self.order.numpy()[first:last]
         out = np.empty(len(ids), np.int64)
         if self.values is not None:
-            wanted, known = _to_integers(ids)
+            wanted, known = to_integers(ids)
             find_integers(wanted, self.values.numpy(), order, out)
             return np.where(known, out, -1)
         assert self.hashes is not None
@@ -281,22 +281,29 @@ def _keep_array(values: NDArray[Any], dtype: type[np.generic]) -> NDArray[Any]:
     return held if held.flags.writeable else held.copy()
 
 
-def _to_integers(ids: ArrowArray) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return ids as int64, and which of them are whole numbers that fit."""
+def to_integers(ids: ArrowArray) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return ids as integers, where they are integers that fit 64 bits or texts in the form that these are written in.
+
+    So ``"7"`` is 7, but ``"007"``, ``"+7"`` and ``"7.0"`` are not.
+
+    Args:
+        ids: ``[n]`` Arrow array of integers or texts, without nulls.
+
+    Returns:
+        ``[n]`` int64, 0 for others, and ``[n]`` bool: which of them are such integers.
+    """
     import pyarrow as pa
+    from pyarrow import compute
 
     if pa.types.is_integer(ids.type) and ids.type != pa.uint64():
         return ids.cast(pa.int64()).to_numpy(zero_copy_only=False), np.ones(len(ids), bool)
+    texts: ArrowArray = ids.cast(pa.large_string())
+    known = np.array(compute.match_substring_regex(texts, r"^(0|-?[1-9][0-9]{0,17})$"), bool)
+    # Those of 19 digits fit or not: they are few, and looked at one by one.
+    for at in np.flatnonzero(np.asarray(compute.match_substring_regex(texts, r"^-?[1-9][0-9]{18}$"), bool)):
+        known[at] = -(2**63) <= int(texts[int(at)].as_py()) < 2**63
     made = np.zeros(len(ids), np.int64)
-    known = np.zeros(len(ids), bool)
-    for at, value in enumerate(ids.to_pylist()):
-        try:
-            number = int(value)
-        except ValueError:
-            continue
-        # Only the form that the id itself is written in: "007" is not 7.
-        if str(number) == str(value) and -(2**63) <= number < 2**63:
-            made[at], known[at] = number, True
+    made[known] = texts.filter(pa.array(known)).cast(pa.int64()).to_numpy(zero_copy_only=False)
     return made, known
 
 

@@ -23,7 +23,6 @@ _NUMBER_BITS, _TAG_BITS = np.uint64(40), np.uint64(24)
 _NUMBER = np.uint64((1 << 40) - 1)
 _TAG = np.uint64((1 << 24) - 1)
 _ONE, _EMPTY = np.uint64(1), np.uint64(0)
-MOST_IDS = (1 << 40) - 2
 _AHEAD = 8
 ABSENT, UNSETTLED = -1, -2
 """In place of a number: the table has no such id; the table must be searched by comparing each id."""

@@ -17,7 +17,9 @@ from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.builders.to_store import convert_to_store
 from outgrow.graph.readers.detect import detect_reader
 from outgrow.graph.readers.tables import edge_batches, text_blocks
-from outgrow.graph.readers.tables.edge_table import EdgeTableSource, find_edge_roles, read_edge_batches
+from outgrow.graph.readers.tables.edge_batches import read_edge_batches
+from outgrow.graph.readers.tables.edge_roles import find_edge_roles
+from outgrow.graph.readers.tables.edge_table import EdgeTableSource
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
 from outgrow.graph.readers.tables.open_table import open_table
 from outgrow.graph.readers.tables.options import TableOptions

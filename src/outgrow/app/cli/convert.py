@@ -23,7 +23,7 @@ def convert(
         ),
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option(help="Number of nodes of an edge list.", show_default="largest id + 1")
+        int | None, typer.Option(help="Edge tables: number of nodes.", show_default="largest id + 1")
     ] = None,
     relabel: Annotated[
         bool,
@@ -70,8 +70,9 @@ def convert(
 ) -> None:
     """Turn a graph into a store that opens in milliseconds, whatever its size, in bounded memory.
 
-    Reads edge tables (csv, tsv, txt, parquet, Arrow, JSON lines, mtx, also compressed or in parts), npz, Planetoid and
-    OGB folders, and data sets by name.
+    Reads edge tables (csv, tsv, txt, parquet, Arrow, JSON lines, mtx, also compressed or in parts), folders of node
+    and edge tables, of a table for each type and of triples, graph.yaml, npz, files of DGL, folders of Planetoid, OGB
+    and GraphBolt, and data sets by name.
     """
     from outgrow.app.graph_sources import make_table_options, reader_for_path
     from outgrow.app.runs.progress import show_phases

@@ -170,14 +170,14 @@ def summarize_split_runs(numbers: Sequence[int], summaries: Sequence[Mapping[str
     """Return the mean and the standard deviation (of a sample) of every score of some runs."""
     names = list(summaries[0]["scores"]["test"])
     scores = {
-        part: {name: _describe([summary["scores"][part].get(name) for summary in summaries]) for name in names}
+        part: {name: _average_scores([summary["scores"][part].get(name) for summary in summaries]) for name in names}
         for part in ("val", "test")
     }
     return {
         "splits": list(numbers),
         "metric": summaries[0]["metric"],
-        "val_score": _describe([summary["val_score"] for summary in summaries]),
-        "test_score": _describe([summary["test_score"] for summary in summaries]),
+        "val_score": _average_scores([summary["val_score"] for summary in summaries]),
+        "test_score": _average_scores([summary["test_score"] for summary in summaries]),
         "scores": scores,
         "runs": [
             {"split": number, "directory": f"split-{number}"}
@@ -248,7 +248,7 @@ def _read_ended(directory: RunDirectory) -> dict[str, Any] | None:
     return None if summary["stopped"] == "interrupted" else summary
 
 
-def _describe(values: Sequence[float | None]) -> dict[str, float | None]:
+def _average_scores(values: Sequence[float | None]) -> dict[str, float | None]:
     known = [value for value in values if value is not None and math.isfinite(value)]
     if len(known) < len(values):
         return {"mean": None, "std": None}

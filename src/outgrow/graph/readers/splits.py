@@ -19,18 +19,13 @@ from outgrow.ops.rng import fold_in, keyed_permutation
 Parts = tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None]
 """Nodes to train, validate and test on: ids, masks, or None."""
 PARTS = ("train", "val", "test")
-_WORDS = {
-    "train": 0,
-    "training": 0,
-    "val": 1,
-    "valid": 1,
-    "validation": 1,
-    "dev": 1,
-    "test": 2,
-    "testing": 2,
-    "none": -1,
-    "": -1,
+PART_WORDS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
+"""The part of a split that a word names, in a column or as the name of a file."""
+_WORDS = {**{word: PARTS.index(part) for word, part in PART_WORDS.items()}, "none": -1, "": -1}
 _DRAW = 0x5F117
 _SHOWN = 3
 

@@ -17,14 +17,12 @@ from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableS
 from outgrow.graph.readers.tables.column_names import is_weight_like
 from outgrow.graph.readers.tables.column_types import shorten_name
 from outgrow.graph.readers.tables.edge_batches import EdgeBatch, join_batches, read_edge_batches
-from outgrow.graph.readers.tables.edge_roles import EdgeRoles, columns_by_role, find_edge_roles
+from outgrow.graph.readers.tables.edge_roles import columns_by_role, find_edge_roles
 from outgrow.graph.readers.tables.id_columns import choose_id_types
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
 from outgrow.graph.readers.tables.open_table import open_table
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import DataType, Table
-
-__all__ = ["EdgeBatch", "EdgeRoles", "EdgeTableSource", "find_edge_roles", "read_edge_batches"]
 
 UNKNOWN_NODES = ("refuse", "add", "drop")
 """What may become of edges to nodes that a node table does not name."""

@@ -12,6 +12,7 @@ from scipy.sparse import csr_array, hstack
 
 from outgrow.core.errors import InputError
 from outgrow.graph.readers.matrices import Matrix
+from outgrow.graph.readers.tables.column_types import shorten_name
 from outgrow.graph.readers.tables.node_features import FeatureColumn
 
 
@@ -83,7 +84,7 @@ def _scale(values: NDArray[Any], name: str, scaling: FeatureScaling) -> NDArray[
 def _require_not_zero(divisor: NDArray[Any], name: str, needed: str) -> None:
     if (divisor == 0).any():
         raise InputError(
-            f"the column {name[:40]} cannot be scaled",
+            f"the column {shorten_name(name)} cannot be scaled",
             needed=needed,
             got="a division by 0",
             repair="leave out the column, or its transform",

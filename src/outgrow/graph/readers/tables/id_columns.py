@@ -15,7 +15,8 @@ from outgrow.graph.readers.tables.column_types import is_number, shorten_name
 from outgrow.graph.readers.tables.table import DataType, Table
 
 _INTEGER = r"^[ \t]*-?(?:0|[1-9][0-9]*)[ \t]*$"
-_NUMBER = r"^[ \t]*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*$"
+NUMBER = r"^[ \t]*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*$"
+"""Texts that are numbers, with blanks around them."""
 _LEADING_ZERO = re.compile(r"[ \t]*[+-]?0[0-9]")
 _SAMPLE_ROWS = 10_000
 _MOST_DIGITS = 19
@@ -97,7 +98,7 @@ def _type_error(table: Table, name: str, needed: str, kind: DataType) -> InputEr
 def _look_like_integers(values: ArrowArray) -> bool:
     import pyarrow.compute as pc
 
-    number = np.asarray(pc.match_substring_regex(values, _NUMBER))
+    number = np.asarray(pc.match_substring_regex(values, NUMBER))
     if np.asarray(pc.match_substring_regex(values, "^" + _LEADING_ZERO.pattern))[number].any():
         return False
     whole = np.asarray(pc.match_substring_regex(values, _INTEGER))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.graph.node_ids import ArrowArray, NodeIds, TextArrays
+from outgrow.graph.node_ids import ArrowArray, NodeIds, TextArrays, to_integers
 from outgrow.graph.readers.tables.id_table import IdTable
 from outgrow.ops.id_table import PackedIds, pack_ids, pack_integers
 
@@ -108,7 +108,9 @@ class IdEncoder:
             return out
         given = _as_integers_or_texts(ids)
         if not self.are_text and not pa.types.is_int64(given.type):
-            return self._find_texts_among_integers(given)
+            values, known = to_integers(given)
+            out[known] = self.find(_arrow_numbers(values[known]))
+            return out
         for first in range(0, len(given), self._rows):
             part = given.slice(first, self._rows)
             self._table.find_ids(_pack(part, as_text=self.are_text), out[first : first + len(part)])
@@ -150,19 +152,6 @@ class IdEncoder:
             texts = pa.array(values[first : first + self._rows], pa.int64()).cast(pa.large_string())
             self._table.encode_ids(_pack(texts, as_text=True), np.empty(len(texts), np.int64))
 
-    def _find_texts_among_integers(self, texts: ArrowArray) -> NDArray[np.int64]:
-        import pyarrow as pa
-        from pyarrow import compute
-
-        # Only the form that an integer is written in: "007" and "+7" are not 7.
-        is_decimal: ArrowArray = compute.match_substring_regex(texts, r"^(0|-?[1-9][0-9]{0,17})$")
-        rows = np.flatnonzero(is_decimal.to_numpy(zero_copy_only=False))
-        out = np.full(len(texts), -1, np.int64)
-        out[rows] = self.find(texts.take(_arrow_numbers(rows)).cast(pa.int64()))
-        for row in _find_long_integers(texts):
-            out[row] = self.find(texts.slice(row, 1).cast(pa.int64()))[0]
-        return out
-
 
 def _as_integers_or_texts(ids: ArrowArray) -> ArrowArray:
     """Return ids as int64 or large strings."""
@@ -185,16 +174,6 @@ def _unify(columns: list[ArrowArray]) -> list[ArrowArray]:
     if all(pa.types.is_int64(ids.type) for ids in columns):
         return columns
     return [ids.cast(pa.large_string()) for ids in columns]
-
-
-def _find_long_integers(texts: ArrowArray) -> Iterator[int]:
-    """Yield the rows with integers of 19 digits, which may or may not fit into 64 bits."""
-    from pyarrow import compute
-
-    is_long: ArrowArray = compute.match_substring_regex(texts, r"^-?[1-9][0-9]{18}$")
-    for row in np.flatnonzero(is_long.to_numpy(zero_copy_only=False)):
-        if -(2**63) <= int(texts[int(row)].as_py()) < 2**63:
-            yield int(row)
 
 
 def _pack(ids: ArrowArray, *, as_text: bool) -> PackedIds:

@@ -55,7 +55,7 @@ def refuse_categories(table: Table, names: Sequence[str], types: Mapping[str, Da
     """Refuse columns of texts among the features, unless it is said what becomes of them.
 
     Raises:
-        InputError: Columns of texts, or of a type that is no feature.
+        InputError: There are columns of texts, and ``categorical`` is ``"refuse"``.
     """
     texts = [name for name in names if has_texts(types[name])]
     if texts and categorical == "refuse":
@@ -102,8 +102,8 @@ def read_features(
 ) -> Matrix | None:
     """Read the features of all rows.
 
-    They are float16 if all columns are, else float32; sparse where there are more than 512 columns, most of them of
-    categories.
+    They are float16 if all columns are, else float32; sparse where there are more than 512 columns, more than three
+    quarters of them of categories. Sparse ones are collected in memory before they are written to files.
 
     Args:
         table: The table, read once.

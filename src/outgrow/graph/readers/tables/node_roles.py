@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,8 @@ from outgrow.core.validation import validate_choice
 from outgrow.graph.node_ids import ArrowArray
 from outgrow.graph.readers.splits import SplitRequest
 from outgrow.graph.readers.tables.column_names import SKIPPED
-from outgrow.graph.readers.tables.column_types import shorten_name
+from outgrow.graph.readers.tables.column_types import list_names, shorten_name
+from outgrow.graph.readers.tables.id_columns import NUMBER
 from outgrow.graph.readers.tables.options import NODE_ROLES, TableOptions
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
 
@@ -25,9 +27,7 @@ SPLIT = ("split", "set", "subset", "partition", "fold")
 TYPE = ("type", "node_type", "ntype")
 MASKS = ("train_mask", "val_mask", "test_mask")
 _MASK_SYNONYMS = {"valid_mask": "val_mask", "validation_mask": "val_mask"}
-_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _NUMBERED = re.compile(r"(.*?)(\d+)")
-_SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,34 +99,22 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     labels = options.label or _one(_find_by_name(table, LABEL, "label"))
     for name in labels:
         validate_choice(f"column (--label) of {table.path}", name, columns)
-    split, time = None, None
-    if request.kind == "column":
-        split = request.column
-        validate_choice(f"column (--split) of {table.path}", split, columns)
-    elif request.kind == "time":
-        time = request.column
-        validate_choice(f"column (--split time) of {table.path}", time, columns)
-    given = request.kind == "given"
-    all_masks = _find_masks(table)
-    masks = all_masks if given else {}
-    split_word = _find_by_name(table, SPLIT, "split")
-    if given and not masks:
-        split = split_word
+    split_columns = _find_split(table, request)
     kind = _find_given(table, options, "type", TYPE)
     # Columns of a split that is not asked for are no features either.
-    taken = {ids, *labels, split, time, kind, *all_masks.values(), split_word}
+    taken = {ids, *labels, kind, *split_columns.list_all()}
     named = _expand_patterns(table, options.features)
     # A column of features by name is one of features, whatever else its name might say.
     ids, kind = (None if each in named else each for each in (ids, kind))
     free = [name for name in table.names if name not in taken]
     features = named or _order_numbered([name for name in free if _is_default(types[name], options)])
-    if both := [name for name in named if name in labels or name in {split, time}]:
+    if both := [name for name in named if name in labels or name in {split_columns.split, split_columns.time}]:
         raise _unclear_error(table, "a column for one purpose", f"{both[0]} as a feature and for another purpose")
     if options.categorical == "refuse":
         texts = [name for name in dict.fromkeys((*free, *named)) if has_texts(types[name])]
         # Other columns of texts may be long, and are not read once more.
         _refuse_mixed(table, [name for name in texts if 2 * _mark_numbers(first.column(name))[0].sum() > len(first)])
-    read = {ids, *labels, split, time, kind, *masks.values(), *features}
+    read = {ids, *labels, kind, split_columns.split, split_columns.time, *split_columns.masks.values(), *features}
     # Bytes may be texts of another encoding, which is said when they are read as texts.
     types |= {name: pa.large_string() for name in read if name is not None and _has_bytes(types[name])}
     unread = tuple(
@@ -135,9 +123,9 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     return NodeRoles(
         id=ids,
         labels=labels,
-        split=split,
-        masks=masks,
-        time=time,
+        split=split_columns.split,
+        masks=split_columns.masks,
+        time=split_columns.time,
         type=kind,
         features=tuple(features),
         unread=unread,
@@ -191,7 +179,7 @@ def _read_first_batch(table: Table) -> RecordBatch:
     raise InputError(
         f"{table.path} has no rows",
         needed="a row for each node",
-        got=f"no rows below the columns {', '.join(map(shorten_name, table.names[:_SHOWN]))}",
+        got=f"no rows below the columns {list_names(table.names)}",
         repair="write the table again",
     )
 
@@ -209,7 +197,7 @@ def _mark_numbers(texts: ArrowArray) -> tuple[NDArray[np.bool_], NDArray[np.bool
 
     known = compute.fill_null(texts.cast(pa.large_string()), "")
     trimmed = compute.utf8_trim_whitespace(known)
-    marks = (np.asarray(compute.match_substring_regex(trimmed, form)) for form in (_NUMBER, "^$"))
+    marks = (np.asarray(compute.match_substring_regex(trimmed, form)) for form in (NUMBER, "^$"))
     numbers, empty = marks
     return numbers, empty
 
@@ -271,6 +259,32 @@ def _find_by_name(table: Table, names: Sequence[str], role: str) -> str | None:
             f"name it: --label {next(iter(found.values()))}, or several, separated by commas",
         )
     return next((found[name] for name in names if name in found), None)
+
+
+class _SplitColumns(NamedTuple):
+    """Columns that say how nodes are split, and those that might but are not asked for."""
+
+    split: str | None
+    time: str | None
+    masks: Mapping[str, str]
+    others: tuple[str, ...]
+
+    def list_all(self) -> set[str]:
+        return {name for name in (self.split, self.time, *self.masks.values(), *self.others) if name is not None}
+
+
+def _find_split(table: Table, request: SplitRequest) -> _SplitColumns:
+    masks = _find_masks(table)
+    named = _find_by_name(table, SPLIT, "split")
+    others = (*masks.values(), *([] if named is None else [named]))
+    if request.kind in ("column", "time"):
+        option = "--split" if request.kind == "column" else "--split time"
+        validate_choice(f"column ({option}) of {table.path}", request.column, dict.fromkeys(table.names))
+        is_time = request.kind == "time"
+        return _SplitColumns(None if is_time else request.column, request.column if is_time else None, {}, others)
+    if request.kind != "given":
+        return _SplitColumns(None, None, {}, others)
+    return _SplitColumns(None if masks else named, None, masks, others)
 
 
 def _find_masks(table: Table) -> dict[str, str]:

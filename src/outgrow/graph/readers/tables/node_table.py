@@ -45,6 +45,7 @@ from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import RecordBatch, Table
 
 CATEGORICAL = ("refuse", "onehot", "hash")
+"""What may become of texts among the features."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,8 +94,7 @@ def read_node_table(
         InputError: A broken file, columns that cannot be found or used, an id that occurs twice or is missing, a
             missing feature, or a split that names nobody; with file, row and column.
     """
-    if options.categorical not in CATEGORICAL:
-        validate_choice("choice of categorical", options.categorical, dict.fromkeys(CATEGORICAL))
+    validate_choice("choice of categorical", options.categorical, dict.fromkeys(CATEGORICAL))
     table = path if isinstance(path, Table) else open_table(path, named=names_of_roles(options))
     request = parse_split(options.split, options.split_seed)
     roles = find_node_roles(table, options, request)

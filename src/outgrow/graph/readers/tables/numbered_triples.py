@@ -47,7 +47,7 @@ class NumberedTripleFile:
         return ()
 
     def read_batches(self) -> Iterator[TripleColumns]:
-        """Yield all triples by their names, in batches of bounded size.
+        """Yield all triples by their names, in batches; the numbers of the whole file are held in memory.
 
         Raises:
             InputError: A row of another form, a number without a name, or no rows.

@@ -14,12 +14,11 @@ from outgrow.core.files import os_errors_as_input_errors
 from outgrow.graph.node_ids import NodeIds
 from outgrow.graph.readers.npz_archive import NpzArchive
 from outgrow.graph.readers.source import Ids
-from outgrow.graph.readers.splits import PARTS, Parts, empty_split_error, splits_of_masks
+from outgrow.graph.readers.splits import PART_WORDS, PARTS, Parts, empty_split_error, splits_of_masks
 from outgrow.graph.readers.tables.node_roles import ID
 from outgrow.graph.readers.tables.open_table import open_table
 
 FOLDERS = ("split", "splits")
-_PART_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 _TEXT = {".txt", ".csv", ".tsv"}
 _TABLES = {".parquet", ".arrow", ".feather", ".ipc"}
 _PACKED = {".gz", ".zst", ".bz2"}
@@ -99,7 +98,7 @@ def _part_of(path: Path) -> str | None:
         name = name.removesuffix(ending)
         ending = Path(name).suffix
     known = ending in _TEXT | _TABLES and path.is_file()
-    return _PART_NAMES.get(name.removesuffix(ending).lower()) if known else None
+    return PART_WORDS.get(name.removesuffix(ending).lower()) if known else None
 
 
 def _natural_order(folder: Path) -> list[Path]:
@@ -151,7 +150,7 @@ def _read_archive(path: Path, num_nodes: int) -> tuple[Parts, ...]:
     keys = set(archive.keys())
     masks: dict[str, NDArray[np.generic] | None] = {}
     for part in PARTS:
-        names = [name for long, short in _PART_NAMES.items() if short == part for name in _key_names(long)]
+        names = [name for long, short in PART_WORDS.items() if short == part for name in _key_names(long)]
         masks[part] = next((archive.get(name) for name in names if name in keys), None)
     splits = splits_of_masks(masks, num_nodes, str(path))
     if not splits:

@@ -8,6 +8,7 @@ from typing import Any, final
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
+from outgrow.graph.readers.tables.column_types import shorten_name
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
 
 _BATCH_ROWS = 1 << 17
@@ -59,7 +60,7 @@ class MemoryTable(Table):
                     arrays.append(array.cast(kinds[name]) if name in kinds else array)
                 except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                     raise InputError(
-                        f"{self._name}: the column {name[:40]} has values of another type",
+                        f"{self._name}: the column {shorten_name(name)} has values of another type",
                         needed=f"values of type {kinds[name]}",
                         got=str(error).splitlines()[0],
                         repair="convert the column",

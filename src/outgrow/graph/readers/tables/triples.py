@@ -6,7 +6,7 @@ import filecmp
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.link_split import HeldOutLinks, LinkTriples
-from outgrow.graph.node_ids import ArrowArray, NodeIds
+from outgrow.graph.node_ids import ArrowArray, NodeIds, to_integers
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
 from outgrow.graph.readers.tables.numbered_triples import NUMBERED, NumberedTripleFile
@@ -32,7 +32,6 @@ _RELATION_FILES = {"relations.dict": False, "relation2id.txt": True}
 """Files of names and their numbers, and whether the name comes first."""
 _NOTES = ("readme", "source", "license", "notice", "citation")
 _SHOWN = 3
-_INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 
 
 @final
@@ -282,10 +281,5 @@ def _require_known(numbers: NDArray[np.int64], names: ArrowArray, what: str, pat
 
 def _to_integer_ids(ids: NodeIds) -> NodeIds:
     """Return ids as integers if each is one, in decimal form; else as they are."""
-    import pyarrow as pa
-    from pyarrow import compute
-
-    texts: Any = ids.texts.to_arrow()
-    if not len(texts) or not compute.all(compute.match_substring_regex(texts, _INTEGER)).as_py():
-        return ids
-    return NodeIds.from_integers(np.array(texts.cast(pa.int64())))
+    values, known = to_integers(ids.texts.to_arrow())
+    return NodeIds.from_integers(values) if len(ids) and known.all() else ids
