@@ -24,7 +24,7 @@ from outgrow.graph import id_order, node_ids
 from outgrow.graph.graph import NodeType
 from outgrow.graph.id_order import _select_range as select_range
 from outgrow.graph.id_summary import compare_summaries, summarize_ids
-from outgrow.graph.node_ids import NodeIds, TextArrays
+from outgrow.graph.node_ids import NodeIds, TextArrays, to_integers
 from outgrow.graph.store.fingerprint import changed_parts, fingerprint_graph
 from outgrow.graph.store.reader import open_store, write_store
 from outgrow.graph.store.verify import verify_graph
@@ -248,3 +248,10 @@ def test_a_mutant_is_found(name: str, tmp_path: Path) -> None:
     assert is_order_kept(tmp_path)
     with MUTANTS[name]():
         assert not is_order_kept(tmp_path)
+
+
+def test_integers_are_read_in_their_own_form_only() -> None:
+    texts = ["7", "-12", "0", "007", "+7", "-0", "1.0", "", "a", str(2**63 - 1), str(2**63), str(-(2**63))]
+    values, known = to_integers(pa.array(texts, pa.large_string()))
+    assert [text for text, is_known in zip(texts, known, strict=True) if is_known] == [*texts[:3], texts[9], texts[11]]
+    assert values[known].tolist() == [7, -12, 0, 2**63 - 1, -(2**63)]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import outgrow as og
 from outgrow.core.errors import InputError
 from outgrow.graph.readers.splits import (
+    PART_WORDS,
     SplitRequest,
     draw_split,
     parse_split,
@@ -22,6 +23,7 @@ from outgrow.graph.readers.splits import (
     split_by_words,
     splits_of_masks,
 )
+from outgrow.graph.readers.tables.split_files import find_split_files
 from outgrow.graph.store.fingerprint import fingerprint_graph
 
 SHARES = st.sampled_from(["0.6,0.2,0.2", "0.1,0.1,0.8", "1,0,0", "0.5,0.25,0.25", "0.333,0.333,0.333", "1/3,1/3,1/3"])
@@ -212,3 +214,11 @@ def test_no_split_has_nodes_without_a_label() -> None:
 def test_a_request_names_its_shares() -> None:
     assert parse_split(" 0.1,0.2,0.3 ").shares == (Fraction(1, 10), Fraction(1, 5), Fraction(3, 10))
     assert SplitRequest().kind == "given"
+
+
+def test_files_of_parts_have_the_words_that_columns_have(tmp_path: Path) -> None:
+    for word in PART_WORDS:
+        folder = tmp_path / word
+        folder.mkdir()
+        (folder / f"{word}.txt").write_text("1\n")
+        assert find_split_files(folder) == [{PART_WORDS[word]: folder / f"{word}.txt"}]
