@@ -33,6 +33,8 @@ if rank == 0:
     whole = og.NeighborLoader(og.load(sys.argv[1]), "train", 16, [3, 3], seed=5, rank=0, world_size=1)
     expected = [batch.n_id[: batch.batch_size].tolist() for batch in whole]
     assert [first + second for first, second in zip(*every, strict=True)] == expected
+# Together: a process that ends while the other one still uses the group may be aborted by threads of gloo.
+dist.barrier()
 dist.destroy_process_group()
 """
 
