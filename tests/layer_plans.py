@@ -23,12 +23,12 @@ def whole(layer: Layer, topology: Topology, x: Tensor, key: int | None) -> Tenso
 
 def chunks(layer: Layer, topology: Topology, x: Tensor, key: int | None) -> Tensor:
     """Ranges of destinations, the last one first; sources are computed once."""
-    source = layer.source(x)
+    source = layer.source(x, topology.nodes)
     outs = []
     for first, last in reversed(ranges(topology.num_nodes)):
         block = topology.slice_destinations(first, last).with_rng_key(key)
         x_dst = x[first:last]
-        outs.append(layer.update(x_dst, layer.aggregate(block, source, layer.target(x_dst)), block))
+        outs.append(layer.update(x_dst, layer.aggregate(block, source, layer.target(x_dst, block.dst_nodes)), block))
     return torch.cat(outs[::-1])
 
 
@@ -45,7 +45,7 @@ def gathered(layer: Layer, topology: Topology, x: Tensor, key: int | None) -> Te
 def columns(layer: Layer, topology: Topology, x: Tensor, key: int | None) -> Tensor:
     """The aggregation alone, column slice by column slice; scores are whole."""
     block = topology.block.with_rng_key(key)
-    source, target = layer.source(x), layer.target(x)
+    source, target = layer.source(x, block.src_nodes), layer.target(x, block.dst_nodes)
     assert source.values is not None
     aggregates, weight = [], layer.conv.edge_weight(block, source, target)
     for first, last in ranges(source.values.shape[-1]):
@@ -58,7 +58,7 @@ def columns(layer: Layer, topology: Topology, x: Tensor, key: int | None) -> Ten
 def edge_parts(layer: Layer, topology: Topology, x: Tensor, key: int | None) -> Tensor:
     """Parts of the in-edges of every destination, weighed part by part with the graph's degrees, then summed."""
     block = topology.block.with_rng_key(key)
-    source, target = layer.source(x), layer.target(x)
+    source, target = layer.source(x, block.src_nodes), layer.target(x, block.dst_nodes)
     parts = [layer.aggregate(part, source, target) for part, _ in split_edges(block)]
     return layer.update(x, torch.stack(parts).sum(0), block)
 
@@ -66,7 +66,7 @@ def edge_parts(layer: Layer, topology: Topology, x: Tensor, key: int | None) -> 
 def weighed_parts(layer: Layer, topology: Topology, x: Tensor, key: int | None) -> Tensor:
     """Edges are weighed on the whole in-neighbourhood, then aggregated in parts and summed."""
     block = topology.block.with_rng_key(key)
-    source, target = layer.source(x), layer.target(x)
+    source, target = layer.source(x, block.src_nodes), layer.target(x, block.dst_nodes)
     assert source.values is not None
     weight = layer.conv.edge_weight(block, source, target)
     parts = []

@@ -100,7 +100,7 @@ def test_the_backward_pass_needs_source_rows_where_nothing_is_kept() -> None:
 def test_source_rows_are_split_as_the_layer_made_them(name: str) -> None:
     """Columns, then scores; their number is what tables are made for."""
     [each] = traits(name)
-    rows = each.layer.source(normal(7, IN))
+    rows = each.layer.source(normal(7, IN), torch.arange(7))
     assert rows.values is not None
     parts = [rows.values.flatten(1), *([] if rows.scores is None else [rows.scores])]
     wide = torch.cat(parts, 1)
@@ -118,5 +118,7 @@ def test_aggregates_are_as_wide_as_tables_for_them(name: str) -> None:
     [each] = traits(name)
     graph = with_relations(random_topology(7, 20, weighted=True), RELATIONS)
     block = layer_topology(graph, each.layer).block
-    aggregate = each.layer.aggregate(block, *each.layer.source_and_target(normal(7, IN), normal(7, IN)))
+    aggregate = each.layer.aggregate(
+        block, *each.layer.source_and_target(normal(7, IN), normal(7, IN), graph.nodes, graph.nodes)
+    )
     assert aggregate.flatten(1).shape == (7, each.aggregate_width)

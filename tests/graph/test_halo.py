@@ -201,7 +201,8 @@ def at_once(layer: Layer, share: LocalGraph, x: Tensor, key: int | None) -> Tens
 def in_two(layer: Layer, share: LocalGraph, x: Tensor, key: int | None) -> Tensor:
     """Edges from own nodes, then those from the halo; weighed together."""
     block, num_own = share.block.with_rng_key(key), len(share.owned)
-    source, target = layer.source(x), layer.target(x[:num_own])
+    source = layer.source(x, block.src_nodes)
+    target = layer.target(x[:num_own], block.dst_nodes)
     assert source.values is not None
     weight = layer.conv.edge_weight(block, source, target)
     low = high = None
@@ -216,9 +217,10 @@ def in_two(layer: Layer, share: LocalGraph, x: Tensor, key: int | None) -> Tenso
 def in_two_alone(layer: Layer, share: LocalGraph, x: Tensor, key: int | None) -> Tensor:
     """The same, but each part weighs its own edges, with the graph's degrees."""
     num_own = len(share.owned)
-    target = layer.target(x[:num_own])
-    near = layer.aggregate(share.local_edges, layer.source(x[:num_own]), target)
-    far = layer.aggregate(share.halo_edges, layer.source(x[num_own:]), target)
+    nodes = share.block.src_nodes
+    target = layer.target(x[:num_own], nodes[:num_own])
+    near = layer.aggregate(share.local_edges, layer.source(x[:num_own], nodes[:num_own]), target)
+    far = layer.aggregate(share.halo_edges, layer.source(x[num_own:], nodes[num_own:]), target)
     return layer.update(x[:num_own], near + far, share.block.with_rng_key(key))
 
 

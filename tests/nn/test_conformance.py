@@ -97,7 +97,7 @@ def test_widths_are_those_of_the_rows(conv: str) -> None:
     layer = layer_of(CONVS[conv](), "bare")
     topology = layer_topology(GRAPHS["multi-graph"], layer)
     x, widths = normal(topology.num_nodes, IN), layer.spec
-    source, target = layer.source(x), layer.target(x)
+    source, target = layer.source(x, topology.nodes), layer.target(x, topology.nodes)
     assert source.values is not None
     assert source.values.shape[1:] == widths.source
     assert widths.target == ((0, 0) if target.values is None else target.values.shape[1:])
@@ -123,7 +123,7 @@ def test_what_is_said_of_fixed_weights_is_true(conv: str) -> None:
     for seed in (0, 1):
         layer, x = layer_of(CONVS[conv](), "bare", seed), normal(40, IN, seed=seed)
         block = layer_topology(GRAPHS["multi-graph"], layer).block
-        weight = layer.conv.edge_weight(block, layer.source(x), layer.target(x))
+        weight = layer.conv.edge_weight(block, layer.source(x, block.src_nodes), layer.target(x, block.dst_nodes))
         weights.append(torch.zeros(1) if weight is None else weight)
     assert torch.equal(*weights) == layer.spec.static_edge_weight
 

@@ -242,7 +242,9 @@ class Serial:
         x = model.encode_input(self.features[block.src_nodes], block.src_nodes, key)
         assert isinstance(x, Tensor)
         own = x[: len(nodes)]
-        aggregate = layer.aggregate(block.with_rng_key(fold_in(key, 1)), layer.source(x), layer.target(own))
+        aggregate = layer.aggregate(
+            block.with_rng_key(fold_in(key, 1)), layer.source(x, block.src_nodes), layer.target(own, nodes)
+        )
         embedding = layer.update_nodes(own, aggregate, nodes, None)
         rows = zip(nodes.tolist(), own, aggregate, embedding, strict=True)
         return [Made(node, version, *of_node) for node, *of_node in rows]

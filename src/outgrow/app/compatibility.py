@@ -85,6 +85,9 @@ def validate_model_fits_graph(graph: Graph, model: Model) -> None:
         )
     _validate_relations(graph, model)
     _validate_weights(graph, model)
+    _validate_edge_features(graph, model)
+    if model.reads_types:
+        model.bind_types(graph.types)
     # Aggregating sparse rows before projecting them would make them dense, and as wide as the features.
     if graph.sparse and not model.accept_sparse_features():
         raise InputError(
@@ -141,8 +144,24 @@ def _validate_weights(graph: Graph, model: Model) -> None:
         require_divisible_weights(topology.indptr, topology.weight, topology.degree)
 
 
+def _validate_edge_features(graph: Graph, model: Model) -> None:
+    for conv in (layer.conv for layer in model.layers_list()):
+        if conv.edge_dim and conv.edge_dim != graph.num_edge_features:
+            raise InputError(
+                f"{_wrapped_name(conv)} does not fit the features of the edges of {graph.name!r}",
+                needed=f"{conv.edge_dim} features of each edge",
+                got=f"{graph.num_edge_features}",
+                repair="build the model with edge_dim=graph.num_edge_features; `outgrow info` tells what edges have",
+            )
+
+
 def warn_of_unread_weights(graph: Graph, model: Model) -> None:
-    """Warn if edges have weights that a layer of the model does not read."""
+    """Warn if edges have weights that a layer of the model does not read, or features that no layer reads."""
+    if graph.num_edge_features and not any(layer.conv.edge_dim for layer in model.layers_list()):
+        warn_about_data(
+            f"the features of the edges of {graph.name!r} are read by no layer of the model; "
+            "edge_dim=graph.num_edge_features lets a layer that can read them do so"
+        )
     convs = [layer.conv for layer in model.layers_list() if not layer.conv.reads_weights]
     if graph.topology.weight is not None and convs:
         names = dict.fromkeys(_wrapped_name(conv) for conv in convs)

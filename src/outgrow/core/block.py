@@ -26,6 +26,9 @@ class Edges:
         num_src: ``Vs``, the number of source rows.
         relation: ``[E]`` integer, relation of each edge; None if edges are untyped.
         weight: ``[E]`` floating, weight of each edge in the graph; None if all weights are 1.
+        features: ``[E, De]`` floating, or integer codes of categories; None if edges have no features. A
+            self-loop that was added has zeros, or codes of -1.
+        feature_sizes: Number of categories of each column of codes; empty if features are numbers.
         cache: Arrays that kernels derive from the topology and reuse, such as its transpose.
     """
 
@@ -34,6 +37,8 @@ class Edges:
     num_src: int
     relation: Tensor | None = None
     weight: Tensor | None = None
+    features: Tensor | None = None
+    feature_sizes: tuple[int, ...] = ()
     cache: dict[str, object] = field(default_factory=dict, repr=False)
 
     @property
@@ -45,6 +50,11 @@ class Edges:
     def num_edges(self) -> int:
         """Number of edges, ``E``."""
         return len(self.indices)
+
+    @property
+    def num_features(self) -> int:
+        """Inputs that the features of an edge are to a layer: columns, or categories of all columns of codes."""
+        return sum(self.feature_sizes) or (0 if self.features is None else self.features.shape[1])
 
     def to(self, device: torch.device) -> Edges:
         """Return the edges on a device; these edges if they are already there."""
@@ -73,6 +83,8 @@ class Block:
             represents, itself included; None if in-edges were not sampled.
         relation_degree: ``[E]`` float64, total weight in the graph of the in-edges with the same destination
             and relation; None if the block holds them all.
+        edge_scores: ``[E, K]`` result of `outgrow.nn.layer.Conv.edge_scores` where the features of edges are held
+            elsewhere; None to compute it from the edges.
         key: Key of this layer's random draws in this step (`with_rng_key`); None for no draws (evaluation).
     """
 
@@ -85,7 +97,13 @@ class Block:
     edge_ids: Tensor | None = None
     sample_weight: Tensor | None = None
     relation_degree: Tensor | None = None
+    edge_scores: Tensor | None = None
     key: int | None = None
+
+    @property
+    def edge_features(self) -> Tensor | None:
+        """``[E, De]`` features of the edges; see `Edges`."""
+        return self.edges.features
 
     def slice_destinations(self, first: int, last: int) -> Block:
         """Return the block of destination rows ``first`` to ``last - 1``, their in-edges and all sources."""
@@ -100,6 +118,8 @@ class Block:
             num_src=edges.num_src,
             relation=None if edges.relation is None else edges.relation[low:high],
             weight=None if edges.weight is None else edges.weight[low:high],
+            features=None if edges.features is None else edges.features[low:high],
+            feature_sizes=edges.feature_sizes,
         )
         return dataclasses.replace(
             self,
@@ -111,6 +131,7 @@ class Block:
             edge_ids=None if self.edge_ids is None else self.edge_ids[low:high],
             sample_weight=None if self.sample_weight is None else self.sample_weight[low:high],
             relation_degree=None if self.relation_degree is None else self.relation_degree[low:high],
+            edge_scores=None if self.edge_scores is None else self.edge_scores[low:high],
         )
 
     def to(self, device: torch.device) -> Block:

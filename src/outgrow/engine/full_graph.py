@@ -40,7 +40,7 @@ def layer_forward(layer: Layer, shard: GraphShard, x_own: Features, key: int | N
     """
     view = shard.layer_view(layer)
     block = view.block.with_rng_key(key)
-    source, target = layer.source_and_target(x_own, x_own)
+    source, target = layer.source_and_target(x_own, x_own, block.dst_nodes, block.dst_nodes)
     if view.local_graph is None:
         aggregate = layer.aggregate(block, source, target)
     elif overlap and layer.conv.aggregation.additive:
@@ -194,7 +194,9 @@ def cached_first_aggregate(model: Model, block: Block, features: Features) -> Te
     if cached is not None:
         return cached
     with torch.no_grad():
-        aggregate = layer.aggregate(block.with_rng_key(None), layer.source(features), NodeMessages(None, None))
+        aggregate = layer.aggregate(
+            block.with_rng_key(None), layer.source(features, block.src_nodes), NodeMessages(None, None)
+        )
     block.edges.cache[_AGGREGATE_KEY] = _CachedAggregate(features, type(layer.conv), aggregate)
     return aggregate
 

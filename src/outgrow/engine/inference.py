@@ -92,9 +92,9 @@ def infer_shard(
         if known is not None:
             source = NodeMessages(known, None)
         elif first and layer.spec.source_is_input:
-            source = _compute_sources(layer, inputs.source, dtype, chunk_bytes)
+            source = _compute_sources(layer, inputs.source, block.src_nodes, dtype, chunk_bytes)
         else:
-            source = gather_sources(shard, _compute_sources(layer, x, dtype, chunk_bytes))
+            source = gather_sources(shard, _compute_sources(layer, x, block.dst_nodes, dtype, chunk_bytes))
         x = _compute_layer(layer, block, x, source, known, dtype, chunk_bytes)
         dtype = x.dtype
     assert isinstance(x, Tensor)
@@ -145,21 +145,26 @@ def _encode_rows(model: Model, shard: GraphShard, x: Features, dtype: torch.dtyp
     return whole
 
 
-def _compute_sources(layer: Layer, x: Features, dtype: torch.dtype, chunk_bytes: int) -> NodeMessages:
+def _compute_sources(layer: Layer, x: Features, nodes: Tensor, dtype: torch.dtype, chunk_bytes: int) -> NodeMessages:
     """Compute the source rows of all nodes; an input of another type is converted chunk by chunk."""
     widths = layer.spec
     row_numbers = widths.in_features + widths.source[0] * widths.source[1] + widths.score
     step = max(1, chunk_bytes // (row_numbers * dtype.itemsize))
     # Nothing to convert, or small enough to convert at once.
     if x.dtype == dtype or len(x) <= step:
-        return layer.source(x.to(dtype))
+        return layer.source(x.to(dtype), nodes)
+
     # The first chunk shows which parts there are, and their shapes.
-    first_rows = layer.source(slice_rows(x, 0, step).to(dtype))
+    def source_of_rows(first: int) -> NodeMessages:
+        last = min(first + step, len(x))
+        return layer.source(slice_rows(x, first, last).to(dtype), nodes[first:last])
+
+    first_rows = source_of_rows(0)
     out = NodeMessages(
         *(None if part is None else pooled_empty_rows(len(x), tuple(part.shape[1:]), part) for part in first_rows)
     )
     for first in range(0, len(x), step):
-        rows = first_rows if first == 0 else layer.source(slice_rows(x, first, min(first + step, len(x))).to(dtype))
+        rows = first_rows if first == 0 else source_of_rows(first)
         for whole, part in zip(out, rows, strict=True):
             if whole is not None and part is not None:
                 whole[first : first + step] = part
@@ -182,7 +187,7 @@ def _compute_layer(
         x_dst = slice_rows(x, first, last).to(dtype)
         if first_aggregate is not None:
             return layer.update(x_dst, first_aggregate[first:last], block)
-        return layer.update(x_dst, layer.aggregate(block, source, layer.target(x_dst)), block)
+        return layer.update(x_dst, layer.aggregate(block, source, layer.target(x_dst, block.dst_nodes)), block)
 
     sizes = temporary_bytes(layer, source.values.element_size())
     chunks = list(chunk_ranges(whole.edges.indptr.cpu(), *sizes, chunk_bytes))

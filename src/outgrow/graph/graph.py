@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -11,6 +13,8 @@ from torch import Tensor
 
 from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
+from outgrow.core.graph_types import GraphTypes
+from outgrow.graph.edge_types import find_edge_types
 from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.node_ids import NodeIds
 from outgrow.graph.store.mapped_files import MappedFiles
@@ -137,6 +141,38 @@ class Graph:
     def type_borders(self) -> tuple[int, ...]:
         """``[T + 1]``: the first node of each type, and ``V``; empty if all nodes have one type."""
         return (*(kind.first for kind in self.node_types), self.num_nodes) if self.node_types else ()
+
+    @cached_property
+    def types(self) -> GraphTypes:
+        """Node types and relations, as modules per type match them; one type ``node`` if all nodes have one.
+
+        Raises:
+            InputError: The edges of a relation are between nodes of several types.
+        """
+        kinds = self.node_types or (NodeType(name="node", first=0, last=self.num_nodes),)
+        columns = (*accumulate((kind.num_columns for kind in kinds[:-1]), initial=0), self.num_features)
+        names, borders = tuple(kind.name for kind in kinds), (*(kind.first for kind in kinds), self.num_nodes)
+        return GraphTypes(
+            names=names,
+            borders=borders,
+            columns=columns,
+            edge_types=find_edge_types(self.topology, self.relation_names, names, borders),
+        )
+
+    @property
+    def edge_features(self) -> Tensor | None:
+        """``[E, De]`` features of the edges, in the order of `edge_index`; see `Topology`."""
+        return self.topology.edge_features
+
+    @property
+    def edge_attr(self) -> Tensor | None:
+        """`edge_features`, as PyG calls them."""
+        return self.topology.edge_features
+
+    @property
+    def num_edge_features(self) -> int:
+        """Inputs that the features of an edge are to a layer; 0 if edges have none (see `Edges.num_features`)."""
+        return self.topology.block.edges.num_features
 
     @property
     def multi_label(self) -> bool:

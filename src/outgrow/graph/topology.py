@@ -28,12 +28,17 @@ class Topology:
         relation: ``[E]`` integer (int8, int16 or int32); None if edges have no type. Added self-loops
             have relation -1.
         weight: ``[E]`` float32; None if all weights are 1.
+        edge_features: ``[E, De]`` float16, bfloat16, float32 or float64; or integer codes of categories; None if
+            edges have no features. Added self-loops have zeros, or codes of -1.
+        feature_sizes: Number of categories of each column of codes; empty if features are numbers.
     """
 
     indptr: Tensor
     indices: Tensor
     relation: Tensor | None = None
     weight: Tensor | None = None
+    edge_features: Tensor | None = None
+    feature_sizes: tuple[int, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -97,6 +102,8 @@ class Topology:
             num_src=self.num_nodes,
             relation=self.relation,
             weight=self.weight,
+            features=self.edge_features,
+            feature_sizes=self.feature_sizes,
         )
         return Block(
             edges=edges,

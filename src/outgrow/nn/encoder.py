@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_members, renamed_options
 from outgrow.core.errors import InputError
+from outgrow.core.graph_types import GraphTypes
 from outgrow.core.validation import require_counts
 from outgrow.nn.layer import Epilogue, Features, activation_module, apply_epilogue, make_norm
 from outgrow.nn.projection import Projection
@@ -31,6 +32,7 @@ class Encoder(nn.Module, ABC):
         accepts_sparse: Whether the input may be `SparseRows`.
         accepts_half: Whether constant input may be in half precision.
         activation_width: Numbers stored for a row during the forward and the backward pass.
+        reads_types: Whether it has modules per node type, and so needs `bind_types`.
     """
 
     in_features: int
@@ -38,6 +40,14 @@ class Encoder(nn.Module, ABC):
     accepts_sparse: bool = True
     accepts_half: bool = True
     activation_width: int
+    reads_types: bool = False
+
+    def bind_types(self, types: GraphTypes) -> None:
+        """Take the ids and columns of the types of a graph; an encoder without modules per type needs none.
+
+        Raises:
+            InputError: The encoder was made for other types.
+        """
 
     @abstractmethod
     def forward(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Tensor:
@@ -141,6 +151,13 @@ class SequentialEncoder(Encoder):
         self.accepts_sparse = first.accepts_sparse
         self.accepts_half = first.accepts_half
         self.activation_width = sum(each.activation_width for each in encoders)
+        self.reads_types = any(each.reads_types for each in encoders)
+
+    def bind_types(self, types: GraphTypes) -> None:
+        """Pass the types on to the encoders."""
+        for encoder in self.encoders:
+            assert isinstance(encoder, Encoder)
+            encoder.bind_types(types)
 
     def forward(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Tensor:
         """Return ``[V, O]``: the output of the last encoder."""

@@ -18,6 +18,7 @@ from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
 from outgrow.core.deprecation import renamed_members, renamed_options
 from outgrow.core.errors import InputError
+from outgrow.core.graph_types import GraphTypes
 from outgrow.core.validation import validate_probability
 from outgrow.ops.aggregation.base import Aggregation
 from outgrow.ops.epilogue import DropoutSpec, LayerNormSpec, epilogue
@@ -57,6 +58,8 @@ class ConvSpec:
         self_loops: Edges include exactly one self-loop per node.
         source_is_input: `Conv.source` returns its input unchanged, as one channel.
         needs_full_neighborhood: `Conv.edge_weight` must see all in-edges of a destination at once.
+        source_widths: Columns that are used of a source row of each node type, of one channel; the others are zeros,
+            which no link carries. Empty if all rows are used whole.
     """
 
     in_features: int
@@ -70,6 +73,7 @@ class ConvSpec:
     self_loops: bool = False
     source_is_input: bool = False
     needs_full_neighborhood: bool = False
+    source_widths: tuple[int, ...] = ()
 
 
 @renamed_members(**old_names.CONV)
@@ -85,6 +89,8 @@ class Conv(nn.Module, ABC):
         accepts_sparse: Whether the input may be `SparseRows`: it is projected before anything else.
         accepts_half: Whether constant input may be in half precision: it is projected or summed first.
         num_relations: Relations that the edges of the graph must have; 0 if it reads none.
+        edge_dim: Features that the edges of the graph must have (`Edges.num_features`); 0 if it reads none.
+        reads_types: Whether it has modules per type of nodes or edges, and so needs `bind_types`.
         reads_weights: Whether weights of edges change the results.
         normalizes_weights: Whether weights are divided by their sums, which must then be positive.
         exact: Whether results do not depend on how the work is split; false for draws that are not keyed.
@@ -95,6 +101,8 @@ class Conv(nn.Module, ABC):
     accepts_sparse: bool = True
     accepts_half: bool = False
     num_relations: int = 0
+    edge_dim: int = 0
+    reads_types: bool = False
     reads_weights: bool = True
     normalizes_weights: bool = False
     exact: bool = True
@@ -110,6 +118,37 @@ class Conv(nn.Module, ABC):
     def source_and_target(self, x_VD: Features) -> tuple[NodeMessages, NodeMessages]:
         """Return `source` and `target` of the same nodes; a subclass may share work between them."""
         return self.source(x_VD), self.target(x_VD)
+
+    def source_of_nodes(self, x_VD: Features, nodes_V: Tensor) -> NodeMessages:
+        """Return `source` of nodes with these global ids; for convolutions whose work depends on the type of a node."""
+        return self.source(x_VD)
+
+    def target_of_nodes(self, x_VD: Features, nodes_V: Tensor) -> NodeMessages:
+        """Return `target` of nodes with these global ids."""
+        return self.target(x_VD)
+
+    def source_and_target_of_nodes(self, x_VD: Features, nodes_V: Tensor) -> tuple[NodeMessages, NodeMessages]:
+        """Return `source_and_target` of nodes with these global ids."""
+        return self.source_and_target(x_VD)
+
+    def update_of_nodes(self, x_VD: Features, aggregate_VCF: Tensor, nodes_V: Tensor) -> Tensor:
+        """Return `update` of nodes with these global ids."""
+        return self.update(x_VD, aggregate_VCF)
+
+    def bind_types(self, types: GraphTypes) -> None:
+        """Take the ids and columns of the types of a graph; a convolution without modules per type needs none.
+
+        Raises:
+            InputError: The convolution was made for other types.
+        """
+
+    def edge_scores(self, block: Block) -> Tensor | None:
+        """Return the ``[E, K]`` terms of the edges' own data in the scores; None if there are none.
+
+        `edge_weight` takes them from ``block.edge_scores`` if it has them: a strategy that holds the features of edges
+        elsewhere computes these terms there, and moves them instead of the features.
+        """
+        return None
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:
         """Return the ``[E, K]`` weight of each edge; None if all are 1. Reads scores and the graph only."""
@@ -258,18 +297,22 @@ class Layer(nn.Module):
         """Whether a constant input may be in half precision."""
         return self.conv.accepts_half and not self.epilogue.residual
 
-    def source(self, x_VD: Features) -> NodeMessages:
-        """Return `Conv.source`."""
-        return self.conv.source(x_VD)
+    def source(self, x_VD: Features, nodes_V: Tensor) -> NodeMessages:
+        """Return `Conv.source` of nodes with these global ids."""
+        return self.conv.source_of_nodes(x_VD, nodes_V)
 
-    def target(self, x_VD: Features) -> NodeMessages:
-        """Return `Conv.target`."""
-        return self.conv.target(x_VD)
+    def target(self, x_VD: Features, nodes_V: Tensor) -> NodeMessages:
+        """Return `Conv.target` of nodes with these global ids."""
+        return self.conv.target_of_nodes(x_VD, nodes_V)
 
-    def source_and_target(self, x_src: Features, x_dst: Features) -> tuple[NodeMessages, NodeMessages]:
+    def source_and_target(
+        self, x_src: Features, x_dst: Features, src_nodes: Tensor, dst_nodes: Tensor
+    ) -> tuple[NodeMessages, NodeMessages]:
         """Return `source` and `target`, which share work if both sides are the same nodes."""
         # By identity: equal values in two tensors would have to be compared first.
-        return self.conv.source_and_target(x_src) if x_src is x_dst else (self.source(x_src), self.target(x_dst))
+        if x_src is x_dst:
+            return self.conv.source_and_target_of_nodes(x_src, src_nodes)
+        return self.source(x_src, src_nodes), self.target(x_dst, dst_nodes)
 
     def aggregate(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
         """Return ``[Vd, C, F]``: the aggregate of whole rows, column slices, chunks or parts of edges."""
@@ -294,7 +337,7 @@ class Layer(nn.Module):
         if self.activation is not None:
             # Training and evaluation alternate within a run; the key tells which of both this call is.
             self.activation.train(key is not None)
-        y_VO = self.conv.update(x_VD, aggregate_VCF)
+        y_VO = self.conv.update_of_nodes(x_VD, aggregate_VCF, nodes_V)
         out_VO = apply_epilogue(self.epilogue, self.norm, x_VD, y_VO, self.conv.epilogue_bias, nodes_V, key)
         # Here, where all strategies pass, whichever way they compute the aggregate.
         if self.output_hook is not None:
@@ -318,5 +361,5 @@ class Layer(nn.Module):
 
     def forward(self, block: Block, x_src: Features, x_dst: Features) -> Tensor:
         """Return ``[Vd, O]``: all phases, on one worker."""
-        source, target = self.source_and_target(x_src, x_dst)
+        source, target = self.source_and_target(x_src, x_dst, block.src_nodes, block.dst_nodes)
         return self.update(x_dst, self.aggregate(block, source, target), block)

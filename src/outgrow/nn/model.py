@@ -14,6 +14,7 @@ from outgrow.core.block import Block
 from outgrow.core.deprecation import renamed_members
 from outgrow.core.errors import InputError
 from outgrow.core.graph_schema import GraphSchema
+from outgrow.core.graph_types import GraphTypes
 from outgrow.core.validation import validate_probability
 from outgrow.nn.decoder import Decoder
 from outgrow.nn.encoder import Encoder
@@ -138,6 +139,23 @@ class Model(nn.Module):
         """Whether relations of edges matter to some layer or to the decoder."""
         decoder = 0 if self.decoder is None else self.decoder.num_relations
         return bool(decoder or any(layer.conv.num_relations for layer in self.layers_list()))
+
+    @property
+    def reads_types(self) -> bool:
+        """Whether a layer or the encoder has modules per type of nodes or edges."""
+        encoder = self.encoder is not None and self.encoder.reads_types
+        return encoder or any(layer.conv.reads_types for layer in self.layers_list())
+
+    def bind_types(self, types: GraphTypes) -> None:
+        """Match modules per type with the types of a graph, by name; other modules stay as they are.
+
+        Raises:
+            InputError: The model was made for other types.
+        """
+        if self.encoder is not None:
+            self.encoder.bind_types(types)
+        for layer in self.layers_list():
+            layer.conv.bind_types(types)
 
     @property
     def first_reader(self) -> Encoder | Layer:

@@ -122,7 +122,7 @@ class OffloadEpoch:
         for low, high, x in load(lambda piece: (*piece, state.features.read_range(*piece)), state.chunk_ranges):
             with state.timeline.span("compute"):
                 given = self._encode_input(x, low, high, key)
-                rows = first.layer.source(given)
+                rows = first.layer.source(given, state.own_nodes(low, high))
             state.store_sources(0, low, rows)
             if first.keeps_input and not first.reads_features:
                 # Later passes read the encoded input back instead of encoding it again.
@@ -142,7 +142,9 @@ class OffloadEpoch:
             with state.timeline.span("compute"):
                 given = self._encode_input(x, low, high, key)
                 backward_through(
-                    first.layer.source(given), first.unflatten_source(grad), *((given, each) for each in others)
+                    first.layer.source(given, state.own_nodes(low, high)),
+                    first.unflatten_source(grad),
+                    *((given, each) for each in others),
                 )
 
     def _forward_layer(self, index: int, key: int | None) -> None:
@@ -152,7 +154,7 @@ class OffloadEpoch:
                 known = chunk.aggregate
                 aggregate = self._compute_aggregate(plan, chunk) if known is None else known
                 out = plan.layer.update(chunk.x, aggregate, chunk.block)
-                rows = state.layer_plans[index + 1].layer.source(out)
+                rows = state.layer_plans[index + 1].layer.source(out, chunk.block.dst_nodes)
             # Inference (no key) has no backward pass, so nothing reads the aggregate again.
             if key is not None and plan.aggregate_policy is AggregatePolicy.CACHED:
                 self._store_aggregate(index, chunk, aggregate)
@@ -184,7 +186,9 @@ class OffloadEpoch:
         plan = self.state.layer_plans[index]
         rows = detached_leaf(chunk.source, trains=plan.source_requires_grad)
         assert isinstance(rows, Tensor)
-        aggregate = plan.layer.aggregate(chunk.block, plan.unflatten_source(rows), plan.layer.target(x))
+        aggregate = plan.layer.aggregate(
+            chunk.block, plan.unflatten_source(rows), plan.layer.target(x, chunk.block.dst_nodes)
+        )
         self._count_edges(chunk)
         loss = self._update_and_backward(index, chunk, x, aggregate)
         grad = rows.grad
@@ -220,7 +224,9 @@ class OffloadEpoch:
         following = self.state.layer_plans[index + 1]
         given, *others = chunk.gradients
         backward_through(
-            following.layer.source(out), following.unflatten_source(given), *((out, grad) for grad in others)
+            following.layer.source(out, chunk.block.dst_nodes),
+            following.unflatten_source(given),
+            *((out, grad) for grad in others),
         )
         return self._zero_loss()
 
@@ -319,7 +325,8 @@ class OffloadEpoch:
         assert chunk.source is not None
         source = layer_plan.unflatten_source(chunk.source)
         self._count_edges(chunk)
-        return layer_plan.layer.aggregate(chunk.block, source, layer_plan.layer.target(chunk.x))
+        target = layer_plan.layer.target(chunk.x, chunk.block.dst_nodes)
+        return layer_plan.layer.aggregate(chunk.block, source, target)
 
     def _store_aggregate(self, index: int, chunk: ChunkInputs, aggregate: Tensor) -> None:
         self.state.store_rows(self.state.aggregates[index], chunk.wave.first, aggregate.flatten(1))

@@ -172,7 +172,7 @@ class HostSide:
         [layer] = self._model.layers_list()
         reuse = self._reuse
         nodes = block.dst_nodes
-        aggregate = layer.aggregate(block, *layer.source_and_target(x_src, x_dst))
+        aggregate = layer.aggregate(block, *layer.source_and_target(x_src, x_dst, block.src_nodes, block.dst_nodes))
         return HotEmbeddings(
             nodes,
             torch.full((len(nodes),), updates),

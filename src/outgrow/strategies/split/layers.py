@@ -215,7 +215,7 @@ def forward_cooperatively(
     """
     block = split_block.sampled.block.with_rng_key(key)
     x, x_dst = src_and_dst_rows(x, len(block.dst_nodes))
-    source, target = layer.source_and_target(x, x_dst)
+    source, target = layer.source_and_target(x, x_dst, split_block.sampled.own_nodes, block.dst_nodes)
     if split_block.partial_sums is not None:
         assert source.values is not None
         return layer.update(x_dst, split_block.partial_sums.aggregate(source.values, comm, kind), block)

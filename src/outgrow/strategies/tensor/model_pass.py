@@ -89,7 +89,9 @@ class SlicedModelPass:
             return self.first_aggregate
         if index == 0 and self.feature_slices is not None:
             return self.aggregation.aggregate_slices(layer, key, self.feature_slices)
-        return self.aggregation.aggregate_rows(layer, key, *layer.source_and_target(x, x), self._source_kind(index))
+        return self.aggregation.aggregate_rows(
+            layer, key, *layer.source_and_target(x, x, self.nodes, self.nodes), self._source_kind(index)
+        )
 
     def _propagate_run(self, index: int, layers: list[Layer], x: Features) -> Tensor:
         """Return the output of layers that only propagate, ``[n, O]``, starting with layer ``index``."""
