@@ -139,6 +139,7 @@ def list_calls(folder: Path) -> list[Call]:
         Call(nn.DistMult, (4, 2)),
         Call(nn.Dot),
         Call(nn.Projection, (4, 3), {"bias": True}),
+        Call(nn.HeteroConv, ({("a", "to", "a"): nn.SAGEConv(4, 3)},), {"combine": "mean"}),
     ]
     convs: list[tuple[Callable[..., Any], dict[str, Any]]] = [
         (nn.GCNConv, {"project_first": True}),
