@@ -26,7 +26,7 @@ from outgrow.nn.relation_convs import (
     join_edge_weights,
     pack_messages,
 )
-from outgrow.nn.slot_layout import NOTHING, TypedRows
+from outgrow.nn.slot_layout import NOTHING, SlotLayout, TypedRows
 from outgrow.ops.row_slots import Slot, scatter_slots
 
 SUM, MEAN, MAX = "sum", "mean", "max"
@@ -76,7 +76,6 @@ class HeteroConv(Conv):
         self.combine = combine
         self.edge_types = tuple(convs)
         self.convs = nn.ModuleDict({module_name(edge_type): conv for edge_type, conv in convs.items()})
-        self.types: GraphTypes | None = None
         self._describe(types_of_names(self.edge_types))
 
     def _describe(self, types: GraphTypes) -> None:
@@ -92,7 +91,6 @@ class HeteroConv(Conv):
         self.edge_dim = max(conv.edge_dim for conv in convs)
         mine, specs = self.relations, [conv.spec for conv in convs]
         foreign = any(isinstance(conv, PyGConv) for conv in convs)
-        equal = len(set(mine.source.used)) == 1
         self.spec = ConvSpec(
             in_features=specs[0].in_features,
             out_features=specs[0].out_features,
@@ -105,7 +103,8 @@ class HeteroConv(Conv):
             # A constant aggregate must have no parameters, as that of a foreign convolution does.
             source_is_input=mine.source.is_input and not foreign,
             needs_full_neighborhood=any(spec.needs_full_neighborhood for spec in specs),
-            source_widths=() if equal or mine.source.is_input else mine.source.used,
+            source_widths=_widths_that_differ(mine.source, mine.src_type),
+            score_widths=_widths_that_differ(mine.source_score, mine.src_type),
         )
 
     def conv_of(self, edge_type: EdgeType) -> Conv:
@@ -241,3 +240,8 @@ class HeteroConv(Conv):
             (len(nodes_V), width),
             like=next(iter(combined.values()), aggregate_VCF),
         )
+
+
+def _widths_that_differ(layout: SlotLayout, senders: Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers that each type uses of a row; none if they are equal for all types that send."""
+    return layout.used if len({layout.used[kind] for kind in senders}) > 1 else ()
