@@ -27,7 +27,7 @@ from outgrow.nn.relation_convs import (
     pack_messages,
 )
 from outgrow.nn.slot_layout import NOTHING, SlotLayout, TypedRows
-from outgrow.ops.row_slots import Slot, scatter_slots
+from outgrow.ops.row_slots import Slot, keep_in_graph, scatter_slots
 
 SUM, MEAN, MAX = "sum", "mean", "max"
 
@@ -180,7 +180,7 @@ class HeteroConv(Conv):
             for number, (conv, kind) in enumerate(zip(mine.convs, mine.src_type, strict=True))
             if kind in given
         }
-        return pack_messages(sent, rows, mine.src_type, mine.source, mine.source_score, x_VD)
+        return pack_messages(sent, rows, mine.src_type, mine.source, mine.source_score, x_VD, mine.parameters())
 
     def target_of_nodes(self, x_VD: Features, nodes_V: Tensor) -> NodeMessages:
         """Return what the convolutions of each type's in-relations use of destinations."""
@@ -194,7 +194,7 @@ class HeteroConv(Conv):
             for number, (conv, kind) in enumerate(zip(mine.convs, mine.dst_type, strict=True))
             if kind in given
         }
-        return pack_messages(used, rows, mine.dst_type, mine.target, mine.target_score, x_VD)
+        return pack_messages(used, rows, mine.dst_type, mine.target, mine.target_score, x_VD, mine.parameters())
 
     def source_and_target_of_nodes(self, x_VD: Features, nodes_V: Tensor) -> tuple[NodeMessages, NodeMessages]:
         """Return `source_of_nodes` and `target_of_nodes`."""
@@ -218,7 +218,12 @@ class HeteroConv(Conv):
             )
             for number, each in edges.items()
         }
-        return join_edge_weights(found, edges, mine.weights, block)
+        weight_EK = join_edge_weights(
+            found, edges, mine.weights, block, source.values.dtype, scored=bool(self.spec.score)
+        )
+        if weight_EK is None or self.spec.static_edge_weight:
+            return weight_EK
+        return keep_in_graph(weight_EK, (source.scores, target.scores, *mine.parameters()), used=bool(scored))
 
     def update_of_nodes(self, x_VD: Features, aggregate_VCF: Tensor, nodes_V: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the combined updates of each type's in-relations; zeros for a type without any."""
@@ -234,12 +239,14 @@ class HeteroConv(Conv):
             by_type.setdefault(kind, []).append(out if conv.epilogue_bias is None else out + conv.epilogue_bias)
         combined = {kind: COMBINE[self.combine](found) for kind, found in by_type.items()}
         width = self.spec.out_features
-        return scatter_slots(
+        out = scatter_slots(
             list(combined.values()),
             [Slot(rows.rows[kind], 0, width) for kind in combined],
             (len(nodes_V), width),
             like=next(iter(combined.values()), aggregate_VCF),
         )
+        given_x = x_VD if isinstance(x_VD, Tensor) and self.spec.reads_target else None
+        return keep_in_graph(out, (aggregate_VCF, given_x, *mine.parameters()), used=bool(combined))
 
 
 def _widths_that_differ(layout: SlotLayout, senders: Sequence[int]) -> tuple[int, ...]:
