@@ -19,8 +19,7 @@ def datasets(
     published data set at that factor of its size, such as products@0.01.
     """
     from outgrow.graph.datasets import datasets as table
-    from outgrow.graph.datasets import find_origin
-    from outgrow.graph.synthetic.presets import graph_presets
+    from outgrow.graph.datasets import find_origin, list_presets
 
     rows = [
         {
@@ -44,7 +43,7 @@ def datasets(
             "from": "generated",
             "what": f"Block model with the statistics of {name}; sizes at factor 1",
         }
-        for name, each in graph_presets().items()
+        for name, each in list_presets().items()
     ]
     if as_json:
         print(json.dumps(rows))

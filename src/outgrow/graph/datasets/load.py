@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,8 +19,14 @@ from outgrow.graph.readers.source import GraphSource
 from outgrow.graph.readers.split_source import SPLIT_OPTIONS, apply_split_options
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.store.reader import is_store, open_store
-from outgrow.graph.synthetic.presets import graph_presets
+from outgrow.graph.synthetic.presets import GraphPreset, graph_presets
 from outgrow.graph.synthetic.rmat import RMat
+from outgrow.graph.synthetic.typed_presets import TypedGraphPreset, typed_presets
+
+
+def list_presets() -> Mapping[str, GraphPreset | TypedGraphPreset]:
+    """Return all presets by name, those of one node type first."""
+    return {**graph_presets(), **typed_presets()}
 
 
 class GeneratedGraph(NamedTuple):
@@ -41,7 +48,7 @@ def parse_generator_name(name: str) -> GeneratedGraph | None:
     preset, at, scale = name.partition("@")
     if not at:
         return None
-    found = validate_choice("preset", preset, graph_presets())
+    found = validate_choice("preset", preset, list_presets())
     try:
         factor = float(scale)
     except ValueError as error:
@@ -132,12 +139,12 @@ def resolve_source(
     if made is not None:
         return ResolvedSource(apply_split_options(made.source, options), made.undirected)
     # Before the general error: a preset without a scale is the likeliest mistake.
-    if name in graph_presets():
+    if name in list_presets():
         raise InputError(
             f"{name} is a preset, of which graphs are generated at a scale",
             needed=f"{name}@SCALE",
             got=repr(name),
-            repair=f"write for instance {name}@{graph_presets()[name].smallest_scale * 2:.1g}",
+            repair=f"write for instance {name}@{list_presets()[name].smallest_scale * 2:.1g}",
         )
     if _looks_like_path(name):
         raise InputError(
