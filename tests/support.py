@@ -60,6 +60,11 @@ def with_relations(topology: Topology, count: int) -> Topology:
     return replace(topology, relation=torch.from_numpy(relation.astype(np.int8)))
 
 
+def with_edge_features(topology: Topology, count: int, dtype: torch.dtype = torch.float64) -> Topology:
+    """The same graph with features of each edge."""
+    return replace(topology, edge_features=normal(topology.num_edges, count, seed=3, dtype=dtype))
+
+
 class Drawn(NamedTuple):
     """A bipartite multi-graph: not necessarily as many sources as destinations."""
 
