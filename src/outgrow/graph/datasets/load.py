@@ -19,6 +19,7 @@ from outgrow.graph.readers.source import GraphSource
 from outgrow.graph.readers.split_source import SPLIT_OPTIONS, apply_split_options
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.store.reader import is_store, open_store
+from outgrow.graph.synthetic.edge_signal import EdgeSignal
 from outgrow.graph.synthetic.presets import GraphPreset, graph_presets
 from outgrow.graph.synthetic.rmat import RMat
 from outgrow.graph.synthetic.typed_presets import TypedGraphPreset, typed_presets
@@ -45,6 +46,9 @@ def parse_generator_name(name: str) -> GeneratedGraph | None:
     rmat = re.fullmatch(r"rmat-(\d+)", name)
     if rmat:
         return GeneratedGraph(RMat(scale=int(rmat[1])), undirected=True)
+    signal = re.fullmatch(r"edge-signal-(\d+)", name)
+    if signal:
+        return GeneratedGraph(EdgeSignal(scale=int(signal[1])), undirected=False)
     preset, at, scale = name.partition("@")
     if not at:
         return None
@@ -79,8 +83,9 @@ def load_graph(
 
     A store has precedence over a data set of the same name, and that over any other path: write ``./cora``
     for a folder with the name of a data set. Names are those of `datasets`, ``rmat-SCALE`` for an R-MAT graph
-    of ``2 ** SCALE`` nodes, and ``PRESET@SCALE`` for a block model with the statistics of a preset, such as
-    ``products@0.01``; generated graphs are made in memory, with seed 0.
+    of ``2 ** SCALE`` nodes, ``edge-signal-SCALE`` for one whose labels hang on features of edges, and
+    ``PRESET@SCALE`` for a block model with the statistics of a preset, such as ``products@0.01``; generated
+    graphs are made in memory, with seed 0.
 
     Args:
         name_or_path: The name or path.
