@@ -30,7 +30,7 @@ from outgrow.graph.builders.node_tables import (
 from outgrow.graph.builders.validate import validate_held_out_links
 from outgrow.graph.graph import Graph, Split
 from outgrow.graph.link_leakage import warn_of_leakage
-from outgrow.graph.readers.source import GraphSource, Ids, LazyMatrix
+from outgrow.graph.readers.source import GraphSource, Ids, LazyMatrix, LazySparse
 from outgrow.graph.topology import Topology
 from outgrow.ops.sparse import SparseRows
 
@@ -134,7 +134,7 @@ def _concat_columns(parts: list[EdgeColumns]) -> EdgeColumns:
 def _build_features(nodes: NodeTables) -> torch.Tensor | SparseRows | None:
     if nodes.features is None:
         return None
-    if isinstance(nodes.features, csr_array):
+    if isinstance(nodes.features, (csr_array, LazySparse)):
         return _read_sparse(nodes.features)
     return torch.from_numpy(_read_dense(nodes.features))
 
@@ -148,7 +148,7 @@ def _read_dense(features: NDArray[Any] | LazyMatrix) -> NDArray[Any]:
     return out
 
 
-def _read_sparse(features: csr_array) -> SparseRows:
+def _read_sparse(features: csr_array | LazySparse) -> SparseRows:
     blocks = list(iter_sparse_blocks(features))
     start = np.zeros(1, dtype=np.int64)
     none = np.empty(0, dtype=stored_feature_dtype(features.dtype))

@@ -21,7 +21,7 @@ from outgrow.graph.builders.validate import (
 )
 from outgrow.graph.graph import NodeType
 from outgrow.graph.readers.matrices import validate_csr
-from outgrow.graph.readers.source import Ids, LazyMatrix, NodeTableSource
+from outgrow.graph.readers.source import Ids, LazyMatrix, LazySparse, NodeTableSource
 
 _BLOCK_BYTES = 1 << 22
 _MOST_COLUMNS = 2**31 - 1
@@ -44,7 +44,7 @@ class NodeTables:
     """
 
     num_nodes: int
-    features: NDArray[Any] | csr_array | LazyMatrix | None
+    features: NDArray[Any] | csr_array | LazyMatrix | LazySparse | None
     labels: NDArray[Any] | None
     num_classes: int
     split: tuple[Ids, Ids, Ids]
@@ -92,7 +92,7 @@ def validate_node_tables(tables: NodeTableSource, num_nodes: int) -> NodeTables:
             repair="check the source",
         )
     features = tables.features
-    if features is not None and (features.ndim if not isinstance(features, LazyMatrix) else len(features.shape)) != 2:
+    if features is not None and len(features.shape) != 2:
         raise _node_tables_error("features", f"{num_nodes} rows of numbers", f"shape {list(features.shape)}")
     if features is not None and features.shape[1] > _MOST_COLUMNS:
         raise _node_tables_error("features", f"at most {_MOST_COLUMNS} columns", f"{features.shape[1]} columns")
@@ -143,7 +143,7 @@ def iter_dense_blocks(features: NDArray[Any] | LazyMatrix) -> Iterator[NDArray[A
     check.raise_if_any()
 
 
-def iter_sparse_blocks(features: csr_array) -> Iterator[SparseBlock]:
+def iter_sparse_blocks(features: csr_array | LazySparse) -> Iterator[SparseBlock]:
     """Sparse features in blocks of rows, checked, with ascending columns and no duplicates.
 
     Raises:

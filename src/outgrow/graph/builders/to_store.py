@@ -24,7 +24,7 @@ from outgrow.graph.builders.node_tables import (
     validate_node_tables,
 )
 from outgrow.graph.builders.validate import validate_held_out_links
-from outgrow.graph.readers.source import GraphSource
+from outgrow.graph.readers.source import GraphSource, LazySparse
 from outgrow.graph.store.arrays import held_out_link_arrays, id_arrays, split_arrays, write_array
 from outgrow.graph.store.manifest import HEADER_BYTES, Manifest
 from outgrow.graph.store.writer import StoreWriter, open_store_writer
@@ -202,7 +202,7 @@ def _write_features(writer: StoreWriter, nodes: NodeTables, report: Progress) ->
         return 0
     dtype = stored_feature_dtype(features.dtype)
     done = 0
-    if isinstance(features, csr_array):
+    if isinstance(features, (csr_array, LazySparse)):
         ends = writer.create_array("feature_indptr", np.int64)
         indices = writer.create_array("feature_indices", np.int32)
         values = writer.create_array("feature_values", dtype)
@@ -235,7 +235,7 @@ def _min_store_bytes(nodes: NodeTables, builder: CscBuilder, num_edges: int) -> 
     if builder.feature_form is not None:
         total += num_edges * builder.feature_form.width * builder.feature_form.dtype.itemsize
     # Sparse features are not counted: merging duplicates may make them smaller.
-    if nodes.features is not None and not isinstance(nodes.features, csr_array):
+    if nodes.features is not None and not isinstance(nodes.features, (csr_array, LazySparse)):
         total += nodes.features.shape[0] * nodes.features.shape[1] * stored_feature_dtype(nodes.features.dtype).itemsize
     return total
 

@@ -67,6 +67,36 @@ class LazyMatrix(ABC):
         return self.read_rows(0, len(self)).astype(dtype or self.dtype, copy=False)
 
 
+class LazySparse(ABC):
+    """Sparse rows that are made or read on demand: ``rows[first:last]`` is a CSR matrix."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """``(V, D)``."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """Type of a value, floating."""
+
+    @property
+    @abstractmethod
+    def indptr(self) -> Ids:
+        """``[V + 1]`` int64: ends of the rows."""
+
+    @abstractmethod
+    def read_rows(self, first: int, last: int) -> csr_array:
+        """Return rows ``first`` to ``last - 1``, columns ascending and unique in each; the same each time."""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> csr_array:
+        first, last, _ = rows.indices(len(self))
+        return self.read_rows(first, max(first, last))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NodeTableSource:
     """Tables of the nodes; small compared with the edges, or memory-mapped.
@@ -89,7 +119,7 @@ class NodeTableSource:
     """
 
     num_nodes: int | None = None
-    features: NDArray[Any] | csr_array | LazyMatrix | None = None
+    features: NDArray[Any] | csr_array | LazyMatrix | LazySparse | None = None
     labels: NDArray[Any] | None = None
     train: NDArray[Any] | None = None
     val: NDArray[Any] | None = None
