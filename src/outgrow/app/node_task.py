@@ -81,7 +81,7 @@ def task_of_nodes(
 def resolve_task(
     model: Model, config: TrainConfig, options: Mapping[str, object]
 ) -> tuple[TrainConfig, NodeTask | Mapping[str, NodeTask] | None]:
-    """Return the options of the loop, with what a task says, and the task, or those of node types, if objects are given.
+    """Return the options of the loop, and the task, or those of node types, if objects are given.
 
     Args:
         model: The model.

@@ -18,8 +18,8 @@ from outgrow.training.config import TrainConfig
 def make_type_tasks(graph: Graph, config: TrainConfig, own: Mapping[str, NodeTask]) -> TypeTasks:
     """Return the tasks of all node types whose labels are predicted.
 
-    A type without a task of its own has the one that ``config`` names, or the one of its labels: classes, several labels
-    or numbers. Options such as ``label_smoothing`` hold for all types of the task that they belong to.
+    A type without a task of its own has the one that ``config`` names, or the one of its labels: classes, several
+    labels or numbers. Options such as ``label_smoothing`` hold for all types of the task that they belong to.
 
     Args:
         graph: The graph, with the labels of the targets alone.

@@ -76,10 +76,9 @@ class TypeTasks(NodeTask):
         self.targets = tuple(targets)
         self.metric, self.larger_is_better = _name_mean(self.targets)
 
-    @property
-    def column_counts(self) -> list[int]:
-        """Number of outputs of each type."""
-        return [each.num_outputs for each in self.targets]
+    def split_logits(self, logits_NC: Tensor) -> tuple[Tensor, ...]:
+        """Return the logits of each type, ``[N, C_t]``: views of their columns."""
+        return torch.split(logits_NC, [each.num_outputs for each in self.targets], 1)
 
     def labels_of_type(self, number: int, labels_NL: Tensor) -> Tensor:
         """Return the labels of rows of one type in its own form, ``[N]`` or ``[N, columns]``."""
@@ -103,7 +102,7 @@ class TypeTasks(NodeTask):
         logits_NC = logits_VC if rows_N is None else logits_VC[rows_N]
         losses = []
         # Split, not sliced: the gradients of all types are then joined once.
-        for number, logits in enumerate(logits_NC.split(self.column_counts, 1)):
+        for number, logits in enumerate(self.split_logits(logits_NC)):
             target, mine = self.targets[number], self.rows_of_type(number, labels_N)
             if not len(mine):
                 # Without nodes there may be no share either.
@@ -119,7 +118,7 @@ class TypeTasks(NodeTask):
     def own_losses(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """Return ``[N]``, the loss of each node by the task of its type, times loss weight over share."""
         losses_N = logits_NC.new_zeros(len(logits_NC))
-        for number, logits in enumerate(logits_NC.split(self.column_counts, 1)):
+        for number, logits in enumerate(self.split_logits(logits_NC)):
             target, mine = self.targets[number], self.rows_of_type(number, labels_N)
             if len(mine):
                 own = target.task.row_losses(logits[mine], self.labels_of_type(number, labels_N[mine]))
@@ -133,7 +132,7 @@ class TypeTasks(NodeTask):
 
     def count_outputs(self, labels: Tensor, num_classes: int) -> int:
         """Return ``C``, the outputs of all types together."""
-        return sum(self.column_counts)
+        return sum(each.num_outputs for each in self.targets)
 
     def validate_labels(self, labels: Tensor, graph_name: str) -> None:
         """Check that the labels of each type fit its task.
@@ -234,7 +233,7 @@ class TypeTasks(NodeTask):
     def metric_counts(self, logits_NC: Tensor, labels_N: Tensor) -> Tensor:
         """Return float64: what each type counts, one after the other."""
         counts = []
-        for number, logits in enumerate(logits_NC.split(self.column_counts, 1)):
+        for number, logits in enumerate(self.split_logits(logits_NC)):
             mine = self.rows_of_type(number, labels_N)
             own = self.targets[number].task.metric_counts(logits[mine], self.labels_of_type(number, labels_N[mine]))
             counts.append(own.double())
@@ -259,17 +258,13 @@ class TypeTasks(NodeTask):
 
     def _metrics_of_types(self, counts_T: Tensor) -> dict[str, float]:
         # What a type counts of nothing tells how many numbers it counts.
+        no_rows = torch.zeros(0, 1 + max(math.prod(each.label_shape) for each in self.targets))
         nothing = [
-            each.task.metric_counts(
-                counts_T.new_zeros(0, each.num_outputs), self.labels_of_type(number, self._no_rows())
-            )
+            each.task.metric_counts(counts_T.new_zeros(0, each.num_outputs), self.labels_of_type(number, no_rows))
             for number, each in enumerate(self.targets)
         ]
-        parts = counts_T.split([len(each) for each in nothing])
+        parts = torch.split(counts_T, [len(each) for each in nothing])
         return {each.metric: each.task.metric_from_counts(part) for each, part in zip(self.targets, parts, strict=True)}
-
-    def _no_rows(self) -> Tensor:
-        return torch.zeros(0, 1 + max(math.prod(each.label_shape) for each in self.targets))
 
     def predict(self, logits_NC: Tensor) -> Tensor:
         """Return the logits: what they mean depends on the type of the node."""

@@ -269,7 +269,7 @@ class TaskMetrics:
         if not isinstance(task, TypeTasks):
             self._accumulators[0].update(nodes, logits, labels)
             return
-        for number, (each, own) in enumerate(zip(self._accumulators, logits.split(task.column_counts, 1), strict=True)):
+        for number, (each, own) in enumerate(zip(self._accumulators, task.split_logits(logits), strict=True)):
             mine = task.rows_of_type(number, labels)
             each.update(nodes[mine], own[mine], task.labels_of_type(number, labels[mine]))
 

@@ -151,8 +151,8 @@ def _join_labels(
     if len(known) > 1:
         names = ", ".join(part.name for part, _, _ in known)
         warn_about_data(
-            f"labels of {names} are read as one set of labels: {kinds[0]}; targets='{names.replace(' ', '')}' (--target) "
-            "predicts each type by outputs of its own"
+            f"labels of {names} are read as one set of labels: {kinds[0]}; targets (--target) that "
+            "name these types give each outputs of its own"
         )
     # Nodes of all other types are unlabelled; of several labels a node, they have none.
     first_labels = known[0][2]

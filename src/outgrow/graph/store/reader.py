@@ -96,6 +96,7 @@ def write_store(graph: Graph, dest: Path, *, overwrite: bool = False) -> None:
                     TypeLabelEntry(name=each.name, num_classes=each.num_classes, class_names=each.class_names)
                     for each in graph.type_labels
                 ),
+                edge_feature_sizes=graph.topology.feature_sizes,
             )
         )
 
@@ -216,6 +217,8 @@ def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: Map
             indices=arrays["indices"],
             relation=arrays.get("relation"),
             weight=arrays.get("weight"),
+            edge_features=arrays.get("edge_features"),
+            feature_sizes=manifest.edge_feature_sizes,
         ),
         features=features,
         labels=arrays.get("labels"),
