@@ -32,6 +32,7 @@ from outgrow.graph.graph import Graph, Split
 from outgrow.graph.link_leakage import warn_of_leakage
 from outgrow.graph.readers.source import GraphSource, Ids, LazyMatrix, LazySparse
 from outgrow.graph.topology import Topology
+from outgrow.graph.type_labels import TypeLabels
 from outgrow.ops.sparse import SparseRows
 
 
@@ -78,6 +79,15 @@ def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
         node_types=nodes.node_types,
         ids=ids,
         splits=tuple(_make_split(parts) for parts in nodes.splits),
+        type_labels=tuple(
+            TypeLabels(
+                name=each.name,
+                labels=torch.from_numpy(each.labels),
+                num_classes=each.num_classes,
+                class_names=each.class_names,
+            )
+            for each in nodes.type_labels
+        ),
         held_out_links=validate_held_out_links(source.read_held_out_links(), nodes.num_nodes, len(relation_names)),
         origin=source.describe_origin(),
     )

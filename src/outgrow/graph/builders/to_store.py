@@ -26,7 +26,7 @@ from outgrow.graph.builders.node_tables import (
 from outgrow.graph.builders.validate import validate_held_out_links
 from outgrow.graph.readers.source import GraphSource, LazySparse
 from outgrow.graph.store.arrays import held_out_link_arrays, id_arrays, split_arrays, write_array
-from outgrow.graph.store.manifest import HEADER_BYTES, Manifest
+from outgrow.graph.store.manifest import HEADER_BYTES, TYPE_LABELS, Manifest, TypeLabelEntry
 from outgrow.graph.store.writer import StoreWriter, open_store_writer
 
 if TYPE_CHECKING:
@@ -148,6 +148,10 @@ def build_store(
                 node_types=nodes.node_types,
                 num_splits=len(nodes.splits),
                 origin=source.describe_origin(),
+                type_labels=tuple(
+                    TypeLabelEntry(name=each.name, num_classes=each.num_classes, class_names=each.class_names)
+                    for each in nodes.type_labels
+                ),
                 edge_feature_sizes=() if validator.feature_form is None else validator.feature_form.feature_sizes,
             )
         )
@@ -225,6 +229,9 @@ def _write_features(writer: StoreWriter, nodes: NodeTables, report: Progress) ->
 def _write_tables(writer: StoreWriter, nodes: NodeTables) -> None:
     if nodes.labels is not None:
         writer.create_array("labels", nodes.labels.dtype, nodes.labels.shape[1:]).append_rows(nodes.labels)
+    for number, each in enumerate(nodes.type_labels):
+        array = writer.create_array(f"{TYPE_LABELS}{number}", each.labels.dtype, each.labels.shape[1:])
+        array.append_rows(each.labels)
     for name, part in split_arrays(nodes.split, nodes.splits).items():
         writer.create_array(name, np.int64).append_rows(part)
 

@@ -39,6 +39,20 @@ class EdgeChunk(NamedTuple):
     features: NDArray[Any] | None = None
 
 
+class TypeLabelTable(NamedTuple):
+    """Labels of the nodes of one type, where types have labels of their own.
+
+    Attributes:
+        name: Name of the type.
+        labels: ``[n]`` or ``[n, C]`` of its nodes in order: see `NodeTableSource`.
+        class_names: Name of each class, or empty.
+    """
+
+    name: str
+    labels: NDArray[Any]
+    class_names: tuple[str, ...] = ()
+
+
 class LazyMatrix(ABC):
     """Dense rows that are made or read on demand: ``rows[first:last]``; `numpy.asarray` returns all."""
 
@@ -114,6 +128,7 @@ class NodeTableSource:
         node_types: Ranges of node ids, or empty.
         splits: All splits, ``(train, val, test)`` each, ids or masks; empty if there is but the one above.
         held_out_links: Links to validate and test on; None if there are none.
+        type_labels: Labels of at least two node types that have labels of their own; then there are no ``labels``.
         edge_feature_sizes: Number of categories of each column of the features of edges, 0 for numbers; empty if
             floating features are numbers, and integers are codes up to the largest one.
     """
@@ -129,6 +144,7 @@ class NodeTableSource:
     node_types: tuple[NodeType, ...] = ()
     splits: tuple[tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None], ...] = ()
     held_out_links: HeldOutLinks | None = None
+    type_labels: tuple[TypeLabelTable, ...] = ()
     edge_feature_sizes: tuple[int, ...] = ()
 
 
