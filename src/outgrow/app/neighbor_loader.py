@@ -208,7 +208,7 @@ class NeighborLoader:
 
     def _make_data(self, batch: _Batch) -> Data:
         graph = self.graph
-        nodes, edge_index, edge_ids = self._sampler.sample_subgraph(batch.seeds, batch.epoch, batch.step)
+        nodes, times, edge_index, edge_ids = self._sampler.sample_subgraph(batch.seeds, batch.epoch, batch.step)
         assert self._data_class is not None
         data = self._data_class(edge_index=edge_index, num_nodes=len(nodes), n_id=nodes, e_id=edge_ids)
         x = self._gather_features(nodes)
