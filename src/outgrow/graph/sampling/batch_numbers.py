@@ -142,8 +142,12 @@ class PairNumbers:
         """Number the sources of sampled in-edges, which have the times of their destinations."""
         assert sampled.found is not None
         times = np.repeat(to_pairs(expanded).times, np.diff(sampled.indptr))
-        pairs, local = self._table.add_sources(sampled.found.sources, times, to_pairs(known))
-        return BatchRows(*pairs), local
+        return self.add_rows(PairRows(sampled.found.sources, times), known)
+
+    def add_rows(self, pairs: PairRows, known: BatchRows) -> tuple[BatchRows, NDArray[np.int32]]:
+        """Number pairs, some of which may be known or repeated; return as `number_sources` does."""
+        rows, local = self._table.add_sources(*pairs, to_pairs(known))
+        return BatchRows(*rows), local
 
     def row_degrees(self, layer: int, rows: BatchRows) -> Tensor:
         """Return ``[n]``: degrees of rows in the view of a layer, of in-edges before their times."""

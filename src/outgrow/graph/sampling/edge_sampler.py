@@ -264,6 +264,7 @@ def require_fanouts_for_sampler(sampler: str, numbers: int) -> None:
 
 
 def allocate_result(num_rows: int, num_edges: int, pool: ArrayPool) -> Out:
+    """Allocate `outgrow.ops.sampling.uniform.Out` for so many rows and edges."""
     return (
         pool.empty_array(num_rows + 1, np.int64),
         pool.empty_array(num_edges, np.int64),

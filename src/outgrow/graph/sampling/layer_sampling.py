@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, EdgeSampler, Fanout, SampledEdges
 from outgrow.graph.sampling.readahead import RowReadahead, make_row_readahead
-from outgrow.graph.sampling.temporal_sampler import TemporalEdgeSampler, make_edge_sampler
+from outgrow.graph.sampling.temporal_sampler import TemporalEdgeSampler, make_edge_sampler, require_times
 from outgrow.graph.topology import NO_TIME, GraphView, SelfLoopView, Topology
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.memory_pool import ArrayPool
@@ -243,6 +244,21 @@ def invalid_seed_error(node: int, position: int, num_nodes: int) -> InputError:
         got=f"{node} at position {position}",
         repair="give every node of the batch once",
     )
+
+
+def require_times_of(graph: Topology, nodes: Tensor) -> None:
+    """Check that a graph has times, and that some of its nodes do.
+
+    Args:
+        graph: The graph.
+        nodes: ``[n]`` int64.
+
+    Raises:
+        InputError: The graph has none, or one of the nodes has none.
+    """
+    require_times(graph)
+    times = torch.full_like(nodes, NO_TIME) if graph.node_time is None else graph.node_time[nodes]
+    require_seed_times(as_numpy(nodes), as_numpy(times))
 
 
 def require_seed_times(seeds: Ids, times: Ids) -> None:

@@ -19,7 +19,6 @@ from outgrow.graph.sampling.edge_sampler import (
     allocate_result,
 )
 from outgrow.graph.topology import GraphView, SelfLoopView, Topology
-from outgrow.ops.backend import as_numpy
 from outgrow.ops.memory_pool import ArrayPool
 from outgrow.ops.sampling.bitset import Bits
 from outgrow.ops.sampling.by_relation import sample_by_relation
@@ -34,7 +33,7 @@ from outgrow.ops.sampling.temporal import (
     sum_weights_by_time,
     total_weight_before,
 )
-from outgrow.ops.sampling.uniform import Array, Ids, Out, Rows, sample_uniform
+from outgrow.ops.sampling.uniform import Array, Out, Rows, sample_uniform
 from outgrow.ops.sampling.with_replacement import sample_with_replacement
 
 UNIFORM, LAST = "uniform", "last"
@@ -43,8 +42,9 @@ TEMPORAL_STRATEGIES = (UNIFORM, LAST)
 
 
 class TemporalEdgeSampler(EdgeSampler):
-    """Sampler of the in-edges of one layer that are before the time of each row: strictly, for those of its own time
-    may be what is to be predicted.
+    """Sampler of the in-edges of one layer that are before the time of each row.
+
+    Strictly before: an edge of the same time may be what is to be predicted, or may follow from it.
 
     A self-loop that is added to a row is before every time. One that the graph has gives way to it, with weight 1 and
     without features, since it may be later than the row.
@@ -115,7 +115,7 @@ class TemporalEdgeSampler(EdgeSampler):
         return self._resolve(rows, drawn, kept + extra, kept + extra == every + extra, drawn_loops, pool)
 
     def weigh_before(self, pairs: PairRows, out: NDArray[np.float64]) -> None:
-        """Write the total weight of all in-edges of nodes before their times, and of added self-loops, to ``out [n]``."""
+        """Write the weight of all in-edges of nodes before their times, and of added self-loops, to ``out [n]``."""
         total_weight_before(*pairs, self.indptr, self.order.times, self._weight_sums, self._loops, out)
 
     def _draw(self, rows: Rows, key: np.uint64, bits: Bits, out: Out) -> int:

@@ -1,7 +1,7 @@
 """In-edges before a time: which those of a row are, and where chosen ones are in the graph.
 
 The in-edges of every row are sorted by time once (`order_by_time`), so that those before a time are the first ``k`` of
-their row, found by bisection: ``O(log d)`` for a row of ``d``, which matters because a batch has a node of many in-edges
+their row, found by bisection: ``O(log d)`` for a row of ``d``. That matters because a batch has a node of many in-edges
 once for each of its times. The price is 8 bytes an edge for the times and 4 (8 from 2^31 edges on) for the order. The
 samplers of `outgrow.ops.sampling` draw among these ``k`` as if they were all of the row; positions in the order are
 turned into edges of the graph afterwards. A row is a pair of a node and a time, and its draws are keyed by both.
@@ -288,7 +288,7 @@ def resolve_edges_before(
             sources[e] = graph[1][found[e]]
             view_edges[e] = found[e]
         if given is not None:
-            origin, end = graph[0][v], graph[0][v + 1]
+            end = graph[0][v + 1]
             before = np.searchsorted(given.nodes, v)
             within = np.searchsorted(given.nodes, v + 1) - before
             # Loops of a row lie side by side: the view has none of them, and one after the row instead.
