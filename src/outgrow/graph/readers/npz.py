@@ -22,6 +22,7 @@ from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.edge_checks import check_node_count
+from outgrow.graph.builders.edge_features import require_edge_feature_form
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.readers.conversions import to_weights
 from outgrow.graph.readers.matrices import csr_from_arrays
@@ -113,7 +114,12 @@ def unread_keys(archive: NpzArchive, *, with_edges: bool) -> tuple[str, ...]:
 
 
 def iter_array_edges(
-    edge_index: NDArray[Any], relation: NDArray[Any] | None, weight: NDArray[Any] | None, where: str
+    edge_index: NDArray[Any],
+    relation: NDArray[Any] | None,
+    weight: NDArray[Any] | None,
+    where: str,
+    *,
+    features: NDArray[Any] | None = None,
 ) -> Iterator[EdgeChunk]:
     """Yield edges in arrays, in chunks.
 
@@ -122,6 +128,7 @@ def iter_array_edges(
         relation: ``[E]`` integer, or None.
         weight: ``[E]`` real, or None.
         where: Name of the arrays in errors.
+        features: ``[E, De]`` floating or integer codes, or None; chunks have views of it.
 
     Raises:
         InputError: Arrays of the wrong form.
@@ -133,6 +140,8 @@ def iter_array_edges(
         raise _edge_arrays_error(where, f"edge types that are integers of shape [{num_edges}]", relation)
     if weight is not None and (weight.shape != (num_edges,) or weight.dtype.kind not in "fiub"):
         raise _edge_arrays_error(where, f"edge weights that are numbers of shape [{num_edges}]", weight)
+    if features is not None:
+        require_edge_feature_form(features, num_edges, f"features of edges of {where}")
     for first in range(0, num_edges, CHUNK_EDGES):
         part = slice(first, first + CHUNK_EDGES)
         yield EdgeChunk(
@@ -141,6 +150,7 @@ def iter_array_edges(
             dst=np.array(edge_index[1, part], dtype=np.int64),
             relation=None if relation is None else np.array(relation[part]),
             weight=None if weight is None else np.array(to_weights(weight[part], f"edge_weight of {where}")),
+            features=None if features is None else features[part],
         )
 
 
