@@ -33,8 +33,8 @@ class Topology:
         edge_features: ``[E, De]`` float16, bfloat16, float32 or float64; or integer codes of categories; None if
             edges have no features. Added self-loops have zeros, or codes of -1.
         feature_sizes: Number of categories of each column of codes; empty if features are numbers.
-        edge_time: ``[E]`` int64, time of each edge, `NO_TIME` for one that is always there; None if edges have no
-            times.
+        edge_time: ``[E]`` int64, time of each edge, `NO_TIME` for one without; None if edges have no times. An edge
+            without a time has that of its source; if that has none, it is always there.
         node_time: ``[V]`` int64, time of each node as a seed, `NO_TIME` for a node without; None if nodes have no
             times.
     """

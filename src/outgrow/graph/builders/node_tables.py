@@ -22,6 +22,7 @@ from outgrow.graph.builders.validate import (
 from outgrow.graph.graph import NodeType
 from outgrow.graph.readers.matrices import validate_csr
 from outgrow.graph.readers.source import Ids, LazyMatrix, NodeTableSource
+from outgrow.graph.readers.times import validate_times
 
 _BLOCK_BYTES = 1 << 22
 _MOST_COLUMNS = 2**31 - 1
@@ -41,6 +42,7 @@ class NodeTables:
         class_names: Name of each class, or empty.
         node_types: Ranges of ids, or empty.
         splits: All splits, in the form of ``split``; empty if there is but one.
+        time: ``[V]`` int64; None if nodes have no times.
     """
 
     num_nodes: int
@@ -51,6 +53,7 @@ class NodeTables:
     class_names: tuple[str, ...]
     node_types: tuple[NodeType, ...]
     splits: tuple[tuple[Ids, Ids, Ids], ...] = ()
+    time: Ids | None = None
 
 
 class SparseBlock(NamedTuple):
@@ -119,6 +122,7 @@ def validate_node_tables(tables: NodeTableSource, num_nodes: int) -> NodeTables:
         class_names=tables.class_names,
         node_types=tables.node_types,
         splits=splits,
+        time=None if tables.node_time is None else validate_times(tables.node_time, num_nodes, "node"),
     )
 
 

@@ -24,7 +24,10 @@ from outgrow.ops.sampling.self_loops import ADDED, GivenLoops
 from outgrow.ops.sampling.uniform import Array, Ids, Out, Rows
 
 NO_TIME = int(np.iinfo(np.int64).min)
-"""Time of a node or an edge without one. Such an edge is before every time; such a node cannot be a seed."""
+"""Time of a node or an edge without one.
+
+Such an edge has the time of its source; if that has none, it is before every time. Such a node cannot be a seed.
+"""
 _NEVER = int(np.iinfo(np.int64).max)
 _SHORT = 32
 
@@ -51,8 +54,8 @@ def order_by_time(graph: Graph, edge_time: Ids | None, node_time: Ids | None, *,
 
     Args:
         graph: The graph.
-        edge_time: ``[E]`` int64; None for the time of each edge's source.
-        node_time: ``[V]`` int64; not read if edges have times.
+        edge_time: ``[E]`` int64. An edge without a time has that of its source; None if all are without.
+        node_time: ``[V]`` int64; None if nodes have no times.
         leave_out_loops: Whether self-loops come last.
     """
     indptr, indices = graph
@@ -84,10 +87,10 @@ def _sort_rows(
             for e in range(begin, end):
                 if leave_out_loops and indices[e] == v:
                     times[e] = _NEVER
-                elif edge_time is not None:
-                    times[e] = edge_time[e]
-                elif node_time is not None:
-                    times[e] = node_time[indices[e]]
+                else:
+                    times[e] = NO_TIME if edge_time is None else edge_time[e]
+                    if times[e] == NO_TIME and node_time is not None:
+                        times[e] = node_time[indices[e]]
                 edges[e] = e
                 if e > begin and times[e] < times[e - 1]:
                     ascending = False
