@@ -192,6 +192,16 @@ class Graph:
         return self.topology.block.edges.num_features
 
     @property
+    def edge_time(self) -> Tensor | None:
+        """``[E]`` int64 times of the edges, in the order of `edge_index`; see `Topology`."""
+        return self.topology.edge_time
+
+    @property
+    def node_time(self) -> Tensor | None:
+        """``[V]`` int64 times of the nodes; see `Topology`."""
+        return self.topology.node_time
+
+    @property
     def multi_label(self) -> bool:
         """Whether a node may have several labels."""
         return self.labels is not None and self.labels.dim() == 2 and not self.has_targets

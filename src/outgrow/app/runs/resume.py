@@ -76,7 +76,7 @@ def plan_resumed_run(
     task = None if recorded.predicts_links else make_node_task(loaded, config)
     model = recorded.build(loaded, config.seed, task)
     validate_problem(loaded, model, task)
-    model.schema = describe_schema(loaded)
+    model.schema, model.temporal_strategy = describe_schema(loaded), config.temporal_strategy
     validate_fanout(loaded, model, config)
     require_recorded_metrics(record, given, out)
     validate_metrics(loaded, model, config, None, task)

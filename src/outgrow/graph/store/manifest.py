@@ -308,6 +308,8 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         "edge_features": ArraySchema((edges, len(sizes)), _SMALL)
         if sizes
         else ArraySchema((edges, -1), (*_FLOATS, BFLOAT16)),
+        "edge_time": ArraySchema((edges,), ("<i8",)),
+        "node_time": ArraySchema((nodes,), ("<i8",)),
         "features": ArraySchema((nodes, manifest.num_features), (*_FLOATS, BFLOAT16)),
         "feature_indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "feature_indices": ArraySchema((values,), ("<i4",)),
