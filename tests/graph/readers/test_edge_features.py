@@ -15,6 +15,7 @@ import outgrow as og
 from graph.readers.test_dgl import DGLGraph
 from graph.readers.test_readers import ogb
 from graph.readers.typed_folders import make_config, make_folder, write, write_config
+from outgrow.app.graph_facts import describe_graph
 from outgrow.core.errors import InputError
 from outgrow.graph.alignment import align_graph, describe_schema
 from outgrow.graph.link_split import split_links
@@ -212,6 +213,22 @@ def test_codes_cannot_be_appended_to(tmp_path: Path) -> None:
     for options in ({}, {"edge_features": "a,b"}):
         with pytest.raises(InputError, match="cannot be categories"):
             og.append(tmp_path / "store", edges=table, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_info_tells_what_edges_have(dtype: torch.dtype) -> None:
+    facts = describe_graph(og.from_arrays(EDGES, edge_features=ROWS.to(dtype)))
+    assert (facts["edge_features"], facts["edge_features_are"]) == (2, f"{str(dtype)[6:]} numbers")
+    assert facts["edge_feature_range"] == [0, 8]
+    assert facts["edge_feature_quantiles"]["0"] == [0, 5]
+    assert facts["edge_feature_quantiles"]["100"] == [3, 8]
+    coded = describe_graph(og.from_arrays(EDGES, edge_features=ROWS[:, :1].int(), edge_feature_sizes=(5,)))
+    assert coded["edge_categories"] == [5]
+    assert coded["edge_category_counts"] == {"0": [1, 1, 1, 1, 0]}
+    assert describe_graph(og.from_arrays(EDGES))["edge_features_are"] == "none"
+    many = og.from_arrays(np.arange(40_000).reshape(2, -1) % 90, edge_features=np.ones((20_000, 1)))
+    assert describe_graph(many)["sampled_edge_features"] == ["edge_feature_quantiles"]
+    assert describe_graph(many)["constant_edge_feature_columns"] == [0]
 
 
 def parallel_graph(order: list[int]) -> og.Graph:
