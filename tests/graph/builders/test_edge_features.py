@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -25,6 +27,7 @@ from outgrow.graph.builders.to_store import convert_to_store
 from outgrow.graph.readers.source import EdgeChunk, NodeTableSource
 from outgrow.graph.readers.stored_edges import read_stored_edges
 from outgrow.graph.store.reader import open_store, write_store
+from outgrow.graph.synthetic.rmat import RMat
 from outgrow.graph.topology import Topology
 
 ids = st.integers(0, 5)
@@ -289,3 +292,46 @@ def test_a_mutant_is_found(name):
     numbered = [edge._replace(weight=at) for at, edge in enumerate(edges)]
     wanted = expected(numbered, undirected=True, num_relations=0)
     assert made.edge_features.tolist() != rows[[int(edge.weight) for edge in wanted]].tolist()
+
+
+_BUILD = """
+import resource, sys
+from pathlib import Path
+from outgrow.graph.builders.to_store import build_store
+from outgrow.graph.synthetic.rmat import RMat
+
+def build(scale, name):
+    source = RMat(scale=scale, edge_factor=16, edge_features=64)
+    options = {"undirected": True, "memory_bytes": 32 << 20, "overwrite": False, "progress": None}
+    build_store(source, Path(sys.argv[1]) / name, **options)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+before = build(8, "little")
+print(build(16, "much") - before)
+"""
+
+
+@pytest.mark.slow
+def test_a_store_of_features_larger_than_memory_is_built_within_its_bound(tmp_path):
+    """A process of its own, whose memory grows by little more than the 32 MiB of the sort; features take 444."""
+    done = subprocess.run([sys.executable, "-c", _BUILD, str(tmp_path)], capture_output=True, text=True, check=True)
+    grown = int(done.stdout)
+    size = (tmp_path / "much" / "edge_features.npy").stat().st_size
+    assert size > 400 << 20
+    assert grown < 80 << 20
+    made = open_store(tmp_path / "much")
+    # Reverses that were added have the features of their edges: equal pairs are many, and are where they should be.
+    source = RMat(scale=16, edge_factor=16, edge_features=64)
+    read = {}
+    for chunk in source.read_edges():
+        for at in range(0, len(chunk.src), 500):
+            pair = int(chunk.src[at]), int(chunk.dst[at])
+            read.setdefault(pair, chunk.features[at].copy())
+    found = 0
+    for (src, dst), row in list(read.items())[:300]:
+        for one, other in ((src, dst), (dst, src)):
+            first, last = made.topology.indptr[other : other + 2].tolist()
+            at = first + int(torch.searchsorted(made.topology.indices[first:last], torch.tensor(one)))
+            assert int(made.topology.indices[at]) == one
+            found += bool((made.edge_features[at].numpy() == row).all())
+    assert found > 400
