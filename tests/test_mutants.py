@@ -27,6 +27,7 @@ NUMBERS = {
     "tests/suites/test_evaluation.py": 4,
     "tests/app/test_append.py": 4,
     "tests/app/test_predict_workers.py": 2,
+    "tests/graph/builders/test_edge_features.py": 2,
     "tests/graph/readers/test_id_encoder.py": 3,
     "tests/graph/readers/test_forms_tables.py": 8,
     "tests/graph/readers/test_typed_mutants.py": 7,
