@@ -17,7 +17,7 @@ from outgrow.graph.topology import GraphView, Topology
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.memory_pool import ArrayPool
 from outgrow.ops.rng import NEIGHBOURS, fold_in
-from outgrow.ops.rows.edge_features import gather_sampled_features
+from outgrow.ops.rows.edge_rows import gather_sampled_features
 from outgrow.ops.sampling.bitset import Bits
 from outgrow.ops.sampling.renumber import gather_row_lengths, gather_values
 from outgrow.ops.sampling.self_loops import ADDED
