@@ -15,6 +15,7 @@ from outgrow.nn import (
     Epilogue,
     FiLMConv,
     GATConv,
+    GATv2Conv,
     GCNConv,
     GGCNConv,
     GGNNConv,
@@ -28,6 +29,7 @@ from outgrow.nn import (
     RGCNDiagonalConv,
     SAGEConv,
     SAGEMaxConv,
+    TransformerConv,
 )
 
 IN, OUT, RELATIONS, EDGE_DIM = 6, 6, 3, 4
@@ -60,6 +62,10 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "commnet-aggregate-first": lambda: CommNetConv(IN, OUT, project_first=False),
     "gin-project-first": lambda: GINConv(IN, OUT, project_first=True),
     "gin-aggregate-first": lambda: GINConv(IN, OUT, project_first=False),
+    "gatv2": lambda: GATv2Conv(IN, OUT, 3, edge_dim=EDGE_DIM, self_loops=False, attention_dropout=0.4),
+    "gatv2-shared": lambda: GATv2Conv(IN, OUT, 2, average=True, share_weights=True),
+    "transformer": lambda: TransformerConv(IN, OUT, 3, edge_dim=EDGE_DIM, attention_dropout=0.4),
+    "transformer-averaged": lambda: TransformerConv(IN, OUT, 2, average=True, beta=True),
     "gine": lambda: GINEConv(IN, OUT, EDGE_DIM),
     "gine-project-first": lambda: GINEConv(IN, OUT, EDGE_DIM, project_first=True),
     "ggcn": lambda: GGCNConv(IN, OUT),
