@@ -108,14 +108,7 @@ def _renumber(topology: Topology, number: NDArray[np.int64]) -> Topology:
         if features is not None:
             features = features.clone()
             features[there] = features[moved]
-    return Topology(
-        indptr=topology.indptr,
-        indices=topology.indices,
-        relation=relation,
-        weight=weight,
-        edge_features=features,
-        feature_sizes=topology.feature_sizes,
-    )
+    return replace(topology, relation=relation, weight=weight, edge_features=features)
 
 
 def _renumber_links(links: HeldOutLinks, number: NDArray[np.int64]) -> HeldOutLinks:

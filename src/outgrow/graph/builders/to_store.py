@@ -112,7 +112,7 @@ def build_store(
         known = infer_num_nodes(tables)
         # Checked before the edges if possible: broken tables are reported before hours of reading.
         nodes = None if known is None else validate_node_tables(tables, known)
-        validator = EdgeValidator(known, tables.relation_names)
+        validator = EdgeValidator(known, tables.relation_names, tables.edge_feature_sizes)
         with ExternalSorter(writer.scratch_dir, policy, memory_bytes) as sorter:
             for chunk in validator.validate_chunks(source.read_edges()):
                 # In pieces: temporary columns must not grow with the chunks of the reader.
@@ -120,10 +120,10 @@ def build_store(
                     sorter.add_edges(policy.make_columns(piece))
                 report("read", validator.num_edges, _estimate_edges(source, validator.num_edges))
             ids = source.read_ids()
-            validator.complete(source.read_relation_names(), None if ids is None else len(ids))
+            validator.complete(source, None if ids is None else len(ids))
             nodes = nodes or validate_node_tables(tables, validator.num_nodes)
             source.warn_of_unread()
-            builder = CscBuilder(validator.num_nodes, len(validator.relation_names), policy)
+            builder = CscBuilder(validator.num_nodes, len(validator.relation_names), policy, validator.feature_form)
             min_edges = sorter.num_edges if policy.keeps_parallel_edges else sorter.num_edges // 2
             # Before the long sort: a disk that is too small is reported now, not after hours.
             writer.require_free_space(_min_store_bytes(nodes, builder, min_edges))
@@ -148,6 +148,7 @@ def build_store(
                 node_types=nodes.node_types,
                 num_splits=len(nodes.splits),
                 origin=source.describe_origin(),
+                edge_feature_sizes=() if validator.feature_form is None else validator.feature_form.feature_sizes,
             )
         )
 
@@ -170,6 +171,8 @@ def _write_topology(writer: StoreWriter, builder: CscBuilder, ranges: Iterator[E
     indptr = writer.create_array("indptr", np.int64)
     indices = writer.create_array("indices", builder.index_dtype)
     relation = None if builder.relation_dtype is None else writer.create_array("relation", builder.relation_dtype)
+    form = builder.feature_form
+    features = None if form is None else writer.create_array("edge_features", form.dtype, (form.width,))
     weight = None
     indptr.append_rows(np.zeros(1, dtype=np.int64))
     total = 0
@@ -184,6 +187,8 @@ def _write_topology(writer: StoreWriter, builder: CscBuilder, ranges: Iterator[E
                 relation.append_rows(part.relation)
             if weight is not None and part.weight is not None:
                 weight.append_rows(part.weight)
+            if features is not None and part.features is not None:
+                features.append_rows(part.features)
         total += len(edges)
     # Nodes behind the last edge have no in-edges, but still a row.
     for part in builder.complete_remaining_rows():
@@ -227,6 +232,8 @@ def _write_tables(writer: StoreWriter, nodes: NodeTables) -> None:
 def _min_store_bytes(nodes: NodeTables, builder: CscBuilder, num_edges: int) -> int:
     """Return a lower bound on the bytes of the store."""
     total = HEADER_BYTES + 8 * nodes.num_nodes + builder.index_dtype.itemsize * num_edges
+    if builder.feature_form is not None:
+        total += num_edges * builder.feature_form.width * builder.feature_form.dtype.itemsize
     # Sparse features are not counted: merging duplicates may make them smaller.
     if nodes.features is not None and not isinstance(nodes.features, csr_array):
         total += nodes.features.shape[0] * nodes.features.shape[1] * stored_feature_dtype(nodes.features.dtype).itemsize

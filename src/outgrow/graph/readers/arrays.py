@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.graph.builders.edge_features import require_edge_feature_form
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.readers.conversions import to_weights
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
@@ -23,6 +24,7 @@ class ArraySource(GraphSource):
         name: Name of the graph.
         relation: ``[E]`` integer; None if edges have no type.
         weight: ``[E]`` real; None if edges have no weight.
+        edge_features: ``[E, De]`` floating or integer codes; None if edges have no features.
 
     Raises:
         InputError: Arrays of the wrong shape or type.
@@ -36,6 +38,7 @@ class ArraySource(GraphSource):
         name: str = "graph",
         relation: NDArray[Any] | None = None,
         weight: NDArray[Any] | None = None,
+        edge_features: NDArray[Any] | None = None,
     ) -> None:
         edge_index = np.asarray(edge_index)
         if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
@@ -60,11 +63,14 @@ class ArraySource(GraphSource):
                     got=f"shape {list(np.shape(values))}",
                     repair=f"give one {what} for each column of edge_index",
                 )
+        if edge_features is not None:
+            require_edge_feature_form(edge_features, edge_index.shape[1])
         self._edge_index = edge_index
         self._tables = tables
         self._name = name
         self._relation = relation
         self._weight = weight
+        self._edge_features = edge_features
 
     @property
     def name(self) -> str:
@@ -82,6 +88,7 @@ class ArraySource(GraphSource):
             "edges": ("edge_index", self._edge_index),
             "relations": ("relation", self._relation),
             "weights": ("weight", self._weight),
+            "edge features": ("edge_features", self._edge_features),
             "features": ("features", tables.features),
             "labels": ("labels", tables.labels),
             **{part: (f"split[{part!r}]", getattr(tables, part)) for part in ("train", "val", "test")},
@@ -96,4 +103,5 @@ class ArraySource(GraphSource):
             dst=np.ascontiguousarray(self._edge_index[1], dtype=np.int64),
             relation=None if self._relation is None else np.asarray(self._relation),
             weight=None if self._weight is None else to_weights(np.asarray(self._weight), "weight of the edges"),
+            features=self._edge_features,
         )

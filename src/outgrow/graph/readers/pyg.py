@@ -5,13 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.link_split import HeldOutLinks
+from outgrow.graph.readers.conversions import as_feature_columns
 from outgrow.graph.readers.given_links import ObjectLinks, find_object_links
 from outgrow.graph.readers.node_parts import NodePart, part_error
 from outgrow.graph.readers.splits import PARTS
@@ -22,19 +24,26 @@ _MASKS = tuple(f"{part}_mask" for part in PARTS)
 _INDICES = tuple(f"{part}_idx" for part in PARTS)
 _LABELS = tuple(f"{part}_y" for part in PARTS)
 _NODE_ATTRIBUTES = {"x", "y", "y_index", "num_nodes", *_MASKS, *_INDICES, *_LABELS}
-_EDGE_ATTRIBUTES = {"edge_index", "edge_weight"}
+_EDGE_ATTRIBUTES = {"edge_index", "edge_weight", "edge_attr"}
+
+
+class _EdgeArrays(NamedTuple):
+    edge_index: NDArray[Any]
+    weight: NDArray[Any] | None
+    features: NDArray[Any] | None
 
 
 @final
 class PygSource(TypedPartsSource):
     """A source of a ``Data`` or ``HeteroData`` object. Final.
 
-    Reads ``x``, ``y``, ``edge_index`` or ``adj_t``, ``edge_type``, ``edge_weight`` (or an ``edge_attr`` of one
-    column) and the three masks, or ``train_idx``, ``val_idx`` and ``test_idx``. Labels may be of some nodes only
-    (``y`` with ``y_index``, or ``train_y`` and others with ``train_idx``). ``x``, ``adj_t`` and, if it tells the
-    direction of the edges, ``edge_index`` may be sparse tensors of any layout or ``SparseTensor``; values of
-    the latter two are weights, unless all are 1. Numbers in bfloat16 become float32. Links to validate and to test on
-    are read where all parts of a split are in one object (see
+    Reads ``x``, ``y``, ``edge_index`` or ``adj_t``, ``edge_type``, ``edge_weight``, ``edge_attr`` and the three masks,
+    or ``train_idx``, ``val_idx`` and ``test_idx``. Labels may be of some nodes only (``y`` with ``y_index``, or
+    ``train_y`` and others with ``train_idx``). ``x``, ``adj_t`` and, if it tells the direction of the edges,
+    ``edge_index`` may be sparse tensors of any layout or ``SparseTensor``; values of the latter two are weights, unless
+    all are 1. An ``edge_attr`` of rows is the features of edges, also if a row has one column; of one number for each
+    edge, ``[E]``, it is their weights, with a warning, unless there is an ``edge_weight``. Numbers in bfloat16 become
+    float32. Links to validate and to test on are read where all parts of a split are in one object (see
     `outgrow.graph.readers.given_links.find_object_links`), whose training links are the edges if there are no others.
 
     Types of nodes follow one another in the order of ``node_types``, after them those that only edges name; each
@@ -88,13 +97,13 @@ class PygSource(TypedPartsSource):
         if not self._hetero:
             edges, kind = self._edge_names
             relations = to_numpy(self._data.get(kind), kind)
-            index, weight = _read_edges(self._data, "", (self._num_nodes("") or -1,) * 2, edges)
-            yield EdgePart(edge_index=index, relations=relations, weight=weight)
+            index, weight, features = _read_edges(self._data, "", (self._num_nodes("") or -1,) * 2, edges)
+            yield EdgePart(edge_index=index, relations=relations, weight=weight, features=features)
             return
         for link in self._data.edge_types:
             ends = (self._num_nodes(link[0]) or -1, self._num_nodes(link[2]) or -1)
-            index, weight = _read_edges(self._data[link], f" of edges {' '.join(link)}", ends)
-            yield EdgePart(relation=link, edge_index=index, weight=weight)
+            index, weight, features = _read_edges(self._data[link], f" of edges {' '.join(link)}", ends)
+            yield EdgePart(relation=link, edge_index=index, weight=weight, features=features)
 
     def list_unread(self) -> tuple[str, ...]:
         """Return the names of the attributes that are not read."""
@@ -108,6 +117,16 @@ class PygSource(TypedPartsSource):
         ]
         names = [f"{part}.{name}" for part, store, read in parts for name in _unread_names(store, read)]
         return (*names, *self._data._global_store.keys())
+
+    def warn_of_unread(self) -> None:
+        """Warn of what is not read, and of what has a name that does not say how it is read."""
+        super().warn_of_unread()
+        stores = [self._data[link] for link in self._data.edge_types] if self._hetero else [self._data]
+        if any(_edge_values(store, "")[1] is None and "edge_attr" in store for store in stores):
+            warn_about_data(
+                "edge_attr has one number for each edge, which is read as its weight; name it edge_weight, or give it "
+                "one column ([E, 1]) if it is a feature"
+            )
 
     def read_held_out_links(self) -> HeldOutLinks | None:
         """Return the links to validate and to test on, if all parts of a split are there."""
@@ -173,30 +192,29 @@ def _spread_labels(
     return spread
 
 
-def _read_edges(
-    store: Any, of: str, ends: tuple[int, int], name: str = "edge_index"
-) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Return ``[2, E]`` edges and their weights."""
+def _read_edges(store: Any, of: str, ends: tuple[int, int], name: str = "edge_index") -> _EdgeArrays:
+    """Return ``[2, E]`` edges, their weights and their features."""
     index, transposed = store.get(name), store.get("adj_t")
     if is_sparse(index):
-        return _check_weight(_directed_edges(sparse_edges(index, f"edge_index{of}"), of, ends), store)
+        return _check_order(*_directed_edges(sparse_edges(index, f"edge_index{of}"), of, ends), store)
     if index is None and transposed is not None:
         rows = sparse_edges(transposed, f"adj_t{of}")
-        return _check_weight((np.stack([rows.columns, rows.rows]), rows.values), store)
+        return _check_order(np.stack([rows.columns, rows.rows]), rows.values, store)
     edges = to_numpy(index, f"edge_index{of}")
     if edges is None:
         raise part_error(f"edge_index{of}", "edges in edge_index or adj_t", "none")
-    return edges, _edge_weight(store, of)
+    return _EdgeArrays(edges, *_edge_values(store, of))
 
 
-def _check_weight(
-    edges: tuple[NDArray[Any], NDArray[Any] | None], store: Any
-) -> tuple[NDArray[Any], NDArray[Any] | None]:
+def _check_order(edges: NDArray[Any], weight: NDArray[Any] | None, store: Any) -> _EdgeArrays:
     # A matrix has an order of its own: weights beside it could be those of other edges.
     given = [name for name in ("edge_weight", "edge_attr", "edge_type") if name in store]
-    if given and edges[1] is None:
-        raise part_error(f"{given[0]} beside a sparse matrix", "the weights as values of the matrix", given[0])
-    return edges
+    if given and (weight is None or "edge_attr" in given):
+        needed = "the weights as values of the matrix"
+        if "edge_attr" in given:
+            needed = "edges in edge_index: a matrix does not tell which edge is the first of edge_attr"
+        raise part_error(f"{given[-1]} beside a sparse matrix", needed, ", ".join(given))
+    return _EdgeArrays(edges, weight, None)
 
 
 def _directed_edges(matrix: SparseEdges, of: str, ends: tuple[int, int]) -> tuple[NDArray[Any], NDArray[Any] | None]:
@@ -217,16 +235,17 @@ def _directed_edges(matrix: SparseEdges, of: str, ends: tuple[int, int]) -> tupl
     )
 
 
-def _edge_weight(store: Any, of: str) -> NDArray[Any] | None:
+def _edge_values(store: Any, of: str) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+    """Return ``[E]`` weights and ``[E, De]`` features of edges, as far as there are such."""
     weight = to_numpy(store.get("edge_weight"), f"edge_weight{of}")
+    features = to_numpy(store.get("edge_attr"), f"edge_attr{of}")
+    if weight is not None and weight.ndim == 2 and weight.shape[1] == 1:
+        weight = weight[:, 0]
+    if features is None or features.ndim != 1:
+        return weight, features
     if weight is not None:
-        return weight[:, 0] if weight.ndim == 2 and weight.shape[1] == 1 else weight
-    attributes = to_numpy(store.get("edge_attr"), f"edge_attr{of}")
-    if attributes is None or attributes.ndim == 1:
-        return attributes
-    if attributes.shape[1] != 1:
-        raise part_error(f"edge_attr{of}", "one weight for each edge", f"shape {list(attributes.shape)}")
-    return attributes[:, 0]
+        return weight, as_feature_columns(features)
+    return features, None
 
 
 def _node_count(store: Any) -> int | None:
@@ -243,6 +262,4 @@ def _read_edge_attributes(store: Any) -> set[str]:
 
 def _unread_names(store: Any, read: set[str]) -> list[str]:
     # Sorted: PyG lists attributes in an order that differs from process to process.
-    names = sorted(name for name in map(str, store.keys()) if name not in read)
-    # `edge_attr` stands for the weights where there is no `edge_weight`.
-    return names if "edge_weight" in store else [name for name in names if name != "edge_attr"]
+    return sorted(name for name in map(str, store.keys()) if name not in read)

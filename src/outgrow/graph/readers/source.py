@@ -29,12 +29,14 @@ class EdgeChunk(NamedTuple):
         dst: ``[n]`` int64.
         relation: ``[n]`` integer; None if edges have no type.
         weight: ``[n]`` float32; None if edges have no weight.
+        features: ``[n, C]`` floating, or integer codes of categories; None if edges have no features.
     """
 
     src: Ids
     dst: Ids
     relation: NDArray[np.integer[Any]] | None = None
     weight: NDArray[np.float32] | None = None
+    features: NDArray[Any] | None = None
 
 
 class LazyMatrix(ABC):
@@ -82,6 +84,8 @@ class NodeTableSource:
         node_types: Ranges of node ids, or empty.
         splits: All splits, ``(train, val, test)`` each, ids or masks; empty if there is but the one above.
         held_out_links: Links to validate and test on; None if there are none.
+        edge_feature_sizes: Number of categories of each column of the features of edges, 0 for numbers; empty if
+            floating features are numbers, and integers are codes up to the largest one.
     """
 
     num_nodes: int | None = None
@@ -95,6 +99,7 @@ class NodeTableSource:
     node_types: tuple[NodeType, ...] = ()
     splits: tuple[tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None], ...] = ()
     held_out_links: HeldOutLinks | None = None
+    edge_feature_sizes: tuple[int, ...] = ()
 
 
 class GraphSource(ABC):
@@ -125,6 +130,10 @@ class GraphSource(ABC):
 
         Names in the tables come before these.
         """
+        return ()
+
+    def read_edge_feature_sizes(self) -> tuple[int, ...]:
+        """Return ``edge_feature_sizes`` where `read_edges` has found them; called after it. Empty otherwise."""
         return ()
 
     def read_ids(self) -> NodeIds | None:

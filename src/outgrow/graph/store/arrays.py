@@ -33,6 +33,7 @@ def graph_arrays(graph: Graph) -> dict[str, Tensor]:
         "indices": topology.indices,
         "relation": topology.relation,
         "weight": topology.weight,
+        "edge_features": topology.edge_features,
         "labels": graph.labels,
     }
     parts = [(split.train, split.val, split.test) for split in (graph.split, *graph.splits)]

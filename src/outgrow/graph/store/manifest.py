@@ -73,6 +73,8 @@ class Manifest:
         node_types: Ranges of node ids, or empty.
         num_splits: Number of splits beside the chosen one; 0 if it is the only one.
         origin: What the arrays were made of.
+        edge_feature_sizes: Number of categories of each column of codes that edges have; empty if their features are
+            numbers, or they have none.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Manifest:
     node_types: tuple[NodeType, ...] = ()
     num_splits: int = 0
     origin: GraphOrigin = field(default_factory=GraphOrigin)
+    edge_feature_sizes: tuple[int, ...] = ()
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
@@ -95,7 +98,7 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
         # Left out where it says nothing, so that older versions read the manifest.
         if not kind["num_columns"]:
             del kind["num_columns"]
-    for name, nothing in (("num_splits", 0), ("origin", asdict(GraphOrigin()))):
+    for name, nothing in (("num_splits", 0), ("origin", asdict(GraphOrigin())), ("edge_feature_sizes", ())):
         if content[name] == nothing:
             del content[name]
     # The format comes first and outside the checksum: later versions may compute that otherwise.
@@ -150,9 +153,19 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     classes = _parse_names(record.pop("class_names"))
     relations = _parse_names(record.pop("relation_names"))
     origin = _parse_origin(record.pop("origin", None))
+    sizes = record.pop("edge_feature_sizes", [])
+    if not isinstance(sizes, list):
+        raise TypeError("sizes of the features of edges that are no list")
     manifest = Manifest(
-        **record, arrays=arrays, node_types=types, class_names=classes, relation_names=relations, origin=origin
+        **record,
+        arrays=arrays,
+        node_types=types,
+        class_names=classes,
+        relation_names=relations,
+        origin=origin,
+        edge_feature_sizes=tuple(sizes),
     )
+    _check_counts(sizes)
     _check_counts(vars(manifest)[name] for name in _COUNTS)
     _check_counts(count for entry in arrays.values() for count in (*entry.shape, entry.size))
     _check_counts(count for kind in types for count in (kind.first, kind.last, kind.num_columns))
@@ -253,12 +266,16 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
     # Sparse values have no count of their own in the manifest: all three arrays must agree with one.
     values = next(iter(given["feature_values"].shape), -1) if "feature_values" in given else -1
     labels = given.get("labels")
+    sizes = manifest.edge_feature_sizes
     several = labels is not None and len(labels.shape) == 2
     return {
         "indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "indices": ArraySchema((edges,), _IDS),
         "relation": ArraySchema((edges,), _SMALL),
         "weight": ArraySchema((edges,), ("<f4",)),
+        "edge_features": ArraySchema((edges, len(sizes)), _SMALL)
+        if sizes
+        else ArraySchema((edges, -1), (*_FLOATS, BFLOAT16)),
         "features": ArraySchema((nodes, manifest.num_features), (*_FLOATS, BFLOAT16)),
         "feature_indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "feature_indices": ArraySchema((values,), ("<i4",)),

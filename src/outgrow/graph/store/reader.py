@@ -89,6 +89,7 @@ def write_store(graph: Graph, dest: Path, *, overwrite: bool = False) -> None:
                 node_types=graph.node_types,
                 num_splits=len(graph.splits),
                 origin=graph.origin,
+                edge_feature_sizes=graph.topology.feature_sizes,
             )
         )
 
@@ -209,6 +210,8 @@ def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: Map
             indices=arrays["indices"],
             relation=arrays.get("relation"),
             weight=arrays.get("weight"),
+            edge_features=arrays.get("edge_features"),
+            feature_sizes=manifest.edge_feature_sizes,
         ),
         features=features,
         labels=arrays.get("labels"),
