@@ -25,6 +25,7 @@ from outgrow.nn import (
     RelationPropagateConv,
     RGCNConv,
     RGCNDiagonalConv,
+    RGCNMatrixConv,
     SAGEConv,
     SAGEMaxConv,
 )
@@ -68,6 +69,10 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "rgcn-project-first": lambda: RGCNConv(IN, OUT, RELATIONS, bases=2, project_first=True),
     "rgcn-aggregate-first": lambda: RGCNConv(IN, OUT, RELATIONS, bases=2, project_first=False),
     "rgcn-diagonal": lambda: RGCNDiagonalConv(IN, OUT, RELATIONS),
+    "rgcn-matrices-project-first": lambda: RGCNMatrixConv(IN, OUT, RELATIONS, project_first=True),
+    "rgcn-matrices": lambda: RGCNMatrixConv(IN, OUT, RELATIONS, project_first=False),
+    "rgcn-blocks-project-first": lambda: RGCNMatrixConv(IN, OUT, RELATIONS, num_blocks=2, project_first=True),
+    "rgcn-blocks": lambda: RGCNMatrixConv(IN, OUT, RELATIONS, num_blocks=3, project_first=False),
     "propagate": lambda: PropagateConv(IN, gamma=0.9),
     "propagate-attention": lambda: AttentionPropagateConv(IN - 2, 1, gamma=0.9),
     "propagate-relations": lambda: RelationPropagateConv(IN, RELATIONS, gamma=0.9),

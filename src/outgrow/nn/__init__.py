@@ -35,9 +35,11 @@ from outgrow.nn.propagation import AttentionPropagateConv as AttentionPropagateC
 from outgrow.nn.propagation import PropagateConv as PropagateConv
 from outgrow.nn.propagation import RelationPropagateConv as RelationPropagateConv
 from outgrow.nn.pyg import PyGConv as PyGConv
+from outgrow.nn.relation_matrices import RGCNMatrixConv as RGCNMatrixConv
 from outgrow.nn.relational import RGCNConv as RGCNConv
 from outgrow.nn.relational import RGCNDiagonalConv as RGCNDiagonalConv
 from outgrow.nn.stack import Stack as Stack
+from outgrow.nn.typed_linear import TypedLinear as TypedLinear
 from outgrow.nn.zoo import GAT as GAT
 from outgrow.nn.zoo import GCN as GCN
 from outgrow.nn.zoo import GGCN as GGCN
