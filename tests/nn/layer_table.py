@@ -15,10 +15,12 @@ from outgrow.nn import (
     Epilogue,
     FiLMConv,
     GATConv,
+    GATv2Conv,
     GCNConv,
     GGCNConv,
     GGNNConv,
     GINConv,
+    GINEConv,
     Layer,
     PropagateConv,
     PyGConv,
@@ -28,9 +30,10 @@ from outgrow.nn import (
     RGCNMatrixConv,
     SAGEConv,
     SAGEMaxConv,
+    TransformerConv,
 )
 
-IN, OUT, RELATIONS = 6, 6, 3
+IN, OUT, RELATIONS, EDGE_DIM = 6, 6, 3, 4
 
 
 class Foreign(nn.Module):
@@ -60,6 +63,12 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "commnet-aggregate-first": lambda: CommNetConv(IN, OUT, project_first=False),
     "gin-project-first": lambda: GINConv(IN, OUT, project_first=True),
     "gin-aggregate-first": lambda: GINConv(IN, OUT, project_first=False),
+    "gatv2": lambda: GATv2Conv(IN, OUT, 3, edge_dim=EDGE_DIM, self_loops=False, attention_dropout=0.4),
+    "gatv2-shared": lambda: GATv2Conv(IN, OUT, 2, average=True, share_weights=True),
+    "transformer": lambda: TransformerConv(IN, OUT, 3, edge_dim=EDGE_DIM, attention_dropout=0.4),
+    "transformer-averaged": lambda: TransformerConv(IN, OUT, 2, average=True, beta=True),
+    "gine": lambda: GINEConv(IN, OUT, EDGE_DIM),
+    "gine-project-first": lambda: GINEConv(IN, OUT, EDGE_DIM, project_first=True),
     "ggcn": lambda: GGCNConv(IN, OUT),
     "ggnn": lambda: GGNNConv(IN, OUT),
     "ggnn-of-another-width": lambda: GGNNConv(IN, OUT, state=4),
@@ -79,6 +88,7 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "foreign": lambda: PyGConv(Foreign(), IN, OUT),
     "gat-concatenated": lambda: GATConv(IN, OUT, 3, attention_dropout=0.4),
     "gat-with-edge-features": lambda: GATConv(IN, OUT, 3, num_relations=RELATIONS, edge_weights=True),
+    "gat-with-features-of-edges": lambda: GATConv(IN, OUT, 3, edge_dim=EDGE_DIM, self_loops=False),
     "gat-averaged": lambda: GATConv(IN, OUT, 2, average=True, attention_dropout=0.4),
 }
 
