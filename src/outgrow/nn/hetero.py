@@ -26,8 +26,8 @@ from outgrow.nn.relation_convs import (
     join_edge_weights,
     pack_messages,
 )
-from outgrow.nn.slot_layout import NOTHING, TypedRows
-from outgrow.ops.row_slots import Slot, scatter_slots
+from outgrow.nn.slot_layout import NOTHING, SlotLayout, TypedRows
+from outgrow.ops.row_slots import Slot, keep_in_graph, scatter_slots
 
 SUM, MEAN, MAX = "sum", "mean", "max"
 
@@ -76,7 +76,6 @@ class HeteroConv(Conv):
         self.combine = combine
         self.edge_types = tuple(convs)
         self.convs = nn.ModuleDict({module_name(edge_type): conv for edge_type, conv in convs.items()})
-        self.types: GraphTypes | None = None
         self._describe(types_of_names(self.edge_types))
 
     def _describe(self, types: GraphTypes) -> None:
@@ -92,7 +91,6 @@ class HeteroConv(Conv):
         self.edge_dim = max(conv.edge_dim for conv in convs)
         mine, specs = self.relations, [conv.spec for conv in convs]
         foreign = any(isinstance(conv, PyGConv) for conv in convs)
-        equal = len(set(mine.source.used)) == 1
         self.spec = ConvSpec(
             in_features=specs[0].in_features,
             out_features=specs[0].out_features,
@@ -105,7 +103,8 @@ class HeteroConv(Conv):
             # A constant aggregate must have no parameters, as that of a foreign convolution does.
             source_is_input=mine.source.is_input and not foreign,
             needs_full_neighborhood=any(spec.needs_full_neighborhood for spec in specs),
-            source_widths=() if equal or mine.source.is_input else mine.source.used,
+            source_widths=_widths_that_differ(mine.source, mine.src_type),
+            score_widths=_widths_that_differ(mine.source_score, mine.src_type),
         )
 
     def conv_of(self, edge_type: EdgeType) -> Conv:
@@ -181,7 +180,7 @@ class HeteroConv(Conv):
             for number, (conv, kind) in enumerate(zip(mine.convs, mine.src_type, strict=True))
             if kind in given
         }
-        return pack_messages(sent, rows, mine.src_type, mine.source, mine.source_score, x_VD)
+        return pack_messages(sent, rows, mine.src_type, mine.source, mine.source_score, x_VD, mine.parameters())
 
     def target_of_nodes(self, x_VD: Features, nodes_V: Tensor) -> NodeMessages:
         """Return what the convolutions of each type's in-relations use of destinations."""
@@ -195,7 +194,7 @@ class HeteroConv(Conv):
             for number, (conv, kind) in enumerate(zip(mine.convs, mine.dst_type, strict=True))
             if kind in given
         }
-        return pack_messages(used, rows, mine.dst_type, mine.target, mine.target_score, x_VD)
+        return pack_messages(used, rows, mine.dst_type, mine.target, mine.target_score, x_VD, mine.parameters())
 
     def source_and_target_of_nodes(self, x_VD: Features, nodes_V: Tensor) -> tuple[NodeMessages, NodeMessages]:
         """Return `source_of_nodes` and `target_of_nodes`."""
@@ -219,7 +218,12 @@ class HeteroConv(Conv):
             )
             for number, each in edges.items()
         }
-        return join_edge_weights(found, edges, mine.weights, block)
+        weight_EK = join_edge_weights(
+            found, edges, mine.weights, block, source.values.dtype, scored=bool(self.spec.score)
+        )
+        if weight_EK is None or self.spec.static_edge_weight:
+            return weight_EK
+        return keep_in_graph(weight_EK, (source.scores, target.scores, *mine.parameters()), used=bool(scored))
 
     def update_of_nodes(self, x_VD: Features, aggregate_VCF: Tensor, nodes_V: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the combined updates of each type's in-relations; zeros for a type without any."""
@@ -235,9 +239,16 @@ class HeteroConv(Conv):
             by_type.setdefault(kind, []).append(out if conv.epilogue_bias is None else out + conv.epilogue_bias)
         combined = {kind: COMBINE[self.combine](found) for kind, found in by_type.items()}
         width = self.spec.out_features
-        return scatter_slots(
+        out = scatter_slots(
             list(combined.values()),
             [Slot(rows.rows[kind], 0, width) for kind in combined],
             (len(nodes_V), width),
             like=next(iter(combined.values()), aggregate_VCF),
         )
+        given_x = x_VD if isinstance(x_VD, Tensor) and self.spec.reads_target else None
+        return keep_in_graph(out, (aggregate_VCF, given_x, *mine.parameters()), used=bool(combined))
+
+
+def _widths_that_differ(layout: SlotLayout, senders: Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers that each type uses of a row; none if they are equal for all types that send."""
+    return layout.used if len({layout.used[kind] for kind in senders}) > 1 else ()

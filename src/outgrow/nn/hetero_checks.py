@@ -49,22 +49,22 @@ def require_convs(convs: Mapping[EdgeType, Conv]) -> None:
     Raises:
         InputError: One cannot; see `HeteroConv`.
     """
-    if not convs:
+    if not _is_mapping(convs) or not convs:
         raise InputError(
             "a HeteroConv has no convolutions",
             needed="a convolution for each edge type of the graph",
-            got="none",
+            got="none" if _is_mapping(convs) else type(convs).__name__,
             repair="give {(source type, relation, destination type): convolution, ...}",
         )
     for edge_type, conv in convs.items():
-        if len(edge_type) != _NAMES or not all(edge_type):
+        if not _is_edge_type(edge_type):
             raise InputError(
                 "a HeteroConv has a key that is no edge type",
                 needed='three names, such as ("author", "writes", "paper")',
                 got=repr(edge_type),
                 repair="name source type, relation and destination type",
             )
-        if not isinstance(conv, Conv):
+        if not _is_conv(conv):
             _raise_unfit(
                 edge_type,
                 "a convolution of og.nn",
@@ -111,3 +111,15 @@ def require_convs(convs: Mapping[EdgeType, Conv]) -> None:
 
 def _raise_unfit(edge_type: EdgeType, needed: str, got: str, repair: str) -> None:
     raise InputError(f"the convolution of {edge_type} does not fit a HeteroConv", needed=needed, got=got, repair=repair)
+
+
+def _is_edge_type(key: object) -> bool:
+    return isinstance(key, tuple) and [type(name) for name in key] == [str] * _NAMES
+
+
+def _is_conv(value: object) -> bool:
+    return isinstance(value, Conv)
+
+
+def _is_mapping(value: object) -> bool:
+    return isinstance(value, Mapping)

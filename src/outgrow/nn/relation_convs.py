@@ -5,7 +5,8 @@ Letters as in `outgrow.nn.layer`; ``T`` node types, ``R`` relations, ``e`` edges
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -16,8 +17,9 @@ from outgrow.nn.layer import Conv, Features, NodeMessages
 from outgrow.nn.pyg import PyGConv
 from outgrow.nn.slot_layout import NOTHING, Rows, SlotLayout, TypedRows
 from outgrow.ops.aggregation.base import Aggregate, Aggregation
+from outgrow.ops.kernels.numerics import accumulate_dtype
 from outgrow.ops.relation_blocks import RelationEdges, relation_edges
-from outgrow.ops.row_slots import Slot, gather_slots, scatter_slots
+from outgrow.ops.row_slots import Slot, gather_slots, keep_in_graph, scatter_slots
 
 
 class RelationConvs:
@@ -48,6 +50,11 @@ class RelationConvs:
         self.weights = [
             spec.aggregate[0] if _weighs_edges(conv) else 0 for conv, spec in zip(convs, specs, strict=True)
         ]
+
+    def parameters(self) -> Iterator[Tensor]:
+        """Yield a parameter that is trained, if there is any."""
+        every = (each for conv in self.convs for each in conv.parameters() if each.requires_grad)
+        yield from islice(every, 1)
 
     def edges(self, block: Block) -> dict[int, RelationEdges]:
         """Return the edges of each relation that has any in a block, or that reads destinations without edges."""
@@ -90,7 +97,7 @@ class HeteroAggregation(Aggregation):
         columns = src_VsCF.shape[2] if self.sliceable else None
         parts = {
             number: self._calls[number](
-                each.make_block(block), sources[number], targets.get(number), weights.get(number)
+                each.make_part(block), sources[number], targets.get(number), weights.get(number)
             )
             for number, each in edges.items()
         }
@@ -102,9 +109,10 @@ class HeteroAggregation(Aggregation):
             [mine.aggregate.flatten(part) for part in parts.values()],
             slots,
             (block.edges.num_dst, *units),
-            like=next(iter(parts.values()), src_VsCF),
+            like=next(iter(parts.values()), src_VsCF.new_empty(0, dtype=accumulate_dtype(src_VsCF.dtype))),
         )
-        return mine.aggregate.from_units(table)
+        given = (src_VsCF, dst_VdCF, weight_EK, *mine.parameters())
+        return mine.aggregate.from_units(keep_in_graph(table, given, used=bool(parts)))
 
     def restrict_to_columns(self, first: int, last: int) -> Aggregate:
         """Return the aggregation of these columns of all channels."""
@@ -121,8 +129,20 @@ def pack_messages(
     values: SlotLayout,
     scores: SlotLayout,
     x_VD: Features,
+    kept: Iterable[Tensor],
 ) -> NodeMessages:
-    """Return the messages of the relations in the rows of their types."""
+    """Return the messages of the relations in the rows of their types.
+
+    Args:
+        given: Messages of each relation whose type has rows.
+        rows: The rows of each type.
+        kinds: Type of each relation at this end.
+        values: Places of the values.
+        scores: Places of the scores.
+        x_VD: What they were computed from.
+        kept: Parameters; with the input, what results depend on.
+    """
+    inputs = [*kept, *([x_VD] if isinstance(x_VD, Tensor) else [])]
     num_rows = len(rows.nodes)
     # What relations share is written once for each type.
     own = {n: each.values for n, each in given.items() if each.values is not None}
@@ -137,7 +157,7 @@ def pack_messages(
             (num_rows, channels, columns) if values.by_channel else (num_rows, columns, 1),
             like=torch.empty(0, dtype=x_VD.dtype, device=x_VD.device) if like is None else like,
         )
-        packed = values.from_units(table)
+        packed = keep_in_graph(values.from_units(table), inputs, used=bool(seen))
     scored = {n: each.scores for n, each in given.items() if each.scores is not None}
     if not scores.units:
         return NodeMessages(packed, None)
@@ -147,7 +167,7 @@ def pack_messages(
         (num_rows, scores.units, 1),
         like=next(iter(scored.values()), packed),
     )
-    return NodeMessages(packed, found[:, :, 0])
+    return NodeMessages(packed, keep_in_graph(found[:, :, 0], inputs, used=bool(scored)))
 
 
 def gather_scores(scores_VK: Tensor | None, layout: SlotLayout, asked: Mapping[int, Rows]) -> dict[int, Tensor]:
@@ -169,13 +189,29 @@ def split_edge_weights(
 
 
 def join_edge_weights(
-    found: Mapping[int, Tensor | None], edges: Mapping[int, RelationEdges], widths: Sequence[int], block: Block
+    found: Mapping[int, Tensor | None],
+    edges: Mapping[int, RelationEdges],
+    widths: Sequence[int],
+    block: Block,
+    dtype: torch.dtype,
+    *,
+    scored: bool,
 ) -> Tensor | None:
-    """Return the weights ``[E, K]`` of all edges from those of each relation."""
+    """Return the weights ``[E, K]`` of all edges from those of each relation; None if all are 1.
+
+    Args:
+        found: Weights of each relation, None if they are 1.
+        edges: Edges of each relation.
+        widths: ``K`` of each relation; 0 if its aggregation takes no weights.
+        block: The block of all edges.
+        dtype: Type of source rows.
+        scored: Whether weights depend on scores, so that they are never None.
+    """
     known = {number: each for number, each in found.items() if each is not None}
-    if not known:
+    if not known and not scored:
         return None
-    like = next(iter(known.values()))
+    empty = block.dst_degree.new_empty(0, dtype=accumulate_dtype(dtype))
+    like = next(iter(known.values()), empty)
     parts = {number: known.get(number, like.new_ones(len(edges[number].position), widths[number])) for number in found}
     slots = [Slot(edges[number].position, 0, widths[number]) for number in found]
     return scatter_slots(list(parts.values()), slots, (block.edges.num_edges, max(widths)), like=like)

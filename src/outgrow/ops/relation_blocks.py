@@ -16,6 +16,7 @@ from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.ops.csc import destination, in_degree
 
 _DENSE = 16
+_DEGREE = "degree of the relation"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,30 +42,43 @@ class RelationEdges:
         ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         return replace(self, edges=replace(self.edges, indptr=ends, cache={}), dst_rows=rows)
 
+    def make_part(self, block: Block) -> Block:
+        """Return these edges as a block of an aggregation: without degrees and samples, which only weights read."""
+        ids = self.position + block.first_edge if block.edge_ids is None else block.edge_ids[self.position]
+        return Block(
+            edges=self.edges,
+            src_nodes=block.src_nodes[self.src_rows],
+            dst_nodes=block.dst_nodes[self.dst_rows],
+            # Without values: those of sources, as GCN reads them, are not defined for edges between two types.
+            src_degree=torch.empty(len(self.src_rows), dtype=torch.float64, device="meta"),
+            dst_degree=torch.empty(len(self.dst_rows), dtype=torch.float64, device="meta"),
+            edge_ids=ids,
+            key=block.key,
+        )
+
     def make_block(self, block: Block) -> Block:
         """Return these edges as a block of the graph that has no other relation, with the ids of ``block``.
 
         Degrees are those of this relation in the graph. Those of sources are not defined, and have no values.
         """
-        edges = self.edges
-        ids = self.position + block.first_edge if block.edge_ids is None else block.edge_ids[self.position]
         sampled, degree_E, scores = (
             None if each is None else each[self.position]
             for each in (block.sample_weight, block.relation_degree, block.edge_scores)
         )
-        degree = in_degree(edges.indptr, edges.weight) if degree_E is None else _first_of_rows(edges.indptr, degree_E)
-        return Block(
-            edges=edges,
-            src_nodes=block.src_nodes[self.src_rows],
-            dst_nodes=block.dst_nodes[self.dst_rows],
-            # Without values: a weight that reads them, as that of GCN, is not defined for edges between two types.
-            src_degree=torch.empty(len(self.src_rows), dtype=torch.float64, device="meta"),
-            dst_degree=degree,
-            edge_ids=ids,
+        known = self.edges.cache.get(_DEGREE)
+        if not isinstance(known, Tensor):
+            ends = self.edges.indptr
+            if block.edges.relation is None:
+                known = block.dst_degree[self.dst_rows]
+            else:
+                known = in_degree(ends, self.edges.weight) if degree_E is None else _first_of_rows(ends, degree_E)
+            self.edges.cache[_DEGREE] = known
+        return replace(
+            self.make_part(block),
+            dst_degree=known,
             sample_weight=sampled,
             relation_degree=degree_E,
             edge_scores=scores,
-            key=block.key,
         )
 
 

@@ -6,7 +6,7 @@ axis. Letters: ``N`` rows of the table, ``S`` length of its second axis, ``n`` a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -52,6 +52,36 @@ def scatter_slots(
     """
     kind = parts[0] if like is None else like
     return _Scatter.apply(tuple(slots), shape, kind.dtype, kind.device, *parts)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def keep_in_graph(result: Tensor, inputs: Iterable[Tensor | None], *, used: bool) -> Tensor:
+    """Return a result that autograd knows to depend on its inputs, also where it has no number of them.
+
+    Exchanges between workers run backward on all of them or on none, so whether a result has a gradient must not
+    depend on which rows a worker has. The inputs get zeros.
+
+    Args:
+        result: The result.
+        inputs: What it depends on elsewhere.
+        used: Whether it has been computed from all that came from other workers.
+    """
+    wanted = [each for each in inputs if each is not None and each.requires_grad]
+    if not wanted or (used and result.requires_grad):
+        return result
+    return _Keep.apply(result, *wanted)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Keep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, result: Tensor, *inputs: Tensor) -> Tensor:
+        ctx.kinds = [(each.shape, each.dtype, each.device) for each in inputs]
+        return result.view_as(result)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        zeros = (torch.zeros((), dtype=dtype, device=device).expand(shape) for shape, dtype, device in ctx.kinds)
+        return grad, *zeros
 
 
 def _read_slot(table_NS: Tensor, slot: Slot) -> Tensor:
