@@ -47,7 +47,7 @@ class ConvSpec:
     """Properties of a convolution that strategies and the planner depend on.
 
     Attributes:
-        in_features: ``D``.
+        in_features: ``D``, of sources.
         out_features: ``O``.
         source: Channels and columns of a source row; (0, 0) if there is none.
         target: Channels and columns of a destination row; (0, 0) if there is none.
@@ -61,6 +61,8 @@ class ConvSpec:
         source_widths: Numbers that are used of a source row of each node type, the first ones of its channels and
             columns; the others are zeros, which no link carries. Empty if all rows are used whole.
         score_widths: The same for the scores of a source.
+        target_in_features: ``D`` of destinations; None if it is that of sources, as of every convolution but those
+            inside a `outgrow.nn.hetero.HeteroConv`.
     """
 
     in_features: int
@@ -76,6 +78,7 @@ class ConvSpec:
     needs_full_neighborhood: bool = False
     source_widths: tuple[int, ...] = ()
     score_widths: tuple[int, ...] = ()
+    target_in_features: int | None = None
 
 
 @renamed_members(**old_names.CONV)
@@ -270,11 +273,18 @@ class Layer(nn.Module):
         output_hook: Called with the ids of nodes and the layer's output for them, ``[Vd, O]``, unless None.
 
     Raises:
-        InputError: A residual between widths that differ.
+        InputError: A residual between widths that differ, or a convolution with two input widths.
     """
 
     def __init__(self, conv: Conv, epilogue: Epilogue | None = None) -> None:
         super().__init__()
+        if conv.spec.target_in_features is not None:
+            raise InputError(
+                "a layer has two input widths",
+                needed="one width, as all nodes of a graph have",
+                got=f"{conv.spec.in_features} of sources, {conv.spec.target_in_features} of destinations",
+                repair="use the convolution in a HeteroConv, where types of nodes have widths of their own",
+            )
         self.conv = conv
         self.epilogue = epilogue or Epilogue()
         self.norm = make_norm(self.epilogue, conv.spec.in_features, conv.spec.out_features)
