@@ -136,9 +136,17 @@ class HeteroConv(Conv):
         if self.input_widths is not None:
             require_widths("a HeteroConv", self.input_widths, types)
         self.types = types
+        entered = {target for _, _, target in types.edge_types}
+        self.types_without_output = tuple(name for name in types.names if name not in entered)
         for edge_type in types.edge_types:
             self.conv_of(edge_type).bind_types(types)
         self._describe(types)
+
+    def types_read(self, types: GraphTypes) -> tuple[str, ...]:
+        """Return the names of the types that send, and of those whose update reads their input."""
+        read = {source for source, _, _ in types.edge_types}
+        read |= {each[2] for each in types.edge_types if self.conv_of(each).spec.reads_target}
+        return tuple(name for name in types.names if name in read)
 
     def with_projection_first(self) -> Conv | None:
         """Return the form whose convolutions all accept sparse rows, or None."""

@@ -97,6 +97,7 @@ class Conv(nn.Module, ABC):
         edge_dim: Features that the edges of the graph must have (`Edges.num_features`); 0 if it reads none.
         reads_types: Whether it has modules per type of nodes or edges, and so needs `bind_types`.
         types: Types that it was bound to; None before, and for a convolution without modules per type.
+        types_without_output: Types that no relation enters: their rows are zeros, which nothing may read.
         reads_weights: Whether weights of edges change the results.
         normalizes_weights: Whether weights are divided by their sums, which must then be positive.
         exact: Whether results do not depend on how the work is split; false for draws that are not keyed.
@@ -110,6 +111,7 @@ class Conv(nn.Module, ABC):
     edge_dim: int = 0
     reads_types: bool = False
     types: GraphTypes | None = None
+    types_without_output: tuple[str, ...] = ()
     reads_weights: bool = True
     normalizes_weights: bool = False
     exact: bool = True
@@ -148,6 +150,10 @@ class Conv(nn.Module, ABC):
         Raises:
             InputError: The convolution was made for other types.
         """
+
+    def types_read(self, types: GraphTypes) -> tuple[str, ...]:
+        """Return the names of the types of which it reads the input; by default all."""
+        return types.names
 
     def edge_scores(self, block: Block) -> Tensor | None:
         """Return the ``[E, K]`` terms of the edges' own data in the scores; None if there are none.
@@ -322,6 +328,11 @@ class Layer(nn.Module):
     def reads_target(self) -> bool:
         """Whether `target` or `update` reads the destinations' input."""
         return self.spec.reads_target or self.epilogue.residual
+
+    @property
+    def reads_types(self) -> bool:
+        """Whether the convolution has modules per type."""
+        return self.conv.reads_types
 
     @property
     def accepts_sparse(self) -> bool:
