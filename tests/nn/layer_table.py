@@ -15,21 +15,25 @@ from outgrow.nn import (
     Epilogue,
     FiLMConv,
     GATConv,
+    GATv2Conv,
     GCNConv,
     GGCNConv,
     GGNNConv,
     GINConv,
+    GINEConv,
     Layer,
     PropagateConv,
     PyGConv,
     RelationPropagateConv,
     RGCNConv,
     RGCNDiagonalConv,
+    RGCNMatrixConv,
     SAGEConv,
     SAGEMaxConv,
+    TransformerConv,
 )
 
-IN, OUT, RELATIONS = 6, 6, 3
+IN, OUT, RELATIONS, EDGE_DIM = 6, 6, 3, 4
 
 
 class Foreign(nn.Module):
@@ -59,6 +63,12 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "commnet-aggregate-first": lambda: CommNetConv(IN, OUT, project_first=False),
     "gin-project-first": lambda: GINConv(IN, OUT, project_first=True),
     "gin-aggregate-first": lambda: GINConv(IN, OUT, project_first=False),
+    "gatv2": lambda: GATv2Conv(IN, OUT, 3, edge_dim=EDGE_DIM, self_loops=False, attention_dropout=0.4),
+    "gatv2-shared": lambda: GATv2Conv(IN, OUT, 2, average=True, share_weights=True),
+    "transformer": lambda: TransformerConv(IN, OUT, 3, edge_dim=EDGE_DIM, attention_dropout=0.4),
+    "transformer-averaged": lambda: TransformerConv(IN, OUT, 2, average=True, beta=True),
+    "gine": lambda: GINEConv(IN, OUT, EDGE_DIM),
+    "gine-project-first": lambda: GINEConv(IN, OUT, EDGE_DIM, project_first=True),
     "ggcn": lambda: GGCNConv(IN, OUT),
     "ggnn": lambda: GGNNConv(IN, OUT),
     "ggnn-of-another-width": lambda: GGNNConv(IN, OUT, state=4),
@@ -68,12 +78,17 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "rgcn-project-first": lambda: RGCNConv(IN, OUT, RELATIONS, bases=2, project_first=True),
     "rgcn-aggregate-first": lambda: RGCNConv(IN, OUT, RELATIONS, bases=2, project_first=False),
     "rgcn-diagonal": lambda: RGCNDiagonalConv(IN, OUT, RELATIONS),
+    "rgcn-matrices-project-first": lambda: RGCNMatrixConv(IN, OUT, RELATIONS, project_first=True),
+    "rgcn-matrices": lambda: RGCNMatrixConv(IN, OUT, RELATIONS, project_first=False),
+    "rgcn-blocks-project-first": lambda: RGCNMatrixConv(IN, OUT, RELATIONS, num_blocks=2, project_first=True),
+    "rgcn-blocks": lambda: RGCNMatrixConv(IN, OUT, RELATIONS, num_blocks=3, project_first=False),
     "propagate": lambda: PropagateConv(IN, gamma=0.9),
     "propagate-attention": lambda: AttentionPropagateConv(IN - 2, 1, gamma=0.9),
     "propagate-relations": lambda: RelationPropagateConv(IN, RELATIONS, gamma=0.9),
     "foreign": lambda: PyGConv(Foreign(), IN, OUT),
     "gat-concatenated": lambda: GATConv(IN, OUT, 3, attention_dropout=0.4),
     "gat-with-edge-features": lambda: GATConv(IN, OUT, 3, num_relations=RELATIONS, edge_weights=True),
+    "gat-with-features-of-edges": lambda: GATConv(IN, OUT, 3, edge_dim=EDGE_DIM, self_loops=False),
     "gat-averaged": lambda: GATConv(IN, OUT, 2, average=True, attention_dropout=0.4),
 }
 

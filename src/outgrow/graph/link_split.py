@@ -164,6 +164,8 @@ def _remove_edges(topology: Topology, removed_E: Tensor) -> Topology:
         indices=topology.indices[kept],
         relation=None if topology.relation is None else topology.relation[kept],
         weight=None if topology.weight is None else topology.weight[kept],
+        edge_features=None if topology.edge_features is None else topology.edge_features[kept],
+        feature_sizes=topology.feature_sizes,
     )
 
 

@@ -15,6 +15,12 @@ from outgrow.nn.decoder import DistMult as DistMult
 from outgrow.nn.decoder import Dot as Dot
 from outgrow.nn.decoupled import Decoupled as Decoupled
 from outgrow.nn.decoupled import DecoupledGAT as DecoupledGAT
+from outgrow.nn.edge_attention import GATv2Conv as GATv2Conv
+from outgrow.nn.edge_attention import TransformerConv as TransformerConv
+from outgrow.nn.edge_messages import GINEConv as GINEConv
+from outgrow.nn.edge_models import GINE as GINE
+from outgrow.nn.edge_models import GATv2 as GATv2
+from outgrow.nn.edge_models import Transformer as Transformer
 from outgrow.nn.encoder import AttentionScores as AttentionScores
 from outgrow.nn.encoder import Encoder as Encoder
 from outgrow.nn.encoder import LinearEncoder as LinearEncoder
@@ -36,10 +42,12 @@ from outgrow.nn.propagation import AttentionPropagateConv as AttentionPropagateC
 from outgrow.nn.propagation import PropagateConv as PropagateConv
 from outgrow.nn.propagation import RelationPropagateConv as RelationPropagateConv
 from outgrow.nn.pyg import PyGConv as PyGConv
+from outgrow.nn.relation_matrices import RGCNMatrixConv as RGCNMatrixConv
 from outgrow.nn.relational import RGCNConv as RGCNConv
 from outgrow.nn.relational import RGCNDiagonalConv as RGCNDiagonalConv
 from outgrow.nn.stack import Stack as Stack
 from outgrow.nn.to_hetero import to_hetero as to_hetero
+from outgrow.nn.typed_linear import TypedLinear as TypedLinear
 from outgrow.nn.zoo import GAT as GAT
 from outgrow.nn.zoo import GCN as GCN
 from outgrow.nn.zoo import GGCN as GGCN
@@ -50,6 +58,9 @@ from outgrow.nn.zoo import SAGE as SAGE
 from outgrow.nn.zoo import CommNet as CommNet
 from outgrow.nn.zoo import FiLM as FiLM
 from outgrow.nn.zoo import RGCNDiagonal as RGCNDiagonal
+from outgrow.ops.aggregation.edge_attention import DotProductAttention as DotProductAttention
+from outgrow.ops.aggregation.edge_attention import DynamicAttention as DynamicAttention
+from outgrow.ops.aggregation.edge_relu import GineSum as GineSum
 from outgrow.ops.aggregation.film import Film as Film
 from outgrow.ops.aggregation.gated import Gated as Gated
 from outgrow.ops.aggregation.max import Max as Max

@@ -404,7 +404,9 @@ class Layer(nn.Module):
     @property
     def has_static_aggregate(self) -> bool:
         """Whether the aggregate has no parameters, so that it is constant if the input is."""
-        return self.spec.static_edge_weight and self.spec.source_is_input
+        aggregation = self.conv.aggregation
+        trains = isinstance(aggregation, nn.Module) and next(aggregation.parameters(), None) is not None
+        return self.spec.static_edge_weight and self.spec.source_is_input and not trains
 
     def forward(self, block: Block, x_src: Features, x_dst: Features) -> Tensor:
         """Return ``[Vd, O]``: all phases, on one worker."""

@@ -88,6 +88,7 @@ def GAT(
     attention_dropout: float = 0.0,
     num_relations: int = 0,
     edge_weights: bool = False,
+    edge_dim: int = 0,
     **stack: Unpack[StackOptions],
 ) -> Model:
     """A stack of `GATConv` with ELU; other arguments as in `GCN`.
@@ -101,6 +102,7 @@ def GAT(
         attention_dropout: Probability of dropping an edge of a head, in [0, 1).
         num_relations: Number of relations of edges, each with scores of its own; 0 if they are not read.
         edge_weights: Whether the weight of an edge adds to its scores.
+        edge_dim: Features of edges that add to their scores, ``graph.num_edge_features``; 0 if they are not read.
         **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
     """
 
@@ -113,6 +115,7 @@ def GAT(
             attention_dropout=attention_dropout,
             num_relations=num_relations,
             edge_weights=edge_weights,
+            edge_dim=edge_dim,
         )
 
     return make_stack(stack).build((in_features, hidden, out_features), make_conv)
