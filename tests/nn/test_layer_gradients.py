@@ -67,7 +67,7 @@ def test_a_layer(conv: str, finish: str) -> None:
     def make(seed: int) -> nn.Module:
         return layer_of(CONVS[conv](), finish, seed)
 
-    topology = with_edge_features(with_relations(random_topology(7, 16), RELATIONS), torch.float64, EDGE_DIM)
+    topology = with_edge_features(with_relations(random_topology(7, 16), RELATIONS), EDGE_DIM)
     block, x = layer_topology(topology, make(0)).block.with_rng_key(99), normal(7, IN)
     require_gradients(make, (block, x, x), 1, 2, fast=finish == "finished")
 
@@ -109,6 +109,6 @@ def test_a_model(name: str) -> None:
     def make(seed: int) -> nn.Module:
         return MODELS[name]().double()
 
-    topology = with_edge_features(with_relations(random_topology(8, 20), RELATIONS), torch.float64, EDGE_DIM)
+    topology = with_edge_features(with_relations(random_topology(8, 20), RELATIONS), EDGE_DIM)
     blocks = whole_blocks(MODELS[name](), topology)
     require_gradients(make, (blocks, normal(8, 4), 12345), 1, fast=True)
