@@ -39,6 +39,8 @@ class DatasetSizes:
         label_bytes: Bytes of the label of a node.
         val: Number of validation nodes.
         test: Number of test nodes.
+        type_nodes: Number of nodes of each type; empty if all have one.
+        relation_edges: Number of edges of each relation; empty if edges have none.
     """
 
     nodes: int
@@ -54,6 +56,8 @@ class DatasetSizes:
     label_bytes: int = 8
     val: int = 0
     test: int = 0
+    type_nodes: tuple[int, ...] = ()
+    relation_edges: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,8 @@ class LayerSizes:
         only_propagates: Whether it only propagates.
         weights: Numbers of the matrices that sources are multiplied by, and of those for destinations.
         edge_numbers: Numbers of an edge's message, where layers of PyG materialise it; else 0.
+        type_widths: Numbers of a source row that are used, and so sent, of each node type; empty if all of them are.
+        type_nodes: Number of nodes of each type, if there are widths of types.
     """
 
     spec: ConvSpec
@@ -83,12 +89,22 @@ class LayerSizes:
     only_propagates: bool
     weights: tuple[int, int]
     edge_numbers: int
+    type_widths: tuple[int, ...] = ()
+    type_nodes: tuple[int, ...] = ()
 
     @property
     def source_width(self) -> int:
-        """Numbers of a source row: its columns over all channels, and its scores."""
+        """Numbers of a source row as it is held: its columns over all channels, and its scores."""
         channels, columns = self.spec.source
         return channels * columns + self.spec.score
+
+    @property
+    def sent_width(self) -> float:
+        """Mean numbers of a source row that are used, and so cross links, over the nodes of all types."""
+        if not self.type_widths:
+            return self.source_width
+        used = sum(width * count for width, count in zip(self.type_widths, self.type_nodes, strict=True))
+        return used / max(1, sum(self.type_nodes))
 
     @property
     def aggregate_width(self) -> int:
@@ -151,7 +167,16 @@ def dataset_sizes(graph: Graph) -> DatasetSizes:
         val=len(graph.split.val),
         test=len(graph.split.test),
         label_bytes=_label_bytes(graph),
+        type_nodes=tuple(kind.last - kind.first for kind in graph.node_types),
+        relation_edges=_count_relation_edges(graph),
     )
+
+
+def _count_relation_edges(graph: Graph) -> tuple[int, ...]:
+    relation = graph.topology.relation
+    if relation is None:
+        return ()
+    return tuple(torch.bincount(relation.int(), minlength=graph.num_relations).tolist())
 
 
 def _label_bytes(graph: Graph) -> int:
@@ -215,7 +240,16 @@ def _layer_sizes(layer: Layer, graph: Graph, *, constant: bool, run: int) -> Lay
         only_propagates=only_propagates(layer),
         weights=(at_sources, weights - at_sources),
         edge_numbers=max(widths.in_features, widths.out_features) * isinstance(layer.conv.aggregation, PyGAggregation),
+        **_type_widths(layer, graph),
     )
+
+
+def _type_widths(layer: Layer, graph: Graph) -> dict[str, tuple[int, ...]]:
+    used = layer.row_widths()
+    if used is None:
+        return {}
+    widths = tuple(sum(of_type) for of_type in zip(*(each for _, each in used.parts), strict=True))
+    return {"type_widths": widths, "type_nodes": tuple(kind.last - kind.first for kind in graph.node_types)}
 
 
 def _count_weights(module: nn.Module) -> int:
