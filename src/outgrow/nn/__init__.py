@@ -31,6 +31,7 @@ from outgrow.nn.gated import GGCNConv as GGCNConv
 from outgrow.nn.gated import GGNNConv as GGNNConv
 from outgrow.nn.hetero import HeteroConv as HeteroConv
 from outgrow.nn.hetero_encoder import HeteroEncoder as HeteroEncoder
+from outgrow.nn.hgt import HGTConv as HGTConv
 from outgrow.nn.layer import Conv as Conv
 from outgrow.nn.layer import ConvSpec as ConvSpec
 from outgrow.nn.layer import Epilogue as Epilogue

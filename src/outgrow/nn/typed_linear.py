@@ -43,13 +43,24 @@ class TypedLinear(nn.Module):
         self.in_features = in_features
         self.out_features = out_features
         self.projections = nn.ModuleDict(
-            {_module_name(name): Projection(widths[name], out_features, bias=bias) for name in types}
+            {self.name_of(name): Projection(widths[name], out_features, bias=bias) for name in types}
         )
         self._bound: GraphTypes | None = None
 
-    def projection_of(self, name: str) -> Projection:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the types as modules have them."""
+        return tuple(self.projections)
+
+    @staticmethod
+    def name_of(type_name: str) -> str:
+        """Return the name that the module of a type has."""
+        # A prefix, since a module cannot have the name of a method; no dots, which separate names of parameters.
+        return f"type_{type_name}".replace(".", "#")
+
+    def projection_of(self, type_name: str) -> Projection:
         """Return the projection of a type."""
-        found = self.projections[_module_name(name)]
+        found = self.projections[self.name_of(type_name)]
         assert isinstance(found, Projection)
         return found
 
@@ -78,7 +89,7 @@ class TypedLinear(nn.Module):
             x_VD: Rows of nodes.
             nodes_V: ``[V]`` int64, their global ids, by which types are known.
         """
-        types = self._require_bound()
+        types = self.bound_types
         rows = TypedRows(types, nodes_V)
         columns = _columns(types) if isinstance(self.in_features, Mapping) else {}
         parts = [
@@ -93,7 +104,13 @@ class TypedLinear(nn.Module):
         width = self.out_features
         return scatter_slots(products, [Slot(part.rows, 0, width) for part in parts], (len(nodes_V), width))
 
-    def _require_bound(self) -> GraphTypes:
+    @property
+    def bound_types(self) -> GraphTypes:
+        """The types of the graph.
+
+        Raises:
+            InputError: `bind_types` has not been called.
+        """
         if self._bound is None:
             raise InputError(
                 "a TypedLinear does not know the types of the nodes",
@@ -133,11 +150,6 @@ def _require_names(types: Sequence[str], widths: Mapping[str, int]) -> None:
             got=problem or f"types {', '.join(types)}, widths of {', '.join(widths)}",
             repair="give graph.types.names",
         )
-
-
-def _module_name(name: str) -> str:
-    # A prefix, since a module cannot have the name of a method; no dots, which separate names of parameters.
-    return f"type_{name}".replace(".", "#")
 
 
 def _columns(types: GraphTypes) -> dict[str, tuple[int, int]]:
