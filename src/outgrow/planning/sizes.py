@@ -42,6 +42,8 @@ class DatasetSizes:
         test: Number of test nodes.
         edge_features: Columns of features of edges ``De``; 0 if there are none, or no layer reads them.
         edge_feature_bytes: Bytes of a feature of an edge as it is stored.
+        type_nodes: Number of nodes of each type; empty if all have one.
+        relation_edges: Number of edges of each relation; empty if edges have none.
     """
 
     nodes: int
@@ -57,6 +59,8 @@ class DatasetSizes:
     label_bytes: int = 8
     val: int = 0
     test: int = 0
+    type_nodes: tuple[int, ...] = ()
+    relation_edges: tuple[int, ...] = ()
     edge_features: int = 0
     edge_feature_bytes: int = 0
 
@@ -83,6 +87,8 @@ class LayerSizes:
         edge_numbers: Numbers of an edge's message, where layers of PyG materialise it; else 0.
         edge_dim: Features of edges that it reads; 0 if it reads none.
         edge_scores: Numbers that it computes of the features of an edge for its scores; 0 if it computes none.
+        type_widths: Numbers of a source row that are used, and so sent, of each node type; empty if all of them are.
+        type_nodes: Number of nodes of each type, if there are widths of types.
     """
 
     spec: ConvSpec
@@ -97,12 +103,22 @@ class LayerSizes:
     edge_numbers: int
     edge_dim: int = 0
     edge_scores: int = 0
+    type_widths: tuple[int, ...] = ()
+    type_nodes: tuple[int, ...] = ()
 
     @property
     def source_width(self) -> int:
-        """Numbers of a source row: its columns over all channels, and its scores."""
+        """Numbers of a source row as it is held: its columns over all channels, and its scores."""
         channels, columns = self.spec.source
         return channels * columns + self.spec.score
+
+    @property
+    def sent_width(self) -> float:
+        """Mean numbers of a source row that are used, and so cross links, over the nodes of all types."""
+        if not self.type_widths:
+            return self.source_width
+        used = sum(width * count for width, count in zip(self.type_widths, self.type_nodes, strict=True))
+        return used / max(1, sum(self.type_nodes))
 
     @property
     def aggregate_width(self) -> int:
@@ -167,7 +183,16 @@ def dataset_sizes(graph: Graph) -> DatasetSizes:
         label_bytes=_label_bytes(graph),
         edge_features=0 if graph.edge_features is None else graph.edge_features.shape[1],
         edge_feature_bytes=0 if graph.edge_features is None else graph.edge_features.itemsize,
+        type_nodes=tuple(kind.last - kind.first for kind in graph.node_types),
+        relation_edges=_count_relation_edges(graph),
     )
+
+
+def _count_relation_edges(graph: Graph) -> tuple[int, ...]:
+    relation = graph.topology.relation
+    if relation is None:
+        return ()
+    return tuple(torch.bincount(relation.int(), minlength=graph.num_relations).tolist())
 
 
 def _label_bytes(graph: Graph) -> int:
@@ -233,7 +258,16 @@ def _layer_sizes(layer: Layer, graph: Graph, *, constant: bool, run: int) -> Lay
         edge_numbers=max(widths.in_features, widths.out_features) * isinstance(layer.conv.aggregation, PyGAggregation),
         edge_dim=layer.conv.edge_dim,
         edge_scores=_count_edge_scores(layer, graph),
+        **_type_widths(layer, graph),
     )
+
+
+def _type_widths(layer: Layer, graph: Graph) -> dict[str, tuple[int, ...]]:
+    used = layer.row_widths()
+    if used is None:
+        return {}
+    widths = tuple(sum(of_type) for of_type in zip(*(each for _, each in used.parts), strict=True))
+    return {"type_widths": widths, "type_nodes": tuple(kind.last - kind.first for kind in graph.node_types)}
 
 
 def _count_weights(module: nn.Module) -> int:
