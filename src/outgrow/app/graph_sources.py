@@ -177,7 +177,7 @@ def make_table_options(options: Mapping[str, object], function: str) -> TableOpt
     for name in options:
         validate_choice(f"option of {function}", name, known)
     given: dict[str, Any] = dict(options)
-    for name in ("label", "features"):
+    for name in ("label", "features", "edge_features"):
         if isinstance(given.get(name), str):
             given[name] = tuple(given[name].split(","))
         elif name in given:

@@ -106,8 +106,9 @@ class EdgeFeatureCheck:
         if before is None:
             self._first = rows[:0]
             self._largest = np.full(rows.shape[1], -1, np.int64)
-            if self._sizes and len(self._sizes) != rows.shape[1]:
-                raise _form_error(f"{len(self._sizes)} columns, of which sizes are given", f"{rows.shape[1]} columns")
+            if self._sizes and (len(self._sizes) != rows.shape[1] or min(self._sizes) < 0):
+                got = f"{rows.shape[1]} columns and the sizes {', '.join(map(str, self._sizes[:8]))}"
+                raise _form_error("a number of categories, or 0, for each column", got)
         elif before.shape[1] != rows.shape[1] or before.dtype != rows.dtype:
             got = f"{rows.shape[1]} columns of {rows.dtype} from edge {first_edge}"
             raise _form_error(f"{before.shape[1]} columns of {before.dtype}, as of the edges before", got)
@@ -131,26 +132,24 @@ class EdgeFeatureCheck:
         self._raise_errors()
         dtype = self._first.dtype
         known = self._sizes or sizes
-        if known:
-            _require_few_columns(known)
-            return EdgeFeatureForm(known, dtype)
-        if dtype.kind == "f":
+        if dtype.kind == "f" and not any(known):
             return EdgeFeatureForm((0,) * self._first.shape[1], dtype)
-        most = int(self._largest.max())
-        if most >= max(FEW_CLASSES, self._num_edges):
+        found = known or tuple(int(code) + 1 for code in self._largest)
+        if not self._sizes and max(found) > max(FEW_CLASSES, self._num_edges):
             raise InputError(
                 "features of edges are integers that are no codes of categories",
                 needed=f"codes from 0 without gaps, below the number of edges ({self._num_edges})",
-                got=f"a largest one of {most}",
+                got=f"a largest one of {max(found) - 1}",
                 repair="make them floating, such as float32, if they are numbers and no categories",
             )
-        counts = tuple(int(code) + 1 for code in self._largest)
-        warn_about_data(
-            f"features of edges are {dtype}: they are read as codes of categories, of "
-            f"{', '.join(map(str, counts[:8]))}{', ...' if len(counts) > 8 else ''} categories; make them floating if "
-            "they are numbers"
-        )
-        return EdgeFeatureForm(counts, dtype)
+        _require_few_columns(found)
+        if not known:
+            counts = ", ".join(map(str, found[:8])) + (", ..." if len(found) > 8 else "")
+            warn_about_data(
+                f"features of edges are {dtype}: they are read as codes of categories, of {counts} categories; make "
+                "them floating if they are numbers"
+            )
+        return EdgeFeatureForm(found, dtype)
 
     def _check_numbers(self, rows: NDArray[Any], first_edge: int) -> None:
         good = np.isfinite(rows)

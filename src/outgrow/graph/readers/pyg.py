@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.link_split import HeldOutLinks
+from outgrow.graph.readers.conversions import as_feature_columns
 from outgrow.graph.readers.given_links import ObjectLinks, find_object_links
 from outgrow.graph.readers.node_parts import NodePart, part_error
 from outgrow.graph.readers.splits import PARTS
@@ -243,7 +244,7 @@ def _edge_values(store: Any, of: str) -> tuple[NDArray[Any] | None, NDArray[Any]
     if features is None or features.ndim != 1:
         return weight, features
     if weight is not None:
-        return weight, features[:, None]
+        return weight, as_feature_columns(features)
     return features, None
 
 

@@ -101,6 +101,10 @@ class SplitSource(GraphSource):
         """Return those of the source."""
         return self._source.read_relation_names()
 
+    def read_edge_feature_sizes(self) -> tuple[int, ...]:
+        """Return those of the source."""
+        return self._source.read_edge_feature_sizes()
+
     def read_ids(self) -> NodeIds | None:
         """Return those of the source."""
         return self._source.read_ids()

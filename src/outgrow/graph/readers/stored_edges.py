@@ -39,9 +39,10 @@ def read_stored_edges(topology: Topology) -> Iterator[EdgeChunk]:
             dst=np.repeat(np.arange(low, high), counts),
             relation=None if relation is None else np.array(relation[first:last]),
             weight=None if weight is None else np.array(weight[first:last]),
-            features=None if features is None else _to_rows(features[first:last]),
+            features=None if features is None else stored_rows(features[first:last]),
         )
 
 
-def _to_rows(features: Tensor) -> NDArray[Any]:
+def stored_rows(features: Tensor) -> NDArray[Any]:
+    """Return a copy of the features of some edges, ``[n, De]``; those in bfloat16, which NumPy lacks, in float32."""
     return np.array(as_numpy(features.float() if features.dtype == torch.bfloat16 else features))

@@ -60,6 +60,27 @@ def are_weighted(without: Sequence[str], count: int) -> bool:
     return True
 
 
+def check_types_without_features(without: Sequence[str], *, coded: bool) -> None:
+    """Warn that edges of some types have no features, which become zeros; refuse it where features are codes.
+
+    Args:
+        without: Names of the edge types without features, beside others that have some.
+        coded: Whether a feature is a code of a category.
+
+    Raises:
+        InputError: There are such types, and zero would be a category.
+    """
+    if without and coded:
+        raise part_error(
+            f"features of edges {', '.join(without)}",
+            "categories of the edges of all types, or of none",
+            "no features",
+            "give these edges a category of their own",
+        )
+    if without:
+        warn_about_data(f"edges have features of some types only: those of {', '.join(without)} get zeros")
+
+
 class TypedPartsSource(GraphSource, ABC):
     """Source of a graph in memory, whose nodes and edges come in parts."""
 
@@ -110,7 +131,7 @@ class TypedPartsSource(GraphSource, ABC):
             index = np.stack(ends)
             num_edges = index.shape[1]
             weight = np.ones(num_edges, np.float32) if weighted and part.weight is None else part.weight
-            features = _fill_edge_features(part.features, form, num_edges)
+            features = fill_edge_features(part.features, form, num_edges)
             yield from iter_array_edges(index, np.full(num_edges, number, np.int32), weight, where, features=features)
 
     def describe_origin(self) -> GraphOrigin:
@@ -170,22 +191,18 @@ def _join_edge_features(parts: Sequence[EdgePart]) -> NDArray[Any] | None:
             "pad them with zeros to columns for all types: a layer reads the same columns of every edge",
         )
     without = [name for name, rows in given.items() if rows is None]
-    if without and any(kind != "f" for _, kind in forms.values()):
-        raise part_error(
-            f"edges {', '.join(without)}",
-            "codes of all edge types, if features of edges are codes",
-            "no features",
-            "give these edges a category of their own",
-        )
-    if without:
-        warn_about_data(f"edges have features of some types only: those of {', '.join(without)} get zeros")
+    check_types_without_features(without, coded=any(kind != "f" for _, kind in forms.values()))
     return np.empty((0, next(iter(forms.values()))[0]), np.result_type(*found.values()))
 
 
-def _fill_edge_features(
-    features: NDArray[Any] | None, form: NDArray[Any] | None, num_edges: int
-) -> NDArray[Any] | None:
-    """Return the features of the edges of one type in the type of those of all; zeros if it has none."""
+def fill_edge_features(features: NDArray[Any] | None, form: NDArray[Any] | None, num_edges: int) -> NDArray[Any] | None:
+    """Return the features of the edges of one type in the form of those of all types; zeros if it has none.
+
+    Args:
+        features: ``[num_edges, De]``; None if the type has none.
+        form: ``[0, De]`` of the type of all; None if no type has features.
+        num_edges: Number of edges of the type.
+    """
     if form is None:
         return None
     if features is None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.errors import InputError
+from outgrow.graph.builders.edge_features import EdgeFeatureCheck
 from outgrow.graph.builders.node_tables import iter_dense_blocks
 from outgrow.graph.builders.validate import (
     FiniteCheck,
@@ -95,6 +96,28 @@ def _check_topology(topology: Topology, num_nodes: int, num_relations: int) -> N
                 raise _graph_error(
                     "an edge weight is not finite", "finite weights", f"another at edge {first + good.argmin()}"
                 )
+    _check_edge_features(topology)
+
+
+def _check_edge_features(topology: Topology) -> None:
+    features, sizes = topology.edge_features, topology.feature_sizes
+    if features is None:
+        return
+    shape = list(features.shape)
+    if features.dtype.is_floating_point == bool(sizes) or features.dtype == torch.bool or min(sizes, default=1) < 1:
+        needed = "codes with the size of each column (feature_sizes), or floating numbers without sizes"
+        raise _graph_error("features of edges are unclear", needed, f"{features.dtype}, sizes {list(sizes)}")
+    if len(shape) != 2 or shape[0] != topology.num_edges or not shape[1] or len(sizes) not in (0, shape[1]):
+        needed = f"a row for each of {topology.num_edges} edges, of at least one column"
+        raise _graph_error("features of edges do not fit the edges", needed, f"shape {shape}, {len(sizes)} sizes")
+    check = EdgeFeatureCheck(sizes)
+    step = max(1, _BLOCK // shape[1])
+    for first in range(0, len(features), step):
+        rows = features[first : first + step]
+        # NumPy has no bfloat16; float32 holds it exactly.
+        block = (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
+        check.check_rows(block, first, len(block))
+    check.finish(())
 
 
 def _check_order(topology: Topology) -> None:

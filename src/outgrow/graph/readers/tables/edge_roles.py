@@ -1,14 +1,15 @@
-"""Which columns of an edge table are source, destination, relation and weight."""
+"""Which columns of an edge table are source, destination, relation, weight and features."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.graph.readers.tables.column_names import ROLES, SKIPPED, assign_column_roles, is_weight_like
 from outgrow.graph.readers.tables.column_types import list_names, shorten_name
+from outgrow.graph.readers.tables.edge_features import find_edge_features
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import Table
 
@@ -24,6 +25,7 @@ class EdgeRoles:
         weight: Column of weights; None if edges have none.
         unread: Columns that are not read.
         undirected: Column of Gephi, one of those, which says of edges that they go both ways; None if there is none.
+        features: Columns of features, and whether each is told to be one of categories.
     """
 
     src: str
@@ -32,6 +34,7 @@ class EdgeRoles:
     weight: str | None = None
     unread: tuple[str, ...] = ()
     undirected: str | None = None
+    features: Mapping[str, bool] = field(default_factory=dict)
 
     def list_columns(self) -> dict[str, str]:
         """Return the column of each role that there is, in the order of `ROLES`."""
@@ -69,7 +72,11 @@ def find_edge_roles(table: Table, options: TableOptions | None = None) -> EdgeRo
     twice = [name for name in taken.values() if [*taken.values()].count(name) > 1]
     if twice:
         raise _unclear_error(table, f"two roles for {twice[0]}")
-    free = [name for name in table.names if name not in taken.values()]
+    features = {} if options is None else find_edge_features(table, options.edge_features)
+    if both := [name for name in taken.values() if name in features]:
+        raise _unclear_error(table, f"{both[0]} as a feature and for another purpose")
+    # A column of features by name is one of features, whatever else its name might say.
+    free = [name for name in table.names if name not in taken.values() and name not in features]
     if table.has_names:
         named = assign_column_roles(free)
     elif {"src", "dst"} <= given.keys():
@@ -90,8 +97,8 @@ def find_edge_roles(table: Table, options: TableOptions | None = None) -> EdgeRo
         del taken["relation"]
     if missing := [role for role in ("src", "dst") if role not in taken]:
         raise _unclear_error(table, f"no column for {' or '.join(missing)}")
-    unread = [name for name in table.names if name not in taken.values()]
-    return EdgeRoles(**taken, unread=tuple(unread), undirected=undirected)
+    unread = [name for name in table.names if name not in taken.values() and name not in features]
+    return EdgeRoles(**taken, unread=tuple(unread), undirected=undirected, features=features)
 
 
 def _read_directions(table: Table, name: str) -> set[str]:

@@ -103,7 +103,7 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     kind = _find_given(table, options, "type", TYPE)
     # Columns of a split that is not asked for are no features either.
     taken = {ids, *labels, kind, *split_columns.list_all()}
-    named = _expand_patterns(table, options.features)
+    named = expand_patterns(table, options.features, "--features")
     # A column of features by name is one of features, whatever else its name might say.
     ids, kind = (None if each in named else each for each in (ids, kind))
     free = [name for name in table.names if name not in taken]
@@ -292,17 +292,21 @@ def _find_masks(table: Table) -> dict[str, str]:
     return {known[name.lower()]: name for name in table.names if name.lower() in known}
 
 
-def _expand_patterns(table: Table, wanted: Sequence[str]) -> list[str]:
-    """Return the columns that are named, in their order; ``emb_*`` is all that begin with ``emb_``."""
+def expand_patterns(table: Table, wanted: Sequence[str], option: str) -> list[str]:
+    """Return the columns that are named, in their order; ``emb_*`` is all that begin with ``emb_``.
+
+    Raises:
+        InputError: No column has such a name.
+    """
     found: list[str] = []
     for name in wanted:
         if name not in table.names and any(sign in name for sign in "*?"):
             matches = _order_numbered([each for each in table.names if fnmatchcase(each, name)])
             if not matches:
-                validate_choice(f"column (--features) of {table.path}", name, dict.fromkeys(table.names))
+                validate_choice(f"column ({option}) of {table.path}", name, dict.fromkeys(table.names))
             found += matches
         else:
-            validate_choice(f"column (--features) of {table.path}", name, dict.fromkeys(table.names))
+            validate_choice(f"column ({option}) of {table.path}", name, dict.fromkeys(table.names))
             found.append(name)
     return list(dict.fromkeys(found))
 

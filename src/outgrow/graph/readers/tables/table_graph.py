@@ -33,7 +33,7 @@ from outgrow.graph.readers.tables.split_files import (
 from outgrow.graph.readers.tables.table import Table
 
 TABLE_GRAPH_OPTIONS = (
-    *("columns", "label", "features", "categorical", "split", "split_seed", "split_index"),
+    *("columns", "label", "features", "edge_features", "categorical", "split", "split_seed", "split_index"),
     "unknown_nodes",
 )
 """Names of the options of tables that apply."""
@@ -148,6 +148,10 @@ class TableGraphSource(GraphSource):
     def read_relation_names(self) -> tuple[str, ...]:
         """Return the names of relations that are texts."""
         return self._edges.read_relation_names()
+
+    def read_edge_feature_sizes(self) -> tuple[int, ...]:
+        """Return the number of categories of each column of features of edges."""
+        return self._edges.read_edge_feature_sizes()
 
     def read_ids(self) -> NodeIds | None:
         """Return the ids in the node table; None if it has none."""
