@@ -27,7 +27,7 @@ from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.graph_choice import GraphChoice
 from outgrow.app.runs.workers import Workers, validate_workers
 from outgrow.app.strategy_registry import find_strategy_class, list_strategy_options, use_new_option_names
-from outgrow.app.targets import describe_targets, select_graph_targets
+from outgrow.app.targets import describe_targets, require_options_of_model, select_graph_targets
 from outgrow.core.validation import validate_choice
 from outgrow.engine.layer_plan import describe_layers
 from outgrow.graph.alignment import describe_schema
@@ -157,6 +157,7 @@ def plan_new_run(
         if model_settings["decoder"] == AUTO:
             model_settings["decoder"] = choose_decoder(loaded)
     of_links = "decoder" in model_settings
+    require_options_of_model(config, of_links=of_links)
     targeted = loaded if of_links else select_graph_targets(loaded, config)
     task = None if of_links else make_node_task(targeted, config)
     built = build_seeded_model(name, targeted, model_settings, config.seed, task)

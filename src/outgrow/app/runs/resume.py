@@ -37,7 +37,7 @@ from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
 from outgrow.training.loop_options import open_option_names
 from outgrow.training.optimization import Optimization
-from outgrow.training.target_request import parse_targets
+from outgrow.training.target_request import parse_relations, parse_targets
 
 _EVALUATION = {"eval", "val", "test", "eval_fanout", "eval_batch_size"}
 _METRICS = {"metrics", "monitor", "monitor_mode"}
@@ -166,6 +166,8 @@ def _to_record(given: Mapping[str, object]) -> dict[str, object]:
     for option in ("class_weight", "pos_weight"):
         if option in same:
             same[option] = json.loads(json.dumps(validate_weights(option, same[option])))
+    if "link_relations" in same:
+        same["link_relations"] = list(parse_relations(str(same["link_relations"])))
     if "targets" in same:
         same["targets"] = parse_targets(same["targets"])
     if "graph" in same:
