@@ -184,6 +184,8 @@ def _remove_edges(topology: Topology, removed_E: Tensor) -> Topology:
         weight=None if topology.weight is None else topology.weight[kept],
         edge_features=None if topology.edge_features is None else topology.edge_features[kept],
         feature_sizes=topology.feature_sizes,
+        edge_time=None if topology.edge_time is None else topology.edge_time[kept],
+        node_time=topology.node_time,
     )
 
 

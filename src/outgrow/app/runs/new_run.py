@@ -162,7 +162,7 @@ def plan_new_run(
     task = None if of_links else make_node_task(targeted, config)
     built = build_seeded_model(name, targeted, model_settings, config.seed, task)
     validate_problem(targeted, built, task)
-    built.schema = describe_schema(loaded)
+    built.schema, built.temporal_strategy = describe_schema(loaded), config.temporal_strategy
     warn_of_unread_weights(loaded, built)
     validate_workers(loaded, workers)
     validate_fanout(loaded, built, config)

@@ -79,7 +79,7 @@ def plan_resumed_run(
     task = None if recorded.predicts_links else make_node_task(targeted, config)
     model = recorded.build(targeted, config.seed, task)
     validate_problem(targeted, model, task)
-    model.schema = describe_schema(loaded)
+    model.schema, model.temporal_strategy = describe_schema(loaded), config.temporal_strategy
     validate_fanout(loaded, model, config)
     require_recorded_metrics(record, given, out)
     validate_metrics(targeted, model, config, None, task)

@@ -22,7 +22,8 @@ from outgrow.graph.builders.validate import (
 )
 from outgrow.graph.graph import NodeType
 from outgrow.graph.readers.matrices import validate_csr
-from outgrow.graph.readers.source import Ids, LazyMatrix, NodeTableSource, TypeLabelTable
+from outgrow.graph.readers.source import Ids, LazyMatrix, LazySparse, NodeTableSource, TypeLabelTable
+from outgrow.graph.readers.times import validate_times
 
 _BLOCK_BYTES = 1 << 22
 _MOST_COLUMNS = 2**31 - 1
@@ -59,10 +60,11 @@ class NodeTables:
         node_types: Ranges of ids, or empty.
         splits: All splits, in the form of ``split``; empty if there is but one.
         type_labels: Labels of types that have labels of their own, in the form of ``labels``; or empty.
+        time: ``[V]`` int64; None if nodes have no times.
     """
 
     num_nodes: int
-    features: NDArray[Any] | csr_array | LazyMatrix | None
+    features: NDArray[Any] | csr_array | LazyMatrix | LazySparse | None
     labels: NDArray[Any] | None
     num_classes: int
     split: tuple[Ids, Ids, Ids]
@@ -70,6 +72,7 @@ class NodeTables:
     node_types: tuple[NodeType, ...]
     splits: tuple[tuple[Ids, Ids, Ids], ...] = ()
     type_labels: tuple[CheckedTypeLabels, ...] = ()
+    time: Ids | None = None
 
 
 class SparseBlock(NamedTuple):
@@ -111,7 +114,7 @@ def validate_node_tables(tables: NodeTableSource, num_nodes: int) -> NodeTables:
             repair="check the source",
         )
     features = tables.features
-    if features is not None and (features.ndim if not isinstance(features, LazyMatrix) else len(features.shape)) != 2:
+    if features is not None and len(features.shape) != 2:
         raise _node_tables_error("features", f"{num_nodes} rows of numbers", f"shape {list(features.shape)}")
     if features is not None and features.shape[1] > _MOST_COLUMNS:
         raise _node_tables_error("features", f"at most {_MOST_COLUMNS} columns", f"{features.shape[1]} columns")
@@ -141,6 +144,7 @@ def validate_node_tables(tables: NodeTableSource, num_nodes: int) -> NodeTables:
         node_types=tables.node_types,
         splits=splits,
         type_labels=type_labels,
+        time=None if tables.node_time is None else validate_times(tables.node_time, num_nodes, "node"),
     )
 
 
@@ -181,7 +185,7 @@ def iter_dense_blocks(features: NDArray[Any] | LazyMatrix) -> Iterator[NDArray[A
     check.raise_if_any()
 
 
-def iter_sparse_blocks(features: csr_array) -> Iterator[SparseBlock]:
+def iter_sparse_blocks(features: csr_array | LazySparse) -> Iterator[SparseBlock]:
     """Sparse features in blocks of rows, checked, with ascending columns and no duplicates.
 
     Raises:

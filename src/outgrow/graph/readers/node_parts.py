@@ -18,6 +18,7 @@ from outgrow.graph.readers.conversions import to_labels, to_node_ids
 from outgrow.graph.readers.matrices import Matrix, block_diagonal_features, type_widths
 from outgrow.graph.readers.source import NodeTableSource, TypeLabelTable
 from outgrow.graph.readers.splits import PARTS, Parts, select_parts, splits_of_masks
+from outgrow.graph.readers.times import join_times
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,6 +33,7 @@ class NodePart:
         class_names: Name of each class, or empty.
         split: Training, validation and test: each ids, a mask ``[n]``, or several masks ``[n, K]``; or None.
         are_numbers: Whether labels are said to be numbers; heeded where other types have labels too.
+        time: ``[n]`` int64; None if they have no times.
     """
 
     name: str = ""
@@ -41,6 +43,7 @@ class NodePart:
     class_names: tuple[str, ...] = ()
     split: Parts = (None, None, None)
     are_numbers: bool = False
+    time: NDArray[np.int64] | None = None
 
 
 def count_nodes(part: NodePart) -> int | None:
@@ -95,6 +98,7 @@ def join_node_parts(parts: Sequence[NodePart], split_index: int = 0) -> NodeTabl
         ),
         splits=tuple(splits) if len(splits) > 1 else (),
         type_labels=type_labels,
+        node_time=join_times([part.time for part in parts], [part.count or 0 for part in parts]),
     )
 
 
@@ -107,9 +111,10 @@ def part_error(name: str, needed: str, got: str, repair: str = "") -> InputError
 
 def _check_lengths(part: NodePart) -> None:
     of = f" of {part.name}" if part.name else ""
-    for name, array in (("features", part.features), ("labels", part.labels)):
+    for name, array in (("features", part.features), ("labels", part.labels), ("times", part.time)):
         if part.count is not None and array is not None and array.shape[:1] != (part.count,):
-            needed = f"{'a row' if name == 'features' else 'one label'} for each of {part.count} nodes"
+            one = {"features": "a row", "labels": "one label", "times": "one time"}[name]
+            needed = f"{one} for each of {part.count} nodes"
             raise part_error(f"{name}{of}", needed, f"shape {list(array.shape)}")
 
 

@@ -18,6 +18,7 @@ from outgrow.graph.readers.given_links import ObjectLinks, find_object_links
 from outgrow.graph.readers.node_parts import NodePart, part_error
 from outgrow.graph.readers.splits import PARTS
 from outgrow.graph.readers.tensors import SparseEdges, is_sparse, sparse_edges, to_matrix, to_numpy
+from outgrow.graph.readers.times import to_times
 from outgrow.graph.readers.typed_parts import EdgePart, TypedPartsSource, name_relation
 
 _MASKS = tuple(f"{part}_mask" for part in PARTS)
@@ -31,20 +32,23 @@ class _EdgeArrays(NamedTuple):
     edge_index: NDArray[Any]
     weight: NDArray[Any] | None
     features: NDArray[Any] | None
+    time: NDArray[np.int64] | None = None
 
 
 @final
 class PygSource(TypedPartsSource):
     """A source of a ``Data`` or ``HeteroData`` object. Final.
 
-    Reads ``x``, ``y``, ``edge_index`` or ``adj_t``, ``edge_type``, ``edge_weight``, ``edge_attr`` and the three masks,
-    or ``train_idx``, ``val_idx`` and ``test_idx``. Labels may be of some nodes only (``y`` with ``y_index``, or
-    ``train_y`` and others with ``train_idx``). ``x``, ``adj_t`` and, if it tells the direction of the edges,
-    ``edge_index`` may be sparse tensors of any layout or ``SparseTensor``; values of the latter two are weights, unless
-    all are 1. An ``edge_attr`` of rows is the features of edges, also if a row has one column; of one number for each
-    edge, ``[E]``, it is their weights, with a warning, unless there is an ``edge_weight``. Numbers in bfloat16 become
-    float32. Links to validate and to test on are read where all parts of a split are in one object (see
-    `outgrow.graph.readers.given_links.find_object_links`), whose training links are the edges if there are no others.
+    Reads ``x``, ``y``, ``edge_index`` or ``adj_t``, ``edge_type``, ``edge_weight``, ``edge_attr``, ``time`` (of
+    nodes, or of edges), ``edge_time`` and the three masks, or ``train_idx``, ``val_idx`` and ``test_idx``. Labels
+    may be of some nodes only (``y`` with ``y_index``, or ``train_y`` and others with ``train_idx``). ``x``,
+    ``adj_t`` and, if it tells the direction of the edges, ``edge_index`` may be sparse tensors of any layout or
+    ``SparseTensor``; values of the latter two are weights, unless all are 1. An ``edge_attr`` of rows is the
+    features of edges, also if a row has one column; of one number for each edge, ``[E]``, it is their weights, with
+    a warning, unless there is an ``edge_weight``. Numbers in bfloat16 become float32. Links to validate and to test
+    on are read where all parts of a split are in one object (see
+    `outgrow.graph.readers.given_links.find_object_links`), whose training links are the edges if there are no
+    others.
 
     Types of nodes follow one another in the order of ``node_types``, after them those that only edges name; each
     edge type is a relation. Where nothing else tells the number of nodes of a type, the largest id in the edges
@@ -97,13 +101,13 @@ class PygSource(TypedPartsSource):
         if not self._hetero:
             edges, kind = self._edge_names
             relations = to_numpy(self._data.get(kind), kind)
-            index, weight, features = _read_edges(self._data, "", (self._num_nodes("") or -1,) * 2, edges)
-            yield EdgePart(edge_index=index, relations=relations, weight=weight, features=features)
+            found = _read_edges(self._data, "", (self._num_nodes("") or -1,) * 2, edges)
+            yield EdgePart(relations=relations, **found._asdict())
             return
         for link in self._data.edge_types:
             ends = (self._num_nodes(link[0]) or -1, self._num_nodes(link[2]) or -1)
-            index, weight, features = _read_edges(self._data[link], f" of edges {' '.join(link)}", ends)
-            yield EdgePart(relation=link, edge_index=index, weight=weight, features=features)
+            found = _read_edges(self._data[link], f" of edges {' '.join(link)}", ends)
+            yield EdgePart(relation=link, **found._asdict())
 
     def list_unread(self) -> tuple[str, ...]:
         """Return the names of the attributes that are not read."""
@@ -176,7 +180,31 @@ def _node_part(store: Any, name: str) -> NodePart:
         features=to_matrix(store.get("x"), f"x{of}"),
         labels=labels,
         split=(train, val, test),
+        time=_read_times(store, _node_times(store), of),
     )
+
+
+def _node_times(store: Any) -> str | None:
+    """Return the name of the attribute with the times of nodes; None if there is none."""
+    return next((name for name in ("node_time", "time") if _has_rows(store, name, _node_count(store))), None)
+
+
+def _edge_times(store: Any) -> str | None:
+    """Return the name of the attribute with the times of edges; None if there is none."""
+    # Of a graph of one type ``time`` may be either: that of nodes, if it fits these.
+    names = [name for name in ("edge_time", "time") if name != "time" or _node_times(store) != "time"]
+    count = store.edge_index.shape[1] if store.get("edge_index") is not None else None
+    return next((name for name in names if _has_rows(store, name, count)), None)
+
+
+def _has_rows(store: Any, name: str, count: int | None) -> bool:
+    values = store.get(name)
+    return values is not None and getattr(values, "ndim", 0) > 0 and count is not None and len(values) == count
+
+
+def _read_times(store: Any, name: str | None, of: str) -> NDArray[np.int64] | None:
+    values = None if name is None else to_numpy(store.get(name), f"{name}{of}")
+    return None if values is None else to_times(values, f"{name}{of}")
 
 
 def _spread_labels(
@@ -203,16 +231,16 @@ def _read_edges(store: Any, of: str, ends: tuple[int, int], name: str = "edge_in
     edges = to_numpy(index, f"edge_index{of}")
     if edges is None:
         raise part_error(f"edge_index{of}", "edges in edge_index or adj_t", "none")
-    return _EdgeArrays(edges, *_edge_values(store, of))
+    return _EdgeArrays(edges, *_edge_values(store, of), _read_times(store, _edge_times(store), of))
 
 
 def _check_order(edges: NDArray[Any], weight: NDArray[Any] | None, store: Any) -> _EdgeArrays:
     # A matrix has an order of its own: weights beside it could be those of other edges.
-    given = [name for name in ("edge_weight", "edge_attr", "edge_type") if name in store]
-    if given and (weight is None or "edge_attr" in given):
+    given = [name for name in ("edge_weight", "edge_time", "edge_attr", "edge_type") if name in store]
+    if given and (weight is None or {"edge_attr", "edge_time"} & {*given}):
         needed = "the weights as values of the matrix"
-        if "edge_attr" in given:
-            needed = "edges in edge_index: a matrix does not tell which edge is the first of edge_attr"
+        if {"edge_attr", "edge_time"} & {*given}:
+            needed = "edges in edge_index: a matrix does not tell which edge is the first of an array"
         raise part_error(f"{given[-1]} beside a sparse matrix", needed, ", ".join(given))
     return _EdgeArrays(edges, weight, None)
 
@@ -252,7 +280,10 @@ def _node_count(store: Any) -> int | None:
     with warnings.catch_warnings():
         # PyG warns where it takes the largest id of an edge for the number of nodes.
         warnings.simplefilter("ignore")
-        count = store.num_nodes
+        try:
+            count = store.num_nodes
+        except AttributeError:  # edges of a type
+            return None
     return None if count is None else int(count)
 
 
@@ -261,5 +292,6 @@ def _read_edge_attributes(store: Any) -> set[str]:
 
 
 def _unread_names(store: Any, read: set[str]) -> list[str]:
+    read = read | {name for name in (_node_times(store), _edge_times(store)) if name is not None}
     # Sorted: PyG lists attributes in an order that differs from process to process.
     return sorted(name for name in map(str, store.keys()) if name not in read)
