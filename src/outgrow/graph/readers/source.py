@@ -48,11 +48,13 @@ class TypeLabelTable(NamedTuple):
         name: Name of the type.
         labels: ``[n]`` or ``[n, C]`` of its nodes in order: see `NodeTableSource`.
         class_names: Name of each class, or empty.
+        are_numbers: Whether labels are numbers, even where all of them are whole.
     """
 
     name: str
     labels: NDArray[Any]
     class_names: tuple[str, ...] = ()
+    are_numbers: bool = False
 
 
 class LazyMatrix(ABC):

@@ -61,13 +61,7 @@ class ArrayEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class TypeLabelEntry:
-    """Entry of the labels of a node type, where types have labels of their own: the array ``type_labels_N``.
-
-    Attributes:
-        name: Name of the type.
-        num_classes: ``C``.
-        class_names: Name of each class, or empty.
-    """
+    """Entry of ``type_labels_N``, the labels of a node type: name of the type, number and names of its classes."""
 
     name: str
     num_classes: int

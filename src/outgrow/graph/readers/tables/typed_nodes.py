@@ -41,6 +41,7 @@ class NodeTypeTable:
         scaling: What becomes of columns of features.
         split_ids: Ids of the nodes of a part of the split, which comes from files; empty for what the table says.
         categories: Columns of features that are categories; None if ``options`` say so of all columns of texts.
+        are_numbers: Whether labels are said to be numbers.
     """
 
     name: str
@@ -49,6 +50,7 @@ class NodeTypeTable:
     scaling: Mapping[str, FeatureScaling] = field(default_factory=dict)
     split_ids: Mapping[str, ArrowArray] = field(default_factory=dict)
     categories: frozenset[str] | None = None
+    are_numbers: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -122,6 +124,7 @@ def read_typed_nodes(given: NodeTypeTable, *, scratch: Path | None, memory_bytes
             labels=made.labels,
             class_names=made.class_names,
             split=_find_parts(given, ids) if given.split_ids else _stack_splits(made),
+            are_numbers=given.are_numbers,
         ),
         read=made.read,
         unread=(*(name for name in made.unread if not name.startswith(ROW_COUNT)), *left_out),
