@@ -38,6 +38,7 @@ from outgrow.graph.store.reader import find_feature_file
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops.kernels.numerics import accumulate_dtype
+from outgrow.ops.rows.edge_features import gather_edge_features
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.storage.row_file import IoPool, RowFile
 from outgrow.runtime.system.environment import torchrun_rank, torchrun_world_size
@@ -233,6 +234,10 @@ class NeighborLoader:
             data.edge_weight = graph.topology.weight[edge_ids]
         if graph.topology.relation is not None:
             data.edge_type = graph.topology.relation[edge_ids].long()
+        if graph.edge_features is not None:
+            features = gather_edge_features(graph.edge_features, edge_ids)
+            # Half precision is widened as that of nodes; codes of categories stay integers.
+            data.edge_attr = features.to(accumulate_dtype(features.dtype)) if features.is_floating_point() else features
         if times is not None:
             data.row_time, data.seed_time = times, times[: len(batch.seeds)]
         data.batch_size = len(batch.seeds)

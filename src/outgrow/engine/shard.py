@@ -273,5 +273,9 @@ def layer_topology(topology: Topology, layer: Layer) -> Topology:
 
 
 def sampling_view(topology: Topology, layer: Layer) -> GraphView:
-    """Return the graph as a layer needs it, for samplers: self-loops are added to what is drawn."""
-    return topology.sampling_view(self_loops=layer.spec.self_loops)
+    """Return the graph as a layer needs it, for samplers: self-loops are added to what is drawn.
+
+    Features of edges are gathered for layers that read them only.
+    """
+    graph = topology if layer.conv.edge_dim else topology.without_edge_features
+    return graph.sampling_view(self_loops=layer.spec.self_loops)

@@ -50,6 +50,8 @@ class ChunkGraph:
             num_src=topology.num_nodes,
             relation=topology.relation,
             weight=topology.weight,
+            features=topology.edge_features,
+            feature_sizes=topology.feature_sizes,
         )
         self._loops_before = count_loops_before(topology.indptr, topology.indices) if self_loops else None
 

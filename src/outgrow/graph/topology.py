@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 from outgrow.core.block import Block, Edges
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.csc import find_self_loops, in_degree, looped_in_degree, replace_self_loops
+from outgrow.ops.rows.edge_features import gather_edge_features
 from outgrow.ops.sampling.layerwise import column_share_bounds
 from outgrow.ops.sampling.self_loops import GivenLoops
 from outgrow.ops.sampling.temporal import NO_TIME as NO_TIME
@@ -99,8 +100,9 @@ class Topology:
     def with_self_loops(self) -> Topology:
         """The graph with exactly one self-loop per node, at the end of its row.
 
-        An existing self-loop keeps its weight, of several the last; an added one has weight 1, as published for GCN
-        and as in PyG's ``add_remaining_self_loops``. If edges have relations, that of every such loop is -1.
+        An existing self-loop keeps its weight and features, of several the last; an added one has weight 1, as
+        published for GCN and as in PyG's ``add_remaining_self_loops``, and features of zeros, or codes of -1. If edges
+        have relations, that of every such loop is -1.
         """
         indptr, indices, weight = replace_self_loops(self.indptr, self.indices, self.weight)
         relation = None
@@ -109,7 +111,26 @@ class Topology:
             *_, relation = replace_self_loops(self.indptr, self.indices, self.relation)
             assert relation is not None
             relation[indptr[1:] - 1] = -1
-        return Topology(indptr=indptr, indices=indices, relation=relation, weight=weight)
+        features = None
+        if self.edge_features is not None:
+            # Positions of edges are moved likewise, counted from 2: an added loop, which has "weight" 1, gets -1.
+            number = torch.arange(2, self.num_edges + 2, device=self.indices.device)
+            *_, moved = replace_self_loops(self.indptr, self.indices, number)
+            assert moved is not None
+            features = gather_edge_features(self.edge_features, moved - 2)
+        return Topology(
+            indptr=indptr,
+            indices=indices,
+            relation=relation,
+            weight=weight,
+            edge_features=features,
+            feature_sizes=self.feature_sizes,
+        )
+
+    @cached_property
+    def without_edge_features(self) -> Topology:
+        """The graph as layers see it that do not read the features of edges."""
+        return self if self.edge_features is None else replace(self, edge_features=None, feature_sizes=())
 
     @cached_property
     def block(self) -> Block:

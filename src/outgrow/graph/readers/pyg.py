@@ -39,15 +39,15 @@ class _EdgeArrays(NamedTuple):
 class PygSource(TypedPartsSource):
     """A source of a ``Data`` or ``HeteroData`` object. Final.
 
-    Reads ``x``, ``y``, ``edge_index`` or ``adj_t``, ``edge_type``, ``edge_weight``, ``edge_attr``, ``time`` (of nodes,
-    or of edges), ``edge_time`` and the three masks, or ``train_idx``, ``val_idx`` and ``test_idx``. Labels may be of
-    some nodes only (``y`` with ``y_index``, or ``train_y`` and others with ``train_idx``). ``x``, ``adj_t`` and, if it tells
-    the direction of the edges, ``edge_index`` may be sparse tensors of any layout or ``SparseTensor``; values of the
-    latter two are weights, unless all are 1. An ``edge_attr`` of rows is the features of edges, also if a row has one
-    column; of one number for each edge, ``[E]``, it is their weights, with a warning, unless there is an
-    ``edge_weight``. Numbers in bfloat16 become float32. Links to validate and to test on are read where all parts of a
-    split are in one object (see `outgrow.graph.readers.given_links.find_object_links`), whose training links are the
-    edges if there are no others.
+    Reads ``x``, ``y``, ``edge_index`` or ``adj_t``, ``edge_type``, ``edge_weight``, ``edge_attr``, ``time`` (of
+    nodes, or of edges), ``edge_time`` and the three masks, or ``train_idx``, ``val_idx`` and ``test_idx``. Labels may
+    be of some nodes only (``y`` with ``y_index``, or ``train_y`` and others with ``train_idx``). ``x``, ``adj_t``
+    and, if it tells the direction of the edges, ``edge_index`` may be sparse tensors of any layout or
+    ``SparseTensor``; values of the latter two are weights, unless all are 1. An ``edge_attr`` of rows is the features
+    of edges, also if a row has one column; of one number for each edge, ``[E]``, it is their weights, with a warning,
+    unless there is an ``edge_weight``. Numbers in bfloat16 become float32. Links to validate and to test on are read
+    where all parts of a split are in one object (see `outgrow.graph.readers.given_links.find_object_links`), whose
+    training links are the edges if there are no others.
 
     Types of nodes follow one another in the order of ``node_types``, after them those that only edges name; each
     edge type is a relation. Where nothing else tells the number of nodes of a type, the largest id in the edges

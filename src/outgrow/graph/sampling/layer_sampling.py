@@ -18,6 +18,7 @@ from outgrow.graph.topology import NO_TIME, GraphView, SelfLoopView, Topology
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.memory_pool import ArrayPool
 from outgrow.ops.rng import NEIGHBOURS, fold_in
+from outgrow.ops.rows.edge_features import gather_sampled_features
 from outgrow.ops.sampling.bitset import Bits
 from outgrow.ops.sampling.renumber import gather_row_lengths, gather_values
 from outgrow.ops.sampling.renumber_pairs import PairRows
@@ -84,14 +85,18 @@ class LayerSampling:
         ]
         self.pool = ArrayPool()
         self._readahead: list[RowReadahead | None] = [None] * len(self.views)
+        self._feature_readahead = self._readahead
 
     def set_memory_limit(self, limit: int | None) -> None:
         """Read in-edges ahead from their files, in coalesced runs, if they are large beside the memory of the worker.
+
+        Of features, only those of sampled edges are read.
 
         Args:
             limit: Limit on that memory, in bytes; None for what there is.
         """
         self._readahead = [_make_readahead(each, limit) for each in self._samplers]
+        self._feature_readahead = [_make_feature_readahead(each, limit) for each in self._samplers]
 
     @property
     def num_nodes(self) -> int:
@@ -187,6 +192,8 @@ class LayerSampling:
             num_src=len(nodes),
             relation=None if sampler.relation is None else self._gather_relations(sampler.relation, sampled),
             weight=None if sampler.weight is None else self._gather_weights(sampler.weight, sampled),
+            features=self._gather_features(layer, sampled, as_numpy(nodes)[:num_dst]),
+            feature_sizes=sampler.feature_sizes,
         )
         return Block(
             edges=edges,
@@ -217,6 +224,20 @@ class LayerSampling:
         out[as_tensor(edges == ADDED)] = 1
         return out
 
+    def _gather_features(self, layer: int, sampled: SampledEdges, nodes: Ids) -> Tensor | None:
+        """Return ``[E, De]``: the features of the sampled in-edges of nodes; None if the layer's graph has none."""
+        sampler = self._samplers[layer]
+        features = sampler.features
+        if features is None:
+            return None
+        edges = sampler.find_graph_edges(nodes, sampled, self.pool)
+        readahead = self._feature_readahead[layer]
+        if readahead is not None:
+            readahead.read_rows(edges[edges != ADDED])
+        num_bytes = len(edges) * features.shape[1] * features.itemsize
+        out = as_tensor(self.pool.empty_array(num_bytes, np.uint8)).view(features.dtype)
+        return gather_sampled_features(features, as_tensor(edges), out.view(len(edges), features.shape[1]))
+
     def _gather_pooled(self, values: Array, rows: Ids) -> Tensor:
         out = self.pool.empty_array(len(rows), values.dtype)
         gather_values(values, rows, out)
@@ -229,6 +250,13 @@ def _make_readahead(sampler: EdgeSampler, limit: int | None) -> RowReadahead | N
         return None
     arrays = [each for each in (sampler.indices, sampler.relation, sampler.weight) if each is not None]
     return make_row_readahead(sampler.indptr, arrays, limit)
+
+
+def _make_feature_readahead(sampler: EdgeSampler, limit: int | None) -> RowReadahead | None:
+    if sampler.features is None:
+        return None
+    # As bytes: NumPy has not all types of numbers. Every edge is a row of its own.
+    return make_row_readahead(None, [as_numpy(sampler.features.view(torch.uint8))], limit)
 
 
 def _counts_in_edges(view: GraphView) -> bool:
