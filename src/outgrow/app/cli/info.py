@@ -16,11 +16,13 @@ SECTIONS = {
     "Read": ("read", "not_read"),
     "Nodes": (
         *("nodes", "node_types", "ids_are", "first_ids", "isolated_nodes", "nodes_without_in_edges"),
+        "node_times",
         *("components", "largest_component"),
     ),
     "Edges": (
         *("edges", "relations", "weighted", "weight_range", "mean_degree", "in_degree_quantiles"),
         *("out_degree_quantiles", "self_loops", "duplicate_edges", "reciprocal_edges", "homophily"),
+        "edge_times",
     ),
     "Features": (
         *("features", "features_are", "feature_range", "constant_feature_columns", "zero_feature_rows"),

@@ -72,6 +72,14 @@ def train(
             show_default="neighbor",
         ),
     ] = None,
+    temporal_strategy: Annotated[
+        str | None,
+        typer.Option(
+            help="Draw only neighbours by edges before the time of the seed: uniform (as --sampler) or last (the most "
+            "recent). For graphs with times, see `outgrow convert --time-column`.",
+            show_default="edges of any time",
+        ),
+    ] = None,
     metric: Annotated[
         str | None,
         typer.Option(
@@ -195,7 +203,7 @@ def train(
         "seed": seed,
     }
     given |= {"batch_size": batch_size, "fanout": fanout, "sampler": sampler, "memory": memory}
-    given["metrics"] = metric
+    given |= {"metrics": metric, "temporal_strategy": temporal_strategy}
     if task is not None:
         validate_choice("task", task, dict.fromkeys(TASKS))
     # A decoder is what makes a model one of links; `--set decoder=...` overrides the automatic one.
