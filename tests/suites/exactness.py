@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -35,7 +36,7 @@ from suites.cases import DEALS, DECOUPLED, Case, features_of, model_of
 from suites.mutants import MUTANTS, Mutant
 from suites.objectives import make_task
 from suites.sampled_ways import COLD, FEW, SAMPLED_BY, SAMPLED_WAYS
-from support import disk_folder, random_topology, topology_of, with_relations
+from support import disk_folder, random_topology, topology_of, with_relations, with_times
 
 FOLDER = str(disk_folder())
 
@@ -105,6 +106,7 @@ GRAPHS = {
     "isolated": with_relations(topology_of(9, [(0, 4), (4, 0), (4, 4)]), RELATIONS),
     "no-edges": with_relations(topology_of(5, []), RELATIONS),
 }
+GRAPHS = {name: with_times(graph) for name, graph in GRAPHS.items()}
 EPOCH = 3
 
 
@@ -269,7 +271,7 @@ def reference(case: Case, way: Way) -> Gradient:
 
 def underived(given: Topology) -> Topology:
     """The same edges, that nothing was derived from yet."""
-    return Topology(indptr=given.indptr, indices=given.indices, relation=given.relation, weight=given.weight)
+    return replace(given)
 
 
 def references(keys: Iterable[Key]) -> Found:
