@@ -19,6 +19,7 @@ from outgrow.nn import (
     GGCNConv,
     GGNNConv,
     GINConv,
+    GINEConv,
     Layer,
     PropagateConv,
     PyGConv,
@@ -29,7 +30,7 @@ from outgrow.nn import (
     SAGEMaxConv,
 )
 
-IN, OUT, RELATIONS = 6, 6, 3
+IN, OUT, RELATIONS, EDGE_DIM = 6, 6, 3, 4
 
 
 class Foreign(nn.Module):
@@ -59,6 +60,8 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "commnet-aggregate-first": lambda: CommNetConv(IN, OUT, project_first=False),
     "gin-project-first": lambda: GINConv(IN, OUT, project_first=True),
     "gin-aggregate-first": lambda: GINConv(IN, OUT, project_first=False),
+    "gine": lambda: GINEConv(IN, OUT, EDGE_DIM),
+    "gine-project-first": lambda: GINEConv(IN, OUT, EDGE_DIM, project_first=True),
     "ggcn": lambda: GGCNConv(IN, OUT),
     "ggnn": lambda: GGNNConv(IN, OUT),
     "ggnn-of-another-width": lambda: GGNNConv(IN, OUT, state=4),
@@ -74,6 +77,7 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "foreign": lambda: PyGConv(Foreign(), IN, OUT),
     "gat-concatenated": lambda: GATConv(IN, OUT, 3, attention_dropout=0.4),
     "gat-with-edge-features": lambda: GATConv(IN, OUT, 3, num_relations=RELATIONS, edge_weights=True),
+    "gat-with-features-of-edges": lambda: GATConv(IN, OUT, 3, edge_dim=EDGE_DIM, self_loops=False),
     "gat-averaged": lambda: GATConv(IN, OUT, 2, average=True, attention_dropout=0.4),
 }
 

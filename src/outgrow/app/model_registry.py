@@ -13,7 +13,7 @@ from outgrow.nn.decoder import Decoder, DistMult, Dot
 from outgrow.nn.decoupled import Decoupled, DecoupledGAT
 from outgrow.nn.model import Model
 from outgrow.nn.stack import Stack
-from outgrow.nn.zoo import GAT, GCN, GGCN, GGNN, GIN, RGCN, SAGE, CommNet, FiLM, RGCNDiagonal
+from outgrow.nn.zoo import GAT, GCN, GGCN, GGNN, GIN, GINE, RGCN, SAGE, CommNet, FiLM, RGCNDiagonal
 
 _NOT_OPTIONS = {"in_features", "out_features", "stack", "activation", "return"}
 
@@ -26,20 +26,23 @@ class ModelEntry:
         build: Function from input, hidden and output width, and options, to the model.
         graph_options: Options that are taken from the graph, never from the user.
         fixed_options: Options that the name implies.
+        needs_edge_features: Whether the model cannot be built for a graph whose edges have no features.
     """
 
     build: Callable[..., Model]
     graph_options: tuple[str, ...] = ()
     fixed_options: Mapping[str, object] = field(default_factory=dict)
+    needs_edge_features: bool = False
 
 
 MODELS: Mapping[str, ModelEntry] = {
     "gcn": ModelEntry(build=GCN, graph_options=("sparse_input",)),
     "sage": ModelEntry(build=SAGE, graph_options=("sparse_input",), fixed_options={"pool": "mean"}),
     "sage-max": ModelEntry(build=SAGE, graph_options=("sparse_input",), fixed_options={"pool": "max"}),
-    "gat": ModelEntry(build=GAT, fixed_options={"num_relations": 0}),
-    "gat-relational": ModelEntry(build=GAT, graph_options=("num_relations",)),
+    "gat": ModelEntry(build=GAT, graph_options=("edge_dim",), fixed_options={"num_relations": 0}),
+    "gat-relational": ModelEntry(build=GAT, graph_options=("num_relations", "edge_dim")),
     "gin": ModelEntry(build=GIN, graph_options=("sparse_input",)),
+    "gine": ModelEntry(build=GINE, graph_options=("sparse_input", "edge_dim"), needs_edge_features=True),
     "commnet": ModelEntry(build=CommNet, graph_options=("sparse_input",)),
     "decoupled": ModelEntry(build=Decoupled, fixed_options={"heads": 0, "num_relations": 0}),
     "decoupled-gat": ModelEntry(build=DecoupledGAT),
@@ -64,9 +67,20 @@ def _count_relations(graph: Graph) -> int:
     )
 
 
+def _require_edge_features(graph: Graph, name: str) -> None:
+    if not graph.num_edge_features:
+        raise InputError(
+            f"the edges of {graph.name!r} have no features",
+            needed=f"edges with features, which model {name} reads",
+            got=f"{graph.num_edges:,} edges without",
+            repair="use another model, or give the graph features of edges",
+        )
+
+
 _OF_GRAPH: Mapping[str, Callable[[Graph], object]] = {
     "sparse_input": lambda graph: graph.sparse,
     "num_relations": _count_relations,
+    "edge_dim": lambda graph: graph.num_edge_features,
 }
 
 
@@ -119,6 +133,8 @@ def build_model(name: str, graph: Graph, options: Mapping[str, object]) -> Model
     validate_types(options, known)
     rest = {key: value for key, value in options.items() if key not in ("hidden", "decoder")}
     entry, hidden, decoder = MODELS[name], options["hidden"], options.get("decoder")
+    if entry.needs_edge_features:
+        _require_edge_features(graph, name)
     given = {option: _OF_GRAPH[option](graph) for option in entry.graph_options}
     make_decoder = None if decoder is None else validate_choice("decoder", str(decoder), DECODERS)
     try:

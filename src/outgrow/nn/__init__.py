@@ -15,6 +15,7 @@ from outgrow.nn.decoder import DistMult as DistMult
 from outgrow.nn.decoder import Dot as Dot
 from outgrow.nn.decoupled import Decoupled as Decoupled
 from outgrow.nn.decoupled import DecoupledGAT as DecoupledGAT
+from outgrow.nn.edge_messages import GINEConv as GINEConv
 from outgrow.nn.encoder import AttentionScores as AttentionScores
 from outgrow.nn.encoder import Encoder as Encoder
 from outgrow.nn.encoder import LinearEncoder as LinearEncoder
@@ -23,6 +24,7 @@ from outgrow.nn.exportable import ExportableModel as ExportableModel
 from outgrow.nn.film import FiLMConv as FiLMConv
 from outgrow.nn.gated import GGCNConv as GGCNConv
 from outgrow.nn.gated import GGNNConv as GGNNConv
+from outgrow.nn.hetero import HeteroConv as HeteroConv
 from outgrow.nn.layer import Conv as Conv
 from outgrow.nn.layer import ConvSpec as ConvSpec
 from outgrow.nn.layer import Epilogue as Epilogue
@@ -42,11 +44,13 @@ from outgrow.nn.zoo import GCN as GCN
 from outgrow.nn.zoo import GGCN as GGCN
 from outgrow.nn.zoo import GGNN as GGNN
 from outgrow.nn.zoo import GIN as GIN
+from outgrow.nn.zoo import GINE as GINE
 from outgrow.nn.zoo import RGCN as RGCN
 from outgrow.nn.zoo import SAGE as SAGE
 from outgrow.nn.zoo import CommNet as CommNet
 from outgrow.nn.zoo import FiLM as FiLM
 from outgrow.nn.zoo import RGCNDiagonal as RGCNDiagonal
+from outgrow.ops.aggregation.edge_relu import GineSum as GineSum
 from outgrow.ops.aggregation.film import Film as Film
 from outgrow.ops.aggregation.gated import Gated as Gated
 from outgrow.ops.aggregation.max import Max as Max

@@ -18,7 +18,7 @@ from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
 from outgrow.core.deprecation import renamed_members, renamed_options
 from outgrow.core.errors import InputError
-from outgrow.core.graph_types import GraphTypes
+from outgrow.core.graph_types import GraphTypes, RowWidths
 from outgrow.core.validation import validate_probability
 from outgrow.ops.aggregation.base import Aggregation
 from outgrow.ops.epilogue import DropoutSpec, LayerNormSpec, epilogue
@@ -58,8 +58,9 @@ class ConvSpec:
         self_loops: Edges include exactly one self-loop per node.
         source_is_input: `Conv.source` returns its input unchanged, as one channel.
         needs_full_neighborhood: `Conv.edge_weight` must see all in-edges of a destination at once.
-        source_widths: Columns that are used of a source row of each node type, of one channel; the others are zeros,
-            which no link carries. Empty if all rows are used whole.
+        source_widths: Numbers that are used of a source row of each node type, the first ones of its channels and
+            columns; the others are zeros, which no link carries. Empty if all rows are used whole.
+        score_widths: The same for the scores of a source.
     """
 
     in_features: int
@@ -74,6 +75,7 @@ class ConvSpec:
     source_is_input: bool = False
     needs_full_neighborhood: bool = False
     source_widths: tuple[int, ...] = ()
+    score_widths: tuple[int, ...] = ()
 
 
 @renamed_members(**old_names.CONV)
@@ -91,6 +93,7 @@ class Conv(nn.Module, ABC):
         num_relations: Relations that the edges of the graph must have; 0 if it reads none.
         edge_dim: Features that the edges of the graph must have (`Edges.num_features`); 0 if it reads none.
         reads_types: Whether it has modules per type of nodes or edges, and so needs `bind_types`.
+        types: Types that it was bound to; None before, and for a convolution without modules per type.
         reads_weights: Whether weights of edges change the results.
         normalizes_weights: Whether weights are divided by their sums, which must then be positive.
         exact: Whether results do not depend on how the work is split; false for draws that are not keyed.
@@ -103,6 +106,7 @@ class Conv(nn.Module, ABC):
     num_relations: int = 0
     edge_dim: int = 0
     reads_types: bool = False
+    types: GraphTypes | None = None
     reads_weights: bool = True
     normalizes_weights: bool = False
     exact: bool = True
@@ -281,6 +285,28 @@ class Layer(nn.Module):
     def spec(self) -> ConvSpec:
         """Properties of the convolution."""
         return self.conv.spec
+
+    def message_widths(self) -> tuple[RowWidths | None, RowWidths | None]:
+        """Return what each type of nodes uses of values and of scores; None where all rows are used whole."""
+        widths, types = self.spec, self.conv.types
+        if types is None:
+            return None, None
+        channels, columns = widths.source
+        values = RowWidths(types.borders, ((channels * columns, widths.source_widths),))
+        scores = RowWidths(types.borders, ((widths.score, widths.score_widths),))
+        return values if widths.source_widths else None, scores if widths.score_widths else None
+
+    def row_widths(self) -> RowWidths | None:
+        """Return what each type of nodes uses of flat source rows, values before scores; None if all is used."""
+        values, scores = self.message_widths()
+        known = values or scores
+        if known is None:
+            return None
+        spec = self.spec
+        whole = ((spec.source[0] * spec.source[1], values), (spec.score, scores))
+        num_types = len(known.borders) - 1
+        parts = tuple((width, (width,) * num_types) if used is None else used.parts[0] for width, used in whole)
+        return RowWidths(known.borders, parts)
 
     @property
     def reads_target(self) -> bool:

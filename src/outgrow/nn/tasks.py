@@ -73,7 +73,7 @@ class NodeClassification(NodeTask):
         self,
         logits_VC: Tensor,
         labels_N: Tensor,
-        total: int,
+        total: float,
         rows_N: Tensor | None = None,
         weights_N: Tensor | None = None,
     ) -> Tensor:
@@ -189,7 +189,7 @@ class MultiLabel(NodeTask):
         self,
         logits_VC: Tensor,
         labels_N: Tensor,
-        total: int,
+        total: float,
         rows_N: Tensor | None = None,
         weights_N: Tensor | None = None,
     ) -> Tensor:

@@ -14,6 +14,7 @@ from torch.nn import functional
 from outgrow.core.validation import validate_choice
 from outgrow.nn.attention import GATConv
 from outgrow.nn.convolution import CommNetConv, GCNConv, GINConv, SAGEConv, SAGEMaxConv
+from outgrow.nn.edge_messages import GINEConv
 from outgrow.nn.film import FiLMConv
 from outgrow.nn.gated import GGCNConv, GGNNConv
 from outgrow.nn.layer import Conv
@@ -88,6 +89,7 @@ def GAT(
     attention_dropout: float = 0.0,
     num_relations: int = 0,
     edge_weights: bool = False,
+    edge_dim: int = 0,
     **stack: Unpack[StackOptions],
 ) -> Model:
     """A stack of `GATConv` with ELU; other arguments as in `GCN`.
@@ -101,6 +103,7 @@ def GAT(
         attention_dropout: Probability of dropping an edge of a head, in [0, 1).
         num_relations: Number of relations of edges, each with scores of its own; 0 if they are not read.
         edge_weights: Whether the weight of an edge adds to its scores.
+        edge_dim: Features of edges that add to their scores, ``graph.num_edge_features``; 0 if they are not read.
         **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
     """
 
@@ -113,6 +116,7 @@ def GAT(
             attention_dropout=attention_dropout,
             num_relations=num_relations,
             edge_weights=edge_weights,
+            edge_dim=edge_dim,
         )
 
     return make_stack(stack).build((in_features, hidden, out_features), make_conv)
@@ -126,6 +130,34 @@ def GIN(
 
     def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
         return GINConv(width_in, width_out, project_first=_first_projection_option(position, sparse_input))
+
+    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
+
+
+@accept_stack_options()
+def GINE(
+    in_features: int,
+    hidden: int,
+    out_features: int,
+    *,
+    edge_dim: int,
+    sparse_input: bool = False,
+    **stack: Unpack[StackOptions],
+) -> Model:
+    """A stack of `GINEConv`; other arguments as in `GCN`.
+
+    Args:
+        in_features: Width of the features.
+        hidden: Width of hidden layers.
+        out_features: Number of classes.
+        edge_dim: Features of edges, ``graph.num_edge_features``.
+        sparse_input: The first layer projects the input before all else, as sparse features need; this is another
+            model, with one more product.
+        **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
+    """
+
+    def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
+        return GINEConv(width_in, width_out, edge_dim, project_first=position.is_first and sparse_input)
 
     return make_stack(stack).build((in_features, hidden, out_features), make_conv)
 

@@ -150,8 +150,13 @@ def dataset_sizes(graph: Graph) -> DatasetSizes:
         resident_bytes=0 if graph.store is not None else _resident_bytes(graph),
         val=len(graph.split.val),
         test=len(graph.split.test),
-        label_bytes=8 if graph.labels is None else graph.labels.nbytes // max(1, len(graph.labels)),
+        label_bytes=_label_bytes(graph),
     )
+
+
+def _label_bytes(graph: Graph) -> int:
+    labels = graph.task_labels
+    return 8 if labels is None else labels.nbytes // max(1, len(labels))
 
 
 def _resident_bytes(graph: Graph) -> int:

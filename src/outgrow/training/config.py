@@ -28,6 +28,7 @@ from outgrow.training.optimizers import LR, WEIGHT_DECAY, build_optimizer
 from outgrow.training.optimizers import Adam as Adam
 from outgrow.training.optimizers import AdamW as AdamW
 from outgrow.training.schedules import EPOCH, STEP, Schedule, build_schedule
+from outgrow.training.target_request import parse_targets
 
 BFLOAT16 = "bfloat16"
 _SYNONYMS = {"num_neighbors": "fanout"}
@@ -79,6 +80,8 @@ class TrainConfig:
             ``last`` (the most recent); None for in-edges of any time. The graph must have times.
         task: What is predicted of nodes: ``classification`` (one class per node), ``multilabel`` or ``regression``;
             None for classes, as the labels are.
+        targets: The node types whose labels are predicted, as ``"paper,author=0.5"``, a sequence of such texts, or a
+            mapping of names to loss weights, which are 1 otherwise. None for all types with labels.
         class_weight: Classification: a weight for each class, or ``balanced``; see `NodeClassification`.
         label_smoothing: Classification: share of the target that is spread over all classes.
         pos_weight: Several labels per node: a weight of the ones of each class, or ``balanced``; see `MultiLabel`.
@@ -131,6 +134,7 @@ class TrainConfig:
     sampler: str = NEIGHBOR
     temporal_strategy: str | None = None
     task: str | None = None
+    targets: Mapping[str, float] | Sequence[str] | str | None = field(default=None, hash=False)
     class_weight: Sequence[float] | str | None = None
     label_smoothing: float = 0.0
     pos_weight: Sequence[float] | str | None = None
@@ -172,6 +176,7 @@ class TrainConfig:
                 validate_choice(name, getattr(self, name), dict.fromkeys(EVALUATION_MODES))
         for name in ("class_weight", "pos_weight"):
             object.__setattr__(self, name, validate_weights(name, getattr(self, name)))
+        object.__setattr__(self, "targets", parse_targets(self.targets))
         for name, choices in (("task", NODE_TASKS), ("loss", ENTRY_LOSSES)):
             if getattr(self, name) is not None:
                 validate_choice(name, getattr(self, name), dict.fromkeys(choices))
@@ -225,6 +230,11 @@ class TrainConfig:
         record: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         record |= {name: record_choice(record[name]) for name in ("optimizer", "schedule")}
         return record
+
+    @property
+    def target_weights(self) -> Mapping[str, float] | None:
+        """Loss weight of each node type whose labels are predicted; None for all types with labels."""
+        return parse_targets(self.targets)
 
     @property
     def optimizer_name(self) -> str:

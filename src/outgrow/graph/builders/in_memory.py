@@ -30,8 +30,9 @@ from outgrow.graph.builders.node_tables import (
 from outgrow.graph.builders.validate import validate_held_out_links
 from outgrow.graph.graph import Graph, Split
 from outgrow.graph.link_leakage import warn_of_leakage
-from outgrow.graph.readers.source import GraphSource, Ids, LazyMatrix
+from outgrow.graph.readers.source import GraphSource, Ids, LazyMatrix, LazySparse
 from outgrow.graph.topology import Topology
+from outgrow.graph.type_labels import TypeLabels
 from outgrow.ops.sparse import SparseRows
 
 
@@ -78,6 +79,15 @@ def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
         node_types=nodes.node_types,
         ids=ids,
         splits=tuple(_make_split(parts) for parts in nodes.splits),
+        type_labels=tuple(
+            TypeLabels(
+                name=each.name,
+                labels=torch.from_numpy(each.labels),
+                num_classes=each.num_classes,
+                class_names=each.class_names,
+            )
+            for each in nodes.type_labels
+        ),
         held_out_links=validate_held_out_links(source.read_held_out_links(), nodes.num_nodes, len(relation_names)),
         origin=source.describe_origin(),
     )
@@ -139,7 +149,7 @@ def _concat_columns(parts: list[EdgeColumns]) -> EdgeColumns:
 def _build_features(nodes: NodeTables) -> torch.Tensor | SparseRows | None:
     if nodes.features is None:
         return None
-    if isinstance(nodes.features, csr_array):
+    if isinstance(nodes.features, (csr_array, LazySparse)):
         return _read_sparse(nodes.features)
     return torch.from_numpy(_read_dense(nodes.features))
 
@@ -153,7 +163,7 @@ def _read_dense(features: NDArray[Any] | LazyMatrix) -> NDArray[Any]:
     return out
 
 
-def _read_sparse(features: csr_array) -> SparseRows:
+def _read_sparse(features: csr_array | LazySparse) -> SparseRows:
     blocks = list(iter_sparse_blocks(features))
     start = np.zeros(1, dtype=np.int64)
     none = np.empty(0, dtype=stored_feature_dtype(features.dtype))
