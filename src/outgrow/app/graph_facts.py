@@ -27,6 +27,7 @@ from outgrow.graph.statistics.features import (
 )
 from outgrow.graph.statistics.homophily import count_class_edges, count_sampled_class_edges, measure_homophily
 from outgrow.graph.statistics.labels import count_classes, count_labelled, mark_labelled
+from outgrow.graph.statistics.times import summarize_times
 from outgrow.ops.backend import as_numpy
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def describe_graph(graph: Graph, *, full: bool = False) -> dict[str, Any]:
     facts = _describe_source(graph)
     facts |= _describe_edges(graph, whole=full or graph.num_edges <= COUNTED_EDGES)
     facts |= _describe_edge_features(graph, full=full)
+    facts |= {"edge_times": summarize_times(graph.edge_time), "node_times": summarize_times(graph.node_time)}
     facts |= _describe_features(graph, full=full) | _describe_labels(graph) | _describe_split(graph)
     facts["likely_mistakes"] = [mistake._asdict() for mistake in find_likely_mistakes(facts)]
     return facts

@@ -205,6 +205,7 @@ def _resident_bytes(graph: Graph) -> int:
     assert graph.features is not None
     topology = graph.topology
     edges = [topology.indptr, topology.indices, topology.weight, topology.relation, topology.edge_features]
+    edges += [topology.edge_time, topology.node_time]
     return round(graph.num_nodes * mean_row_bytes(graph.features)) + sum(
         each.nbytes for each in edges if each is not None
     )

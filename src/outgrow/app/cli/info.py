@@ -16,6 +16,7 @@ SECTIONS = {
     "Read": ("read", "not_read"),
     "Nodes": (
         *("nodes", "node_types", "ids_are", "first_ids", "isolated_nodes", "nodes_without_in_edges"),
+        "node_times",
         *("components", "largest_component"),
     ),
     "Edges": (
@@ -23,6 +24,7 @@ SECTIONS = {
         *("out_degree_quantiles", "self_loops", "duplicate_edges", "reciprocal_edges", "homophily"),
         *("edge_features", "edge_features_are", "edge_categories", "edge_category_counts", "edge_feature_range"),
         *("edge_feature_quantiles", "constant_edge_feature_columns", "zero_edge_feature_rows"),
+        "edge_times",
     ),
     "Features": (
         *("features", "features_are", "feature_range", "constant_feature_columns", "zero_feature_rows"),

@@ -121,7 +121,13 @@ def placeholder_graph(facts: Mapping[str, Any]) -> Graph:
     none = torch.empty(0, dtype=torch.int64)
     return Graph(
         name=facts["name"],
-        topology=Topology(indptr=torch.tensor([0, 1]), indices=torch.zeros(1, dtype=torch.int32), edge_features=edges),
+        # A graph that is planned with temporal draws has times.
+        topology=Topology(
+            indptr=torch.tensor([0, 1]),
+            indices=torch.zeros(1, dtype=torch.int32),
+            edge_features=edges,
+            node_time=none.new_zeros(1),
+        ),
         features=torch.zeros(1, facts["features"]),
         labels=torch.zeros(1, dtype=torch.int64),
         split=Split(train=none.new_zeros(1).expand(facts["train"]), val=none, test=none),
