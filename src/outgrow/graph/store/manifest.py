@@ -22,6 +22,7 @@ HEADER_BYTES = 128
 BFLOAT16 = "bfloat16"
 _BITS = "<u2"
 _MOST = 2**63 - 1
+_MOST_CATEGORIES = 2**31
 _COUNTS = ("num_nodes", "num_edges", "num_features", "num_classes", "num_splits")
 REPAIR = "write the store again with outgrow convert, or take it from a backup"
 
@@ -154,8 +155,8 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     relations = _parse_names(record.pop("relation_names"))
     origin = _parse_origin(record.pop("origin", None))
     sizes = record.pop("edge_feature_sizes", [])
-    if not isinstance(sizes, list):
-        raise TypeError("sizes of the features of edges that are no list")
+    if not isinstance(sizes, list) or bool(sizes) > ("edge_features" in arrays):
+        raise TypeError("sizes of the features of edges that are no list, or of none")
     manifest = Manifest(
         **record,
         arrays=arrays,
@@ -165,7 +166,7 @@ def _from_record(record: dict[str, Any]) -> Manifest:
         origin=origin,
         edge_feature_sizes=tuple(sizes),
     )
-    _check_counts(sizes)
+    _check_counts(sizes, most=_MOST_CATEGORIES)
     _check_counts(vars(manifest)[name] for name in _COUNTS)
     _check_counts(count for entry in arrays.values() for count in (*entry.shape, entry.size))
     _check_counts(count for kind in types for count in (kind.first, kind.last, kind.num_columns))
@@ -189,10 +190,10 @@ def _parse_origin(record: Any) -> GraphOrigin:
     )
 
 
-def _check_counts(given: Iterable[object]) -> None:
+def _check_counts(given: Iterable[object], most: int = _MOST) -> None:
     for count in given:
         # Exactly int: True is an instance of int, and a huge number would overflow in NumPy.
-        if type(count) is not int or not 0 <= count <= _MOST:
+        if type(count) is not int or not 0 <= count <= most:
             raise TypeError(f"{str(count)[:40]} is no count")
 
 
