@@ -22,7 +22,7 @@ HEADER_BYTES = 128
 BFLOAT16 = "bfloat16"
 _BITS = "<u2"
 _MOST = 2**63 - 1
-_MOST_CATEGORIES = 2**31
+_LARGEST_SIZE = 2**31
 _COUNTS = ("num_nodes", "num_edges", "num_features", "num_classes", "num_splits")
 REPAIR = "write the store again with outgrow convert, or take it from a backup"
 
@@ -166,7 +166,7 @@ def _from_record(record: dict[str, Any]) -> Manifest:
         origin=origin,
         edge_feature_sizes=tuple(sizes),
     )
-    _check_counts(sizes, most=_MOST_CATEGORIES)
+    _check_counts(sizes, most=_LARGEST_SIZE)
     _check_counts(vars(manifest)[name] for name in _COUNTS)
     _check_counts(count for entry in arrays.values() for count in (*entry.shape, entry.size))
     _check_counts(count for kind in types for count in (kind.first, kind.last, kind.num_columns))
