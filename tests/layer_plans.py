@@ -127,6 +127,8 @@ def gather_block(topology: Topology, nodes: Tensor) -> Block:
         num_src=len(src_nodes),
         relation=None if topology.relation is None else topology.relation[ids],
         weight=None if topology.weight is None else topology.weight[ids],
+        features=None if topology.edge_features is None else topology.edge_features[ids],
+        feature_sizes=topology.feature_sizes,
     )
     return Block(
         edges=edges,
@@ -151,6 +153,7 @@ def split_edges(block: Block) -> Iterator[tuple[Block, Tensor]]:
             indices=edges.indices[chosen],
             relation=None if edges.relation is None else edges.relation[chosen],
             weight=None if edges.weight is None else edges.weight[chosen],
+            features=None if edges.features is None else edges.features[chosen],
             cache={},
         )
         yield dataclasses.replace(block, edges=part, edge_ids=chosen + block.first_edge), chosen

@@ -20,8 +20,8 @@ from suites.mutants import MUTANTS as GRADIENTS
 TESTS = Path(__file__).parent
 NUMBERS = {
     "tests/suites/test_exactness.py": 62,
-    "tests/suites/test_objectives.py": 2,
-    "tests/suites/test_links.py": 6,
+    "tests/suites/test_objectives.py": 5,
+    "tests/suites/test_links.py": 7,
     "tests/suites/test_held_out.py": 5,
     "tests/suites/test_loop.py": 4,
     "tests/suites/test_evaluation.py": 4,
@@ -32,6 +32,7 @@ NUMBERS = {
     "tests/graph/readers/test_forms_tables.py": 8,
     "tests/graph/readers/test_typed_mutants.py": 7,
     "tests/graph/sampling/test_self_loops.py": 2,
+    "tests/graph/sampling/test_temporal.py": 4,
     "tests/graph/statistics/test_statistics.py": 3,
     "tests/graph/test_node_ids.py": 2,
     "tests/suites/test_leaks.py": 1,

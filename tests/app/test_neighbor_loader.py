@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from outgrow.core.errors import InputError
 from outgrow.engine.batches import BatchConfig
 from outgrow.graph.sampling.edge_sampler import SAMPLERS
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
-from support import normal, random_topology, with_relations
+from support import normal, random_topology, with_edge_features, with_relations
 
 NODES = 60
 SHARES = """
@@ -111,6 +112,18 @@ def test_blocks_give_the_logits_of_a_model() -> None:
     for batch in loader:
         assert torch.allclose(model(batch.blocks, batch.x), expected[batch.seeds], atol=1e-5)
         assert torch.equal(batch.y, graph.labels[batch.seeds])
+
+
+def test_batches_have_the_features_of_their_edges() -> None:
+    """Half precision is widened for the layers of PyG, and blocks carry them as stored to layers that read them."""
+    graph = graph_of()
+    graph = replace(graph, topology=with_edge_features(graph.topology, dtype=torch.float16))
+    assert graph.edge_features is not None
+    for batch in og.NeighborLoader(graph, "train", 16, (4, 3)):
+        assert torch.equal(batch.edge_attr, graph.edge_features[batch.e_id].float())
+    for made in og.NeighborLoader(graph, "train", 16, (4, 3), output="block"):
+        for block in made.blocks:
+            assert torch.equal(block.edge_features, graph.edge_features[block.edge_ids])
 
 
 def test_data_of_pyg_with_names_of_pyg() -> None:

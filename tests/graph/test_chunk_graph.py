@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from outgrow.graph.chunk_graph import ChunkGraph, unique_sorted
 from outgrow.graph.topology import Topology
 from strategies.offload.cut_graphs import dressed, ids, in_edges, multigraphs, sources_of
-from support import random_topology
+from support import random_topology, with_edge_features
 
 
 def view_of(topology: Topology, self_loops: bool) -> Topology:
@@ -31,7 +31,7 @@ def check_sources(graph: ChunkGraph, view: Topology, nodes: list[int]) -> None:
 
 
 def check_chunk(graph: ChunkGraph, view: Topology, nodes: list[int], places: list[int], num_src: int) -> None:
-    """The same edges with their weights and relations, sources at their places, and the ids of the edges."""
+    """The same edges with their weights, relations and features, sources at their places, and the ids of the edges."""
     place_V = torch.full((view.num_nodes,), -1, dtype=torch.int32)
     sources = ids(sources_of(view, nodes))
     place_V[sources] = torch.tensor(places[: len(sources)], dtype=torch.int32)
@@ -42,7 +42,12 @@ def check_chunk(graph: ChunkGraph, view: Topology, nodes: list[int], places: lis
     assert edges.indptr.diff().tolist() == [len(row) for row in expected]
     assert start.tolist() == view.indptr[ids(nodes)].tolist()
     assert edges.indices.tolist() == place_V[view.indices[chosen].long()].tolist()
-    for got, of_view in ((edges.relation, view.relation), (edges.weight, view.weight)):
+    assert edges.feature_sizes == view.feature_sizes
+    for got, of_view in (
+        (edges.relation, view.relation),
+        (edges.weight, view.weight),
+        (edges.features, view.edge_features),
+    ):
         if of_view is None:
             assert got is None
         else:
@@ -87,7 +92,7 @@ def test_degrees_and_sizes_are_those_of_the_view(choice: tuple[Topology, list[in
 
 def test_a_large_graph_in_small_and_large_chunks() -> None:
     """Small chunks list their sources, large ones mark them among all nodes; marks are wiped for the next."""
-    topology = dressed(random_topology(3000, 9000, seed=2), weights=True, relations=3)
+    topology = dressed(with_edge_features(random_topology(3000, 9000, seed=2)), weights=True, relations=3)
     for self_loops in (False, True):
         graph, view = ChunkGraph(topology, self_loops=self_loops), view_of(topology, self_loops)
         for nodes in (range(2000), range(5), range(3000), range(0, 3000, 7), range(2990, 3000)):

@@ -23,7 +23,15 @@ from outgrow.graph.halo import LocalGraph, build_local_graph
 from outgrow.graph.store.reader import open_store, write_store
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Layer
-from support import destinations_of, normal, random_topology, topologies, topology_of, with_relations
+from support import (
+    destinations_of,
+    normal,
+    random_topology,
+    topologies,
+    topology_of,
+    with_edge_features,
+    with_relations,
+)
 
 KEY = 0xFEDCBA9876543210
 Divide = Callable[[Topology, int], "Divided"]
@@ -53,6 +61,9 @@ def divided(draw: st.DrawFn) -> Divided:
     if draw(st.booleans()):
         weight = 0.5 + np.random.default_rng(3).random(topology.num_edges, dtype=np.float32)
         topology = replace(topology, weight=torch.from_numpy(weight))
+    features = draw(st.sampled_from([None, torch.float32, torch.bfloat16, torch.int8]))
+    if features is not None:
+        topology = with_edge_features(topology, dtype=features)
     owner = st.integers(0, size - 1)
     owners = draw(st.lists(owner, min_size=topology.num_nodes, max_size=topology.num_nodes))
     if draw(st.booleans()):
@@ -88,7 +99,12 @@ def assert_edges(block: Block, view: Topology, ids: Tensor, own: Tensor, src_nod
     assert edges.indices.dtype == torch.int32
     assert torch.equal(src_nodes[edges.indices.long()], view.indices[ids].long())
     assert torch.equal(own[destinations_of(edges)], destinations_of(view.block.edges)[ids])
-    for mine, all_values in ((edges.relation, view.relation), (edges.weight, view.weight)):
+    assert edges.feature_sizes == view.feature_sizes
+    for mine, all_values in (
+        (edges.relation, view.relation),
+        (edges.weight, view.weight),
+        (edges.features, view.edge_features),
+    ):
         assert (mine is None) == (all_values is None)
         if mine is not None and all_values is not None:
             assert mine.dtype == all_values.dtype
@@ -136,7 +152,19 @@ def test_shares_of_any_graph(given: Divided) -> None:
 @pytest.mark.parametrize("divide", [scattered, ranges])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_shares_of_a_larger_graph(weighted: bool, divide: Divide) -> None:
-    assert_divided(divide(with_relations(random_topology(400, 6000, weighted=weighted), RELATIONS), 3))
+    topology = with_relations(random_topology(400, 6000, weighted=weighted), RELATIONS)
+    assert_divided(divide(with_edge_features(topology), 3))
+
+
+def test_features_of_a_range_of_rows_are_no_copy() -> None:
+    """So that they stay in their file."""
+    topology = with_edge_features(random_topology(40, 200))
+    given = ranges(topology, 3)
+    for share in given.shares(self_loops=False):
+        features = share.block.edge_features
+        assert features is not None
+        assert topology.edge_features is not None
+        assert features.untyped_storage().data_ptr() == topology.edge_features.untyped_storage().data_ptr()
 
 
 def test_shares_of_a_graph_with_wide_indices() -> None:
@@ -171,7 +199,7 @@ def heavy() -> Topology:
     src[3_000:4_000] = 7
     topology = with_relations(topology_of(300, zip(src.tolist(), dst.tolist(), strict=True)), RELATIONS)
     weight = np.exp(10 * random.standard_normal(topology.num_edges)).astype(np.float32)
-    return replace(topology, weight=torch.from_numpy(weight))
+    return with_edge_features(replace(topology, weight=torch.from_numpy(weight)))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layer_mutants import KEY, MUTANTS
-from layer_table import CONVS, FINISHES, IN, OUT, RELATIONS, layer_of
+from layer_table import CONVS, EDGE_DIM, FINISHES, IN, OUT, RELATIONS, layer_of
 
 import layer_plans
 from layer_plans import Plan, largest_difference, plans_for, results
@@ -17,11 +17,11 @@ from outgrow.engine.shard import layer_topology
 from outgrow.graph.topology import Topology
 from outgrow.nn import Layer
 from rounding import NOISE, ROUNDINGS
-from support import normal, random_topology, topologies, topology_of, with_relations
+from support import normal, random_topology, topologies, topology_of, with_edge_features, with_relations
 
 TOLERANCE = 1e-12
 GRAPHS = {
-    name: with_relations(topology, RELATIONS)
+    name: with_edge_features(with_relations(topology, RELATIONS), EDGE_DIM)
     for name, topology in {
         "multi-graph": random_topology(40, 250),
         "weighted": random_topology(40, 250, weighted=True),
@@ -78,8 +78,9 @@ def test_every_way_to_cut_the_work(graph: str, conv: str, finish: str, dtype: to
 @settings(deadline=None, max_examples=10)
 def test_any_graph_and_any_key(conv: str, topology: Topology, key: int | None) -> None:
     layer = layer_of(CONVS[conv](), "finished")
+    given = with_edge_features(with_relations(topology, RELATIONS), EDGE_DIM)
     for plan in plans_for(layer):
-        assert difference(plan, layer, with_relations(topology, RELATIONS), key) <= TOLERANCE
+        assert difference(plan, layer, given, key) <= TOLERANCE
 
 
 def test_the_plans_that_each_layer_promises() -> None:
@@ -87,8 +88,11 @@ def test_the_plans_that_each_layer_promises() -> None:
     everything = {"chunks", "gathered", "columns", "weighed_parts", "edge_parts"}
     weighed_whole = {name for name in CONVS if name.startswith(("gat-", "rgcn-", "propagate-"))}
     expected = {name: everything - {"edge_parts"} if name in weighed_whole else everything for name in CONVS}
-    expected["sage-max"] = {"chunks", "gathered", "columns"}
-    expected["foreign"] = {"chunks", "gathered"}
+    expected["sage-max"] = expected["edge"] = {"chunks", "gathered", "columns"}
+    expected |= {name: {"chunks", "gathered"} for name in CONVS if name.startswith(("foreign", "gatv2", "transformer"))}
+    # Matrices mix the columns of what is summed.
+    for name in ("rgcn-matrices", "rgcn-blocks"):
+        expected[name] -= {"columns"}
     assert promised == expected
 
 

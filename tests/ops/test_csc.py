@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from outgrow.core.block import Edges
 from outgrow.graph.topology import Topology
 from outgrow.ops.csc import cached_transpose, destination, in_degree, replace_self_loops
-from support import Drawn, bipartite, destinations_of, random_topology, topologies, topology_of
+from support import Drawn, bipartite, destinations_of, random_topology, topologies, topology_of, with_edge_features
 
 
 def pairs(topology: Topology) -> list[tuple[int, int]]:
@@ -88,3 +88,27 @@ def test_an_added_self_loop_weighs_one_and_others_keep_their_weight(index: torch
     assert indices.tolist() == [1, 2, 0, 1, 0, 2]
     # Node 0 keeps the weight of its loop, node 1 has none, node 2 keeps that of the last of two.
     assert new.tolist() == [weight[1], weight[2], weight[0], 1.0, weight[3], weight[5]]
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.int64]
+)
+def test_self_loops_have_features_as_they_have_weights(dtype: torch.dtype) -> None:
+    """An added one has zeros, or codes of no category; of several the last counts."""
+    pairs = [(0, 0), (1, 0), (2, 0), (0, 2), (2, 2), (2, 2)]
+    topology = with_edge_features(topology_of(3, pairs), dtype=dtype)
+    given = topology.edge_features
+    assert given is not None
+    added = torch.full((1, 3), 0 if dtype.is_floating_point else -1, dtype=dtype)
+    looped = topology.with_self_loops
+    expected = torch.cat([given[1:3], given[:1], added, given[3:4], given[5:]])
+    assert looped.edge_features is not None
+    assert torch.equal(looped.edge_features, expected)
+    assert looped.edge_features.dtype == dtype
+    assert looped.feature_sizes == topology.feature_sizes
+
+
+def test_self_loops_of_a_graph_without_edges_have_no_features() -> None:
+    looped = with_edge_features(topology_of(2, [])).with_self_loops
+    assert looped.edge_features is not None
+    assert torch.equal(looped.edge_features, torch.zeros(2, 3, dtype=torch.float64))

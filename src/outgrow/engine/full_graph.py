@@ -47,13 +47,16 @@ def layer_forward(layer: Layer, shard: GraphShard, x_own: Features, key: int | N
         aggregate = _aggregate_in_parts(layer, shard, view.local_graph, block, source, target)
     else:
         # An aggregation that is no sum of parts needs all source rows at once.
-        aggregate = layer.aggregate(block, gather_sources(shard, source), target)
+        aggregate = layer.aggregate(block, gather_sources(layer, shard, source), target)
     return layer.update(x_own, aggregate, block)
 
 
-def gather_sources(shard: GraphShard, source: NodeMessages) -> NodeMessages:
+def gather_sources(layer: Layer, shard: GraphShard, source: NodeMessages) -> NodeMessages:
     """Return the messages of all sources of a shard, from those of its own nodes."""
-    columns, score = (None if part is None else shard.with_halo(part, Kind.ACTIVATIONS) for part in source)
+    columns, score = (
+        None if part is None else shard.with_halo(part, Kind.ACTIVATIONS, widths)
+        for part, widths in zip(source, layer.message_widths(), strict=True)
+    )
     return NodeMessages(columns, score)
 
 
@@ -62,8 +65,9 @@ def _aggregate_in_parts(
 ) -> Tensor:
     assert source.values is not None
     # Started first, and waited for after the sum over own rows. Scores are narrow and needed for all weights.
-    others = shard.fetch_halo(source.values, Kind.ACTIVATIONS)
-    score = None if source.scores is None else shard.with_halo(source.scores, Kind.ACTIVATIONS)
+    of_values, of_scores = layer.message_widths()
+    others = shard.fetch_halo(source.values, Kind.ACTIVATIONS, of_values)
+    score = None if source.scores is None else shard.with_halo(source.scores, Kind.ACTIVATIONS, of_scores)
     weight = layer.conv.edge_weight(block, NodeMessages(source.values, score), target)
     own_weight, halo_weight = _weights_by_part(local, weight)
     aggregation = layer.conv.aggregation

@@ -87,8 +87,8 @@ def build_local_graph(topology: Topology, part: Tensor, rank: int, size: int, *,
     """Build the subgraph of one worker.
 
     In addition to the result it needs memory for a few small integers per node of the graph, and none per
-    edge. If the own nodes are a range and no loops are added, weights and relations of ``block`` share memory
-    with the topology, and so do sources if none is renumbered.
+    edge. If the own nodes are a range and no loops are added, weights, relations and features of the edges of
+    ``block`` share memory with the topology, and so do sources if none is renumbered.
 
     Args:
         topology: In-edges of all nodes, in memory or memory-mapped.
@@ -110,6 +110,8 @@ def build_local_graph(topology: Topology, part: Tensor, rank: int, size: int, *,
         num_src=topology.num_nodes,
         relation=topology.relation,
         weight=topology.weight,
+        features=topology.edge_features,
+        feature_sizes=topology.feature_sizes,
     )
     halo, place_V = _find_halo(edges, rows, part)
     # Own nodes first: every destination then has the same row as source and as destination.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,8 +12,11 @@ from torch import Tensor
 from outgrow.core.block import Block, Edges
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.csc import find_self_loops, in_degree, looped_in_degree, replace_self_loops
+from outgrow.ops.rows.edge_rows import edge_row_bytes, gather_edge_features
 from outgrow.ops.sampling.layerwise import column_share_bounds
 from outgrow.ops.sampling.self_loops import GivenLoops
+from outgrow.ops.sampling.temporal import NO_TIME as NO_TIME
+from outgrow.ops.sampling.temporal import TimeOrder, order_by_time
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,6 +34,10 @@ class Topology:
         edge_features: ``[E, De]`` float16, bfloat16, float32 or float64; or integer codes of categories; None if
             edges have no features. Added self-loops have zeros, or codes of -1.
         feature_sizes: Number of categories of each column of codes; empty if features are numbers.
+        edge_time: ``[E]`` int64, time of each edge, `NO_TIME` for one without; None if edges have no times. An edge
+            without a time has that of its source; if that has none, it is always there.
+        node_time: ``[V]`` int64, time of each node as a seed, `NO_TIME` for a node without; None if nodes have no
+            times.
     """
 
     indptr: Tensor
@@ -39,6 +46,8 @@ class Topology:
     weight: Tensor | None = None
     edge_features: Tensor | None = None
     feature_sizes: tuple[int, ...] = ()
+    edge_time: Tensor | None = None
+    node_time: Tensor | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -50,6 +59,11 @@ class Topology:
         """``E``."""
         return len(self.indices)
 
+    @property
+    def edge_row_bytes(self) -> int:
+        """Bytes of the features of an edge; 0 if edges have none."""
+        return edge_row_bytes(self.edge_features)
+
     @cached_property
     def degree(self) -> Tensor:
         """``[V]`` float64: sum of the in-edge weights of each node; the number of in-edges without weights."""
@@ -59,6 +73,16 @@ class Topology:
     def column_share_bounds(self) -> Tensor:
         """``[V]`` float64: running sums of the shares of `outgrow.ops.sampling.layerwise.column_share_bounds`."""
         return column_share_bounds(self.indptr, self.indices, self.weight, self.degree)
+
+    @cached_property
+    def time_order(self) -> TimeOrder:
+        """In-edges by time; edges without times of their own have that of their source."""
+        return self._order_by_time(leave_out_loops=False)
+
+    def _order_by_time(self, *, leave_out_loops: bool) -> TimeOrder:
+        edge_time, node_time = (None if each is None else as_numpy(each) for each in (self.edge_time, self.node_time))
+        graph = as_numpy(self.indptr), as_numpy(self.indices)
+        return order_by_time(graph, edge_time, node_time, leave_out_loops=leave_out_loops)
 
     @cached_property
     def nodes(self) -> Tensor:
@@ -81,8 +105,9 @@ class Topology:
     def with_self_loops(self) -> Topology:
         """The graph with exactly one self-loop per node, at the end of its row.
 
-        An existing self-loop keeps its weight, of several the last; an added one has weight 1, as published for GCN
-        and as in PyG's ``add_remaining_self_loops``. If edges have relations, that of every such loop is -1.
+        An existing self-loop keeps its weight and features, of several the last; an added one has weight 1, as
+        published for GCN and as in PyG's ``add_remaining_self_loops``, and features of zeros, or codes of -1. If edges
+        have relations, that of every such loop is -1.
         """
         indptr, indices, weight = replace_self_loops(self.indptr, self.indices, self.weight)
         relation = None
@@ -91,7 +116,26 @@ class Topology:
             *_, relation = replace_self_loops(self.indptr, self.indices, self.relation)
             assert relation is not None
             relation[indptr[1:] - 1] = -1
-        return Topology(indptr=indptr, indices=indices, relation=relation, weight=weight)
+        features = None
+        if self.edge_features is not None:
+            # Positions of edges are moved likewise, counted from 2: an added loop, which has "weight" 1, gets -1.
+            number = torch.arange(2, self.num_edges + 2, device=self.indices.device)
+            *_, moved = replace_self_loops(self.indptr, self.indices, number)
+            assert moved is not None
+            features = gather_edge_features(self.edge_features, moved - 2)
+        return Topology(
+            indptr=indptr,
+            indices=indices,
+            relation=relation,
+            weight=weight,
+            edge_features=features,
+            feature_sizes=self.feature_sizes,
+        )
+
+    @cached_property
+    def without_edge_features(self) -> Topology:
+        """The graph as layers see it that do not read the features of edges."""
+        return self if self.edge_features is None else replace(self, edge_features=None, feature_sizes=())
 
     @cached_property
     def block(self) -> Block:
@@ -133,6 +177,11 @@ class SelfLoopView:
         """The self-loops that the graph has; found by one pass over its edges."""
         edges = as_numpy(find_self_loops(self.graph.indptr, self.graph.indices))
         return GivenLoops(as_numpy(self.graph.indices)[edges].astype(np.int64), edges)
+
+    @cached_property
+    def time_order(self) -> TimeOrder:
+        """In-edges of the graph by time, without its self-loops."""
+        return self.graph._order_by_time(leave_out_loops=True) if len(self.given_loops.nodes) else self.graph.time_order
 
     @property
     def num_nodes(self) -> int:

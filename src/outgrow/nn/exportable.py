@@ -38,7 +38,7 @@ class ExportableModel(nn.Module):
 
     Args:
         model: A model of layers `GCNConv`, `SAGEConv`, `SAGEMaxConv`, `CommNetConv`, `GINConv` or `GATConv` (without
-            relations), with any epilogue whose activation torch can export.
+            relations and features of edges), with any epilogue whose activation torch can export.
 
     Raises:
         InputError: The model has another layer, an encoder or a decoder.
@@ -69,8 +69,9 @@ class _PlainLayer(nn.Module):
     def __init__(self, layer: Layer) -> None:
         super().__init__()
         conv = layer.conv
-        if type(conv) not in _PLAIN or conv.num_relations:
-            raise _refusal(f"a layer {type(conv).__name__}{' with relations' if type(conv) in _PLAIN else ''}")
+        if type(conv) not in _PLAIN or conv.num_relations or conv.edge_dim:
+            reads = "features of edges" if conv.edge_dim else "relations"
+            raise _refusal(f"a layer {type(conv).__name__}{f' with {reads}' if type(conv) in _PLAIN else ''}")
         self.conv = conv
         self.norm = layer.norm
         self.epilogue = layer.epilogue
@@ -163,7 +164,8 @@ _PLAIN: dict[type[Conv], Callable[..., Tensor]] = {
 def _refusal(got: str) -> InputError:
     return InputError(
         "the model cannot be exported",
-        needed=f"layers {', '.join(kind.__name__ for kind in _PLAIN)}, without relations, and nothing around them",
+        needed=f"layers {', '.join(kind.__name__ for kind in _PLAIN)}, which read no relations or features of edges, "
+        "and nothing around them",
         got=got,
         repair="serve it by og.predict, or build the model of these layers",
     )

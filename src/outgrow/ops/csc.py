@@ -101,8 +101,17 @@ def self_loop_weights(indptr: Array, indices: Array, weight: Array, nodes: Array
         weight: ``[E]``.
         nodes: ``[n]`` int64.
     """
+    edges = self_loop_edges(indptr, indices, nodes)
     out = np.ones(len(nodes), dtype=weight.dtype)
-    _find_loop_weights(indptr, indices, weight, nodes, out)
+    found = edges >= 0
+    out[found] = weight[edges[found]]
+    return out
+
+
+def self_loop_edges(indptr: Array, indices: Array, nodes: Array) -> Array:
+    """Return ``[n]`` int64: the position of the last self-loop of each of some nodes; -1 where a node has none."""
+    out = np.full(len(nodes), -1)
+    _find_loop_edges(indptr, indices, nodes, out)
     return out
 
 
@@ -163,13 +172,13 @@ def _sum_row_weights(parts: Array, indptr: Array, weight: Array, out: Array, cut
 
 
 @parallel_kernel
-def _find_loop_weights(indptr: Array, indices: Array, weight: Array, nodes: Array, out: Array) -> None:
+def _find_loop_edges(indptr: Array, indices: Array, nodes: Array, out: Array) -> None:
     for i in prange(len(nodes)):
         v = nodes[i]
         # From the end, for the last one.
         for e in range(indptr[v + 1] - 1, indptr[v] - 1, -1):
             if indices[e] == v:
-                out[i] = weight[e]
+                out[i] = e
                 break
 
 

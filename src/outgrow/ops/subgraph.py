@@ -18,8 +18,9 @@ from torch import Tensor
 
 from outgrow.core.block import Edges
 from outgrow.ops.backend import as_numpy, as_tensor
-from outgrow.ops.csc import self_loop_weights
+from outgrow.ops.csc import self_loop_edges, self_loop_weights
 from outgrow.ops.kernels.work_split import EDGE, balanced_work
+from outgrow.ops.rows.edge_rows import gather_edge_features
 from outgrow.ops.subgraph_kernels import (
     copy_edge_values,
     count_loops,
@@ -123,8 +124,8 @@ def in_subgraph(edges: Edges, rows: RowSlices, looped: RowSlices | None, place_V
 
     Returns:
         The edges. Where no loop is added and the rows are a range, they share memory with those given, except
-        for sources that change their number. A loop of the view has the weight that it has in the graph, 1 if it
-        is added, and relation -1.
+        for sources that change their number. A loop of the view has the weight and the features that it has in the
+        graph, 1 and those of `gather_edge_features` if it is added, and relation -1.
     """
     plan = _CopyPlan.from_rows(rows, looped, edges.indices)
     narrow = _index_dtype(num_src)
@@ -136,6 +137,8 @@ def in_subgraph(edges: Edges, rows: RowSlices, looped: RowSlices | None, place_V
         num_src=num_src,
         relation=None if edges.relation is None else plan.copy_values(edges.relation),
         weight=None if edges.weight is None else plan.copy_values(edges.weight),
+        features=None if edges.features is None else _copy_features(plan, edges, edges.features),
+        feature_sizes=edges.feature_sizes,
     )
     if looped is not None:
         # The kernel has left the last entry of each row open. Selected nodes have the first source rows.
@@ -173,7 +176,13 @@ def partition_by_source(edges: Edges, first: int) -> tuple[Edges, Edges, Tensor]
         relation = None if edges.relation is None else edges.relation.index_select(0, at)
         weight = None if edges.weight is None else edges.weight.index_select(0, at)
         return Edges(
-            indptr=as_tensor(indptr), indices=indices[chosen], num_src=num_src, relation=relation, weight=weight
+            indptr=as_tensor(indptr),
+            indices=indices[chosen],
+            num_src=num_src,
+            relation=relation,
+            weight=weight,
+            features=None if edges.features is None else edges.features.index_select(0, at),
+            feature_sizes=edges.feature_sizes,
         )
 
     low = build_edges(slice(0, total), low_ptr, first)
@@ -214,6 +223,17 @@ def _loop_weights(edges: Edges, nodes: Tensor) -> Tensor:
     return as_tensor(self_loop_weights(*given, as_numpy(nodes)))
 
 
+def _copy_features(plan: _CopyPlan, edges: Edges, features_ED: Tensor) -> Tensor:
+    """Return the features of the edges that a plan copies, from those of the graph; a range without loops is a view."""
+    if plan.out is plan.rows:
+        return plan.copy_rows(features_ED)
+    at = plan.copy_edge_ids()
+    # The kernel has left the last entry of each row open.
+    loops = self_loop_edges(as_numpy(edges.indptr), as_numpy(edges.indices), as_numpy(plan.rows.nodes))
+    at[plan.out.indptr[1:] - 1] = as_tensor(loops)
+    return gather_edge_features(features_ED, at)
+
+
 class _CopyPlan(NamedTuple):
     """Operands of the copy kernel, the rows it reads and the rows it writes."""
 
@@ -241,6 +261,19 @@ class _CopyPlan(NamedTuple):
         copy_edge_values(
             *self.operands, None if place_V is None else as_numpy(place_V), as_numpy(values), as_numpy(out)
         )
+        return out
+
+    def copy_rows(self, rows_ED: Tensor) -> Tensor:
+        """Return ``[E', De]``: rows of edges, where no loops are added; a view of those of consecutive edges."""
+        ids = row_edge_ids(self.rows)
+        if ids is None:
+            return rows_ED[self.rows.first_edge : self.rows.first_edge + self.rows.num_edges]
+        return rows_ED.index_select(0, ids)
+
+    def copy_edge_ids(self) -> Tensor:
+        """Return ``[E']`` int64: positions of the edges in the graph; those of added loops are not set."""
+        out = torch.empty(self.out.num_edges, dtype=torch.int64)
+        copy_edge_values(*self.operands, None, None, as_numpy(out))
         return out
 
 

@@ -81,10 +81,10 @@ def copy_edge_values(
     indices: Array,
     lost: Array | None,
     place: Array | None,
-    values: Array,
+    values: Array | None,
     out: Array,
 ) -> None:
-    """Copy ``values`` of edges, or table entries of them if there is a ``place``.
+    """Copy ``values`` of edges, or table entries of them if there is a ``place``; without values, edge ids.
 
     With ``lost``, the number of loops before each part, loops are skipped and an entry is left open after
     each row.
@@ -97,7 +97,10 @@ def copy_edge_values(
             for i in range(*row_span(parts, part, indptr, m)):
                 e = start[m] - indptr[m] + i
                 if lost is None or indices[e] != nodes[m]:
-                    out[at] = values[e] if place is None else place[values[e]]
+                    if values is None:
+                        out[at] = e
+                    else:
+                        out[at] = values[e] if place is None else place[values[e]]
                     at += 1
             if lost is not None:
                 at += 1

@@ -33,7 +33,7 @@ from outgrow.strategies.offload.wave_plan import (
     cut_chunks,
     exchange_requirements,
 )
-from support import topologies, with_relations
+from support import topologies, with_edge_features, with_relations
 
 R = TypeVar("R")
 Sets = list[list[set[int]]]
@@ -131,9 +131,11 @@ def dressed(topology: Topology, *, weights: bool, relations: int) -> Topology:
 
 @st.composite
 def multigraphs(draw: st.DrawFn, most: int = 12) -> Topology:
-    """Any small multi-graph with loops, with or without weights and relations, ids of either width."""
+    """Any small multi-graph with loops, with or without weights, relations and features, ids of either width."""
     topology = draw(topologies(most))
     topology = replace(topology, indices=topology.indices.to(draw(st.sampled_from([torch.int32, torch.int64]))))
+    features = draw(st.sampled_from([None, torch.float32, torch.bfloat16, torch.int8]))
+    topology = topology if features is None else with_edge_features(topology, dtype=features)
     return dressed(topology, weights=draw(st.booleans()), relations=draw(st.sampled_from([0, 3])))
 
 

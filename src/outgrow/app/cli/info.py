@@ -16,6 +16,7 @@ SECTIONS = {
     "Read": ("read", "not_read"),
     "Nodes": (
         *("nodes", "node_types", "ids_are", "first_ids", "isolated_nodes", "nodes_without_in_edges"),
+        "node_times",
         *("components", "largest_component"),
     ),
     "Edges": (
@@ -23,6 +24,7 @@ SECTIONS = {
         *("out_degree_quantiles", "self_loops", "duplicate_edges", "reciprocal_edges", "homophily"),
         *("edge_features", "edge_features_are", "edge_categories", "edge_category_counts", "edge_feature_range"),
         *("edge_feature_quantiles", "constant_edge_feature_columns", "zero_edge_feature_rows"),
+        "edge_times",
     ),
     "Features": (
         *("features", "features_are", "feature_range", "constant_feature_columns", "zero_feature_rows"),
@@ -83,6 +85,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
         # What was read has a row each, since places may be long.
         rows = [*facts["read"].items(), ("not read", facts["not_read"])] if title == "Read" else rows
         _print_section(console, title, rows, facts)
+    if len(facts["node_types"]) > 1:
+        _print_target_types(console, facts["target_types"])
     _print_classes(console, facts["class_counts"])
     if facts["likely_mistakes"]:
         console.print("\n[bold]Likely mistakes[/]")
@@ -110,6 +114,23 @@ def _print_section(console: Console, title: str, rows: list[tuple[str, Any]], fa
     if table.row_count:
         console.print(f"\n[bold]{title}[/]")
         console.print(table)
+
+
+def _print_target_types(console: Console, types: list[dict[str, Any]]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    if not types:
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in (each for each in types[0] if each != "class_counts"):
+        is_text = name in ("type", "labels_are", "labels_per_node")
+        table.add_column(name.replace("_", " "), justify="left" if is_text else "right", overflow="fold")
+    for each in types:
+        values = [value for name, value in each.items() if name != "class_counts"]
+        table.add_row(*(escape(value) if isinstance(value, str) else f"{value:,}" for value in values))
+    console.print("\n[bold]Labels of node types[/]")
+    console.print(table)
 
 
 def _print_classes(console: Console, rows: list[dict[str, Any]]) -> None:

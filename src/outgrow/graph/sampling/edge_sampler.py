@@ -73,6 +73,9 @@ class EdgeSampler:
     Attributes:
         unmade: The view, if its edges are not in memory; ``indptr``, ``indices`` and ``weight`` are then those of
             the graph.
+        looped: The view, if it has self-loops.
+        features: ``[E, De]`` features of the edges of the graph, which is not the view; None if there are none.
+        feature_sizes: See `outgrow.graph.topology.Topology.feature_sizes`.
 
     Args:
         view: The graph as the layer uses it.
@@ -95,12 +98,16 @@ class EdgeSampler:
         # Draws that do not depend on edges need only the number of edges of a row: no copy of the graph is made.
         by_number = isinstance(fanout, int) and self.sampler in (NEIGHBOR, WITH_REPLACEMENT) and not weighted
         self.unmade: SelfLoopView | None = None
-        if not isinstance(view, SelfLoopView):
-            held = view
-        elif by_number and view.graph.relation is None:
-            self.unmade, held = view, view.graph
+        self.looped = view if isinstance(view, SelfLoopView) else None
+        # Features are looked up in the graph: a view would hold a copy of all of them.
+        graph = view if isinstance(view, Topology) else view.graph
+        self.features, self.feature_sizes = graph.edge_features, graph.feature_sizes
+        if self.looped is None:
+            held = graph
+        elif by_number and graph.relation is None:
+            self.unmade, held = self.looped, graph
         else:
-            held = view.graph.with_self_loops
+            held = graph.without_edge_features.with_self_loops
         self.view: Topology = held
         self.indptr = as_numpy(held.indptr)
         self.indices = as_numpy(held.indices)
@@ -139,8 +146,9 @@ class EdgeSampler:
         """Compute what `sample` needs of the graph; else threads that sample at the same time would each compute it."""
         if self.sampler == FASTGCN:
             _ = self.view.column_share_bounds
-        if self.unmade is not None:
-            _ = self.unmade.given_loops
+        looped = self.unmade if self.features is None else self.looped
+        if looped is not None:
+            _ = looped.given_loops
 
     def sample(self, nodes: Ids, key: int, bits: Bits, pool: ArrayPool) -> SampledEdges:
         """Sample in-edges of nodes.
@@ -160,7 +168,7 @@ class EdgeSampler:
             room, every = find_looped_row_bounds(rows, self.indptr, self.unmade.given_loops, self.max_edges)
         if self.sampler == FASTGCN:
             return self._sample_from_drawn_nodes(rows, key, bits, pool)
-        out = _allocate_result(len(nodes), room, pool)
+        out = allocate_result(len(nodes), room, pool)
         draw = (np.uint64(key), bits)
         weight = self.weight if self.weighted else None
         if self.max_per_relation is not None:
@@ -187,7 +195,7 @@ class EdgeSampler:
         words, _ = bits
         mark_nodes(drawn, words)
         # Counted first: few of the in-edges are kept, and rows of drawn nodes are long.
-        out = _allocate_result(len(rows[0]), count_kept_edges(rows, self.indices, words), pool)
+        out = allocate_result(len(rows[0]), count_kept_edges(rows, self.indices, words), pool)
         kept = keep_marked_edges(rows, self.indices, *drawn, words, out)
         clear_nodes(drawn, words)
         return self._make_result(rows, out, kept, pool)
@@ -198,12 +206,19 @@ class EdgeSampler:
         return SampledEdges(indptr, edges, sample_weight, degrees, self._find_edges(rows, indptr, edges, pool))
 
     def _find_edges(self, rows: Rows, indptr: Ids, edges: Ids, pool: ArrayPool) -> FoundEdges | None:
-        if self.unmade is None:
-            return None
-        found = FoundEdges(pool.empty_array(len(edges), np.int64), pool.empty_array(len(edges), np.int64))
-        graph = self.indptr, self.indices
-        resolve_looped_edges(rows, indptr, edges, graph, self.unmade.given_loops, *found)
-        return found
+        return None if self.unmade is None else _resolve_edges(self.unmade, rows, indptr, edges, pool)
+
+    def find_graph_edges(self, nodes: Ids, sampled: SampledEdges, pool: ArrayPool) -> Ids:
+        """Return ``[E]``: positions in the graph of the sampled in-edges of nodes, of added self-loops `ADDED`."""
+        if self.looped is None:
+            return sampled.edges
+        if sampled.found is not None:
+            return sampled.found.edges
+        # The view is in memory, but not its features.
+        bounds = pool.empty_array(2 * len(nodes), np.int64)
+        rows = nodes, bounds[: len(nodes)], bounds[len(nodes) :]
+        find_row_bounds(rows, self.indptr, self.max_edges)
+        return _resolve_edges(self.looped, rows, sampled.indptr, sampled.edges, pool).edges
 
     def _relation_degree(self, rows: Rows, indptr: Ids, edges: Ids, pool: ArrayPool) -> NDArray[np.float64] | None:
         if self.relation is None:
@@ -263,7 +278,15 @@ def require_fanouts_for_sampler(sampler: str, numbers: int) -> None:
         )
 
 
-def _allocate_result(num_rows: int, num_edges: int, pool: ArrayPool) -> Out:
+def _resolve_edges(view: SelfLoopView, rows: Rows, indptr: Ids, edges: Ids, pool: ArrayPool) -> FoundEdges:
+    found = FoundEdges(pool.empty_array(len(edges), np.int64), pool.empty_array(len(edges), np.int64))
+    graph = as_numpy(view.graph.indptr), as_numpy(view.graph.indices)
+    resolve_looped_edges(rows, indptr, edges, graph, view.given_loops, *found)
+    return found
+
+
+def allocate_result(num_rows: int, num_edges: int, pool: ArrayPool) -> Out:
+    """Allocate `outgrow.ops.sampling.uniform.Out` for so many rows and edges."""
     return (
         pool.empty_array(num_rows + 1, np.int64),
         pool.empty_array(num_edges, np.int64),

@@ -30,11 +30,12 @@ class RowReadahead:
     """Reads the rows of some arrays ahead, such as the in-edges of nodes. Final; for several threads at once.
 
     Args:
-        indptr: ``[V + 1]``; row ``v`` is entries ``indptr[v]`` to ``indptr[v + 1] - 1`` of each array.
-        arrays: Mapped arrays of one dimension.
+        indptr: ``[V + 1]``; row ``v`` is entries ``indptr[v]`` to ``indptr[v + 1] - 1`` of each array; None if it is
+            entry ``v``.
+        arrays: Mapped arrays; entries are along the first dimension.
     """
 
-    def __init__(self, indptr: Array, arrays: Sequence[Array]) -> None:
+    def __init__(self, indptr: Array | None, arrays: Sequence[Array]) -> None:
         self._indptr = indptr
         self._arrays = arrays
         self._advise = ctypes.CDLL(None, use_errno=True).madvise
@@ -43,10 +44,11 @@ class RowReadahead:
     def read_rows(self, rows: Array) -> int:
         """Have the system begin to read rows, ``[n]`` in any order; return the number of runs."""
         rows = np.sort(rows)
-        first, last = self._indptr[rows], self._indptr[rows + 1]
+        first, last = (rows, rows + 1) if self._indptr is None else (self._indptr[rows], self._indptr[rows + 1])
         count = 0
         for array in self._arrays:
-            runs = coalesce_ranges(first * array.itemsize, last * array.itemsize, _GAP_BYTES)
+            size = array.nbytes // len(array)
+            runs = coalesce_ranges(first * size, last * size, _GAP_BYTES)
             count += len(runs)
             for begin, end in (runs + array.ctypes.data).tolist():
                 page = begin - begin % mmap.PAGESIZE
@@ -68,12 +70,12 @@ def coalesce_ranges(first: Array, last: Array, gap: int) -> Array:
     return np.stack([first[np.r_[0, cuts + 1]], last[np.r_[cuts, len(last) - 1]]], 1).astype(np.int64)
 
 
-def make_row_readahead(indptr: Array, arrays: Sequence[Array], limit: int | None = None) -> RowReadahead | None:
+def make_row_readahead(indptr: Array | None, arrays: Sequence[Array], limit: int | None = None) -> RowReadahead | None:
     """Return what reads rows ahead, if arrays are mapped from files and large beside the memory; else None.
 
     Args:
         indptr: See `RowReadahead`.
-        arrays: Arrays of one dimension, mapped or not.
+        arrays: Arrays as in `RowReadahead`, mapped or not.
         limit: Limit on the memory of the process, in bytes; None for what there is.
     """
     memory = available_bytes() if limit is None else min(limit, available_bytes())

@@ -18,7 +18,7 @@ from outgrow.ops.backend import as_numpy, as_tensor, device_function, gpu_dispat
 from outgrow.ops.kernels.numerics import LINE_BYTES, as_float, is_half, kernel_view, prefetch_distance, prefetch_line
 
 Array = NDArray[Any]
-WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer types by their bytes, as which numbers are copied bit by bit."""
 
 

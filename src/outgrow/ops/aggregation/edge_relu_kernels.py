@@ -1,0 +1,246 @@
+"""CPU kernels of leaky ReLUs of what both ends and the features of an edge add up to; no row per edge is materialised.
+
+``z[e] = src[u] + dst[v] + features[e] @ weight + shift`` for an edge ``e`` from ``u`` to ``v``. The kernels compute it
+again wherever they need it. ``shift`` is the last row of ``terms``, the rows before it are ``weight``. Letters: ``I``
+inputs that the features are, ``K`` scales of an edge, ``W`` columns of all of them, ``W / K`` for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outgrow.ops.backend import device_function, parallel_kernel, prange, reducing_kernel
+from outgrow.ops.edge_features import add_edge_product
+from outgrow.ops.kernels.numerics import as_float
+from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, row_span, store_row
+
+Array = NDArray[Any]
+
+
+@device_function
+def _fill_sum(src: Array, u: int, dst: Array | None, v: int, terms: Array, z: Array) -> None:
+    """Write the sum of both ends and the shift to ``z``."""
+    last = len(terms) - 1
+    for f in range(len(z)):
+        z[f] = as_float(src[u, f]) + terms[last, f]
+    if dst is not None:
+        for f in range(len(z)):
+            z[f] += dst[v, f]
+
+
+@device_function
+def _add_product(features: Array | None, starts: Array | None, terms: Array, e: int, z: Array) -> None:
+    if features is not None:
+        add_edge_product(features, starts, terms, e, z)
+
+
+@cache
+def make_sum_kernel(fixed: int | None) -> Callable[..., None]:
+    """Make the kernel of ``out[v] = sum over in-edges e of weight[e] * leaky_relu(z[e])``."""
+
+    @parallel_kernel
+    def relu_sum_kernel(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        src: Array,
+        features: Array | None,
+        starts: Array | None,
+        terms: Array,
+        slope: float,
+        weight: Array | None,
+        out: Array,
+        cut: Array,
+    ) -> None:
+        width = terms.shape[1] if fixed is None else fixed
+        one = out.dtype.type(1)
+        negative_slope = out.dtype.type(slope)
+        for part in prange(len(parts)):
+            total, z = np.empty(width, out.dtype), np.empty(width, out.dtype)
+            for v in range(parts[part, ROW], parts[part, END_ROW]):
+                for f in range(width):
+                    total[f] = 0
+                for e in range(*row_span(parts, part, indptr, v)):
+                    _fill_sum(src, indices[e], None, v, terms, z)
+                    _add_product(features, starts, terms, e, z)
+                    scale = one if weight is None else weight[e, 0]
+                    below = scale * negative_slope
+                    for f in range(width):
+                        total[f] += z[f] * (scale if z[f] > 0 else below)
+                store_row(parts, part, indptr, v, total, out, cut)
+        add_split_rows(parts, indptr, out, cut)
+
+    return relu_sum_kernel
+
+
+@cache
+def make_score_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
+    """Make the kernel of ``out[e, k] = attention[k] . leaky_relu(z[e, k])``."""
+
+    @reducing_kernel
+    def relu_score_kernel(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        src: Array,
+        dst: Array,
+        features: Array | None,
+        starts: Array | None,
+        terms: Array,
+        slope: float,
+        attention: Array,
+        out: Array,
+    ) -> None:
+        heads = out.shape[1] if fixed is None else fixed[0]
+        columns = terms.shape[1] // heads if fixed is None else fixed[1]
+        negative_slope = out.dtype.type(slope)
+        for part in prange(len(parts)):
+            z = np.empty(heads * columns, out.dtype)
+            for v in range(parts[part, ROW], parts[part, END_ROW]):
+                for e in range(*row_span(parts, part, indptr, v)):
+                    _fill_sum(src, indices[e], dst, v, terms, z)
+                    _add_product(features, starts, terms, e, z)
+                    for k in range(heads):
+                        score = out.dtype.type(0)
+                        for f in range(k * columns, (k + 1) * columns):
+                            score += attention[f] * max(z[f], z[f] * negative_slope)
+                        out[e, k] = score
+
+    return relu_score_kernel
+
+
+@cache
+def make_grad_src_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
+    """Make the kernel of ``out[u] = sum over out-edges e of scale[e] * rate[v] * leaky_relu'(z[e])``.
+
+    ``rate`` has a row for each destination, or one for all of them.
+    """
+
+    @parallel_kernel
+    def grad_src_kernel(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        edge: Array,
+        src: Array,
+        dst: Array | None,
+        features: Array | None,
+        starts: Array | None,
+        terms: Array,
+        slope: float,
+        heads: int,
+        scale: Array | None,
+        rate: Array,
+        out: Array,
+        cut: Array,
+    ) -> None:
+        count = heads if fixed is None else fixed[0]
+        columns = terms.shape[1] // count if fixed is None else fixed[1]
+        width = count * columns
+        one = out.dtype.type(1)
+        negative_slope = out.dtype.type(slope)
+        step = 1 if len(rate) > 1 else 0
+        for part in prange(len(parts)):
+            total, z = np.empty(width, out.dtype), np.empty(width, out.dtype)
+            for u in range(parts[part, ROW], parts[part, END_ROW]):
+                for f in range(width):
+                    total[f] = 0
+                for i in range(*row_span(parts, part, indptr, u)):
+                    v, e = indices[i], edge[i]
+                    _fill_sum(src, u, dst, v, terms, z)
+                    _add_product(features, starts, terms, e, z)
+                    for k in range(count):
+                        factor = one if scale is None else scale[e, k]
+                        below = factor * negative_slope
+                        for f in range(k * columns, (k + 1) * columns):
+                            total[f] += (factor if z[f] > 0 else below) * rate[v * step, f]
+                store_row(parts, part, indptr, u, total, out, cut)
+        add_split_rows(parts, indptr, out, cut)
+
+    return grad_src_kernel
+
+
+@cache
+def make_grad_terms_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
+    """Make the kernel of the gradients of ``terms``, of destinations, and of the attention where there is one.
+
+    With ``r[e] = scale[e] * rate[v] * leaky_relu'(z[e])``: row ``d`` of ``sums`` is that of ``features[e, d] * r[e]``
+    over a share of the edges, row ``I`` that of ``r[e]``, row ``I + 1`` that of ``scale[e] * leaky_relu(z[e])`` if
+    there is such a row; ``out[v]`` is the sum of ``r`` over in-edges.
+    """
+
+    @parallel_kernel
+    def grad_terms_kernel(
+        parts: Array,
+        indptr: Array,
+        indices: Array,
+        src: Array,
+        dst: Array | None,
+        features: Array | None,
+        starts: Array | None,
+        terms: Array,
+        slope: float,
+        heads: int,
+        scale: Array | None,
+        rate: Array,
+        out: Array | None,
+        cut: Array,
+        sums: Array,
+    ) -> None:
+        count = heads if fixed is None else fixed[0]
+        columns = terms.shape[1] // count if fixed is None else fixed[1]
+        width = count * columns
+        inputs = len(terms) - 1
+        one = terms.dtype.type(1)
+        negative_slope = terms.dtype.type(slope)
+        step = 1 if len(rate) > 1 else 0
+        shares, num_parts = len(sums), len(parts)
+        # Whole parts per share: the order of each sum follows from the edges alone, not from the threads.
+        for share in prange(shares):
+            total, z = np.empty(width, terms.dtype), np.empty(width, terms.dtype)
+            for part in range(num_parts * share // shares, num_parts * (share + 1) // shares):
+                for v in range(parts[part, ROW], parts[part, END_ROW]):
+                    for f in range(width):
+                        total[f] = 0
+                    for e in range(*row_span(parts, part, indptr, v)):
+                        _fill_sum(src, indices[e], dst, v, terms, z)
+                        _add_product(features, starts, terms, e, z)
+                        for k in range(count):
+                            factor = one if scale is None else scale[e, k]
+                            below = factor * negative_slope
+                            for f in range(k * columns, (k + 1) * columns):
+                                slope_f = factor if z[f] > 0 else below
+                                if sums.shape[1] > inputs + 1:
+                                    sums[share, inputs + 1, f] += slope_f * z[f]
+                                z[f] = slope_f * rate[v * step, f]
+                                total[f] += z[f]
+                        if features is not None:
+                            _add_outer(features, starts, e, z, sums[share])
+                    for f in range(width):
+                        sums[share, inputs, f] += total[f]
+                    if out is not None:
+                        store_row(parts, part, indptr, v, total, out, cut)
+        if out is not None:
+            add_split_rows(parts, indptr, out, cut)
+
+    return grad_terms_kernel
+
+
+@device_function
+def _add_outer(features: Array, starts: Array | None, e: int, row: Array, sums: Array) -> None:
+    """Add the outer product of the features of edge ``e`` and a row to ``sums``."""
+    for d in range(features.shape[1]):
+        if starts is None:
+            value = np.float64(as_float(features[e, d]))
+            for f in range(len(row)):
+                sums[d, f] += value * row[f]
+        else:
+            code = features[e, d]
+            if code >= 0:
+                for f in range(len(row)):
+                    sums[starts[d] + code, f] += row[f]
