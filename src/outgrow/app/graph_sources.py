@@ -35,7 +35,7 @@ class EdgeOptions(TypedDict, total=False):
     """Features of edges, times, and names of PyG for arguments of `from_arrays`."""
 
     edge_features: Any
-edge_feature_sizes: Any
+    edge_feature_sizes: Any
     edge_time: Any
     node_time: Any
     edge_type: Any
