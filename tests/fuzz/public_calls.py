@@ -73,6 +73,8 @@ def list_calls(folder: Path) -> list[Call]:
         "num_nodes": NODES,
         "relation": np.zeros(120, "i8"),
         "weight": np.ones(120, "f4"),
+        "edge_features": np.zeros((120, 2), "i8"),
+        "edge_feature_sizes": (3, 2),
         "undirected": False,
     }
     training = {"lr": 0.1, "weight_decay": 0.0, "optimizer": "adam", "patience": 3, "seed": 1, "eval_every": 1}
