@@ -12,7 +12,23 @@ from torch.func import functional_call
 
 from generators import apart
 from outgrow.engine.shard import layer_topology
-from outgrow.nn import GAT, GCN, GGCN, GGNN, GIN, GINE, RGCN, SAGE, CommNet, FiLM, Model, RGCNDiagonal
+from outgrow.nn import (
+    GAT,
+    GCN,
+    GGCN,
+    GGNN,
+    GIN,
+    GINE,
+    RGCN,
+    SAGE,
+    CommNet,
+    EdgeNetwork,
+    FiLM,
+    GATv2,
+    Model,
+    RGCNDiagonal,
+    Transformer,
+)
 from support import normal, random_topology, whole_blocks, with_edge_features, with_relations
 
 POINTS = 4
@@ -75,7 +91,10 @@ MODELS: dict[str, Callable[[], Model]] = {
     "sage-max": lambda: SAGE(4, 5, 3, layers=2, pool="max", activation=torch.tanh),
     "gat": lambda: GAT(4, 6, 3, heads=2, out_heads=2, layers=2, attention_dropout=0.3),
     "gin": lambda: GIN(4, 5, 3, activation=torch.tanh),
+    "gatv2": lambda: GATv2(4, 6, 3, heads=2, out_heads=2, edge_dim=EDGE_DIM, attention_dropout=0.3),
+    "transformer": lambda: Transformer(4, 6, 3, heads=2, edge_dim=EDGE_DIM, activation=torch.tanh),
     "gine": lambda: GINE(4, 5, 3, edge_dim=EDGE_DIM, activation=torch.tanh),
+    "edge-network": lambda: EdgeNetwork(4, 5, 3, edge_dim=EDGE_DIM, activation=torch.tanh),
     "commnet": lambda: CommNet(4, 5, 3),
     "ggcn": lambda: GGCN(4, 5, 3, activation=torch.tanh),
     "ggnn": lambda: GGNN(4, 5, 3, layers=3),

@@ -11,9 +11,10 @@ from outgrow.core.validation import validate_choice, validate_types
 from outgrow.graph.graph import Graph
 from outgrow.nn.decoder import Decoder, DistMult, Dot
 from outgrow.nn.decoupled import Decoupled, DecoupledGAT
+from outgrow.nn.edge_models import GINE, EdgeNetwork, GATv2, Transformer
 from outgrow.nn.model import Model
 from outgrow.nn.stack import Stack
-from outgrow.nn.zoo import GAT, GCN, GGCN, GGNN, GIN, GINE, RGCN, SAGE, CommNet, FiLM, RGCNDiagonal
+from outgrow.nn.zoo import GAT, GCN, GGCN, GGNN, GIN, RGCN, SAGE, CommNet, FiLM, RGCNDiagonal
 
 _NOT_OPTIONS = {"in_features", "out_features", "stack", "activation", "return"}
 
@@ -41,8 +42,11 @@ MODELS: Mapping[str, ModelEntry] = {
     "sage-max": ModelEntry(build=SAGE, graph_options=("sparse_input",), fixed_options={"pool": "max"}),
     "gat": ModelEntry(build=GAT, graph_options=("edge_dim",), fixed_options={"num_relations": 0}),
     "gat-relational": ModelEntry(build=GAT, graph_options=("num_relations", "edge_dim")),
+    "gatv2": ModelEntry(build=GATv2, graph_options=("edge_dim",)),
+    "transformer": ModelEntry(build=Transformer, graph_options=("edge_dim",)),
     "gin": ModelEntry(build=GIN, graph_options=("sparse_input",)),
     "gine": ModelEntry(build=GINE, graph_options=("sparse_input", "edge_dim"), needs_edge_features=True),
+    "edge-network": ModelEntry(build=EdgeNetwork, graph_options=("sparse_input", "edge_dim"), needs_edge_features=True),
     "commnet": ModelEntry(build=CommNet, graph_options=("sparse_input",)),
     "decoupled": ModelEntry(build=Decoupled, fixed_options={"heads": 0, "num_relations": 0}),
     "decoupled-gat": ModelEntry(build=DecoupledGAT),

@@ -14,7 +14,6 @@ from torch.nn import functional
 from outgrow.core.validation import validate_choice
 from outgrow.nn.attention import GATConv
 from outgrow.nn.convolution import CommNetConv, GCNConv, GINConv, SAGEConv, SAGEMaxConv
-from outgrow.nn.edge_messages import GINEConv
 from outgrow.nn.film import FiLMConv
 from outgrow.nn.gated import GGCNConv, GGNNConv
 from outgrow.nn.layer import Conv
@@ -130,34 +129,6 @@ def GIN(
 
     def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
         return GINConv(width_in, width_out, project_first=_first_projection_option(position, sparse_input))
-
-    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
-
-
-@accept_stack_options()
-def GINE(
-    in_features: int,
-    hidden: int,
-    out_features: int,
-    *,
-    edge_dim: int,
-    sparse_input: bool = False,
-    **stack: Unpack[StackOptions],
-) -> Model:
-    """A stack of `GINEConv`; other arguments as in `GCN`.
-
-    Args:
-        in_features: Width of the features.
-        hidden: Width of hidden layers.
-        out_features: Number of classes.
-        edge_dim: Features of edges, ``graph.num_edge_features``.
-        sparse_input: The first layer projects the input before all else, as sparse features need; this is another
-            model, with one more product.
-        **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
-    """
-
-    def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
-        return GINEConv(width_in, width_out, edge_dim, project_first=position.is_first and sparse_input)
 
     return make_stack(stack).build((in_features, hidden, out_features), make_conv)
 
