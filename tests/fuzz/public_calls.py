@@ -126,7 +126,14 @@ def list_calls(folder: Path) -> list[Call]:
         Call(nn.GGNN, (COLUMNS, 6, CLASSES)),
         Call(nn.FiLM, widths, {"num_relations": 2}),
         Call(nn.RGCN, widths, {"num_relations": 2, "bases": 2}),
+        Call(
+            nn.RGCN, widths, {"num_relations": 2, "bases": None, "num_blocks": 2, "types": None, "project_first": True}
+        ),
         Call(nn.RGCNDiagonal, widths, {"num_relations": 2}),
+        Call(nn.HGT, widths, {"types": graph().types, "heads": 2, "embeddings": False, "num_layers": 1}),
+        Call(nn.HGTConv, (COLUMNS, 6, ["a", "b"], [("a", "to", "b")]), {"heads": 2, "hidden": 8}),
+        Call(nn.RGCNMatrixConv, (4, 6, 2), {"num_blocks": 2, "node_types": ["a"], "project_first": None}),
+        Call(nn.TypedLinear, ({"a": 3, "b": 2}, 4, ["b", "a"]), {"bias": True}),
         Call(nn.Decoupled, widths, {"rounds": 2, "gamma": 0.9, "heads": 0, "num_relations": 0}),
         Call(nn.DecoupledGAT, widths, {"heads": 2, "rounds": 1}),
         Call(nn.Stack, (), {"layers": 2, "dropout": 0.2, "norm": True}),
