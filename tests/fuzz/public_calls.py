@@ -126,9 +126,8 @@ def list_calls(folder: Path) -> list[Call]:
         Call(nn.GGNN, (COLUMNS, 6, CLASSES)),
         Call(nn.FiLM, widths, {"num_relations": 2}),
         Call(nn.RGCN, widths, {"num_relations": 2, "bases": 2}),
-        Call(
-            nn.RGCN, widths, {"num_relations": 2, "bases": None, "num_blocks": 2, "types": None, "project_first": True}
-        ),
+        Call(nn.RGCN, widths, {"num_relations": 2, "bases": None, "num_blocks": 2, "project_first": True}),
+        Call(nn.TypedRGCN, widths, {"types": graph().types, "num_blocks": 2, "embeddings": True, "sparse_input": True}),
         Call(nn.RGCNDiagonal, widths, {"num_relations": 2}),
         Call(nn.HGT, widths, {"types": graph().types, "heads": 2, "embeddings": False, "num_layers": 1}),
         Call(nn.HGTConv, (COLUMNS, 6, ["a", "b"], [("a", "to", "b")]), {"heads": 2, "hidden": 8}),
