@@ -14,7 +14,9 @@ from scipy.sparse import block_diag, csr_array
 import outgrow as og
 from outgrow.app.model_registry import build_model
 from outgrow.core.errors import InputError
+from outgrow.engine.layer_plan import numbers_per_edge
 from outgrow.nn import HGT, RGCN, HeteroEncoder, HGTConv, Model, RGCNConv, RGCNMatrixConv, TypedRGCN
+from outgrow.planning.sizes import model_sizes
 from suites.typed import typed_topology
 
 NAMES = ("author", "paper", "venue")
@@ -123,3 +125,16 @@ def test_predictions_of_a_named_run_know_the_types(tmp_path: Any) -> None:
     model = build_model("hgt", og.load(tmp_path / "store"), {"hidden": 8})
     out = og.predict(graph, model)
     assert out.shape[0] == 40
+
+
+def test_a_plan_counts_what_a_node_is_multiplied_by() -> None:
+    graph = make_graph((5,))
+    per_node = graph.num_edges / graph.num_nodes / 6
+    assert per_node == 1  # 240 edges of 6 relations, of 40 nodes
+    first, last = model_sizes(TypedRGCN(5, 8, 3, types=graph.types, layers=2), graph).layers
+    # Its type's weight, and six matrices: as many relations as in-edges.
+    assert first.weights == (0, 5 * 8 + 6 * 5 * 8)
+    assert last.weights == (0, 8 * 3 + 6 * 8 * 3)
+    hgt = model_sizes(HGT(5, 8, 3, types=graph.types, heads=2, layers=2), graph)
+    assert hgt.layers[0].weights == (8 * 16, 8 * 8 + 8 * 8 + 2 * 6 * 2 * 4 * 4 + 0)
+    assert numbers_per_edge(hgt.layer_plans[0]) == 3 * 2
