@@ -38,6 +38,7 @@ QUICK: list[Key] = [
     ("offload-3", TypedCase("sage-project-first")),
     ("migrate-travel", TypedCase("foreign-and-ours")),
     ("tensor", TypedCase("sage-mean")),
+    ("orchestrate-aggregate", TypedCase("sage-mean")),
 ]
 
 

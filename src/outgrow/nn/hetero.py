@@ -165,7 +165,9 @@ class HeteroConv(Conv):
         """Return the form whose sources are its input, or None."""
         if any(isinstance(self.conv_of(each), PyGConv) for each in self.edge_types):
             return None
-        return self._with_forms([self.conv_of(each).aggregate_first() for each in self.edge_types])
+        form = self._with_forms([self.conv_of(each).aggregate_first() for each in self.edge_types])
+        # Aggregates of each relation apart: those of raw features have no parameters.
+        return None if form is None else form.with_sliceable_columns() or form
 
     def _with_forms(self, forms: Sequence[Conv | None]) -> Conv | None:
         if any(form is None for form in forms):
