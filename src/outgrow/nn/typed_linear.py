@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from torch import Tensor, nn
 
 from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 from outgrow.core.graph_types import GraphTypes
+from outgrow.nn.hetero_checks import require_widths, type_module_name
 from outgrow.nn.layer import Features
 from outgrow.nn.projection import Projection
-from outgrow.nn.slot_layout import TypedRows
+from outgrow.nn.slot_layout import TypedRows, slice_columns
 from outgrow.ops.row_slots import Slot, scatter_slots
 from outgrow.ops.segment_matmul import segment_matmul
 from outgrow.ops.sparse import SparseRows, index_rows, slice_rows
@@ -43,13 +43,13 @@ class TypedLinear(nn.Module):
         self.in_features = in_features
         self.out_features = out_features
         self.projections = nn.ModuleDict(
-            {_module_name(name): Projection(widths[name], out_features, bias=bias) for name in types}
+            {type_module_name(name): Projection(widths[name], out_features, bias=bias) for name in types}
         )
         self._bound: GraphTypes | None = None
 
-    def projection_of(self, name: str) -> Projection:
+    def projection_of(self, type_name: str) -> Projection:
         """Return the projection of a type."""
-        found = self.projections[_module_name(name)]
+        found = self.projections[type_module_name(type_name)]
         assert isinstance(found, Projection)
         return found
 
@@ -61,14 +61,7 @@ class TypedLinear(nn.Module):
         """
         require_same_types("a TypedLinear", self.types, types)
         if isinstance(self.in_features, Mapping):
-            widths = {name: last - first for name, (first, last) in _columns(types).items()}
-            if widths != dict(self.in_features):
-                raise InputError(
-                    "a TypedLinear does not fit the columns of the graph's types",
-                    needed=", ".join(f"{width} of {name}" for name, width in widths.items()),
-                    got=", ".join(f"{width} of {name}" for name, width in self.in_features.items()),
-                    repair="give in_features the widths of the types of the graph",
-                )
+            require_widths("a TypedLinear", self.in_features, types, shared=types.shares_columns)
         self._bound = types
 
     def forward(self, x_VD: Features, nodes_V: Tensor) -> Tensor:
@@ -78,7 +71,7 @@ class TypedLinear(nn.Module):
             x_VD: Rows of nodes.
             nodes_V: ``[V]`` int64, their global ids, by which types are known.
         """
-        types = self._require_bound()
+        types = self.bound_types
         rows = TypedRows(types, nodes_V)
         columns = _columns(types) if isinstance(self.in_features, Mapping) else {}
         parts = [
@@ -93,7 +86,13 @@ class TypedLinear(nn.Module):
         width = self.out_features
         return scatter_slots(products, [Slot(part.rows, 0, width) for part in parts], (len(nodes_V), width))
 
-    def _require_bound(self) -> GraphTypes:
+    @property
+    def bound_types(self) -> GraphTypes:
+        """The types of the graph.
+
+        Raises:
+            InputError: `bind_types` has not been called.
+        """
         if self._bound is None:
             raise InputError(
                 "a TypedLinear does not know the types of the nodes",
@@ -135,21 +134,12 @@ def _require_names(types: Sequence[str], widths: Mapping[str, int]) -> None:
         )
 
 
-def _module_name(name: str) -> str:
-    # A prefix, since a module cannot have the name of a method; no dots, which separate names of parameters.
-    return f"type_{name}".replace(".", "#")
-
-
 def _columns(types: GraphTypes) -> dict[str, tuple[int, int]]:
     return {name: types.type_columns(name) for name in types.names}
 
 
 def _read_columns(x: SparseRows, part: Slot) -> Features:
-    """Return the rows of a part, with its columns only, in which all their values must lie; dense if none is zero."""
+    """Return the rows and columns of a part."""
     found = slice_rows(x, part.rows.start, part.rows.stop) if isinstance(part.rows, slice) else index_rows(x, part.rows)
     assert isinstance(found, SparseRows)
-    width = part.last - part.first
-    # Features of a type of dense tables fill all its columns: their product needs no look-up of columns.
-    if len(found.values) == len(found) * width and bool((found.indptr.diff() == width).all()):
-        return found.values.view(len(found), width)
-    return replace(found, indices=found.indices - part.first, num_columns=width)
+    return slice_columns(found, part.first, part.last)

@@ -21,6 +21,11 @@ _MAX_INT64 = np.iinfo(np.int64).max
 _MOST_EXACT_FLOAT = 2.0**53
 
 
+def as_feature_columns(values: NDArray[Any] | None) -> NDArray[Any] | None:
+    """Return features of edges as rows, ``[E, De]``: one number for each edge is a row of one column."""
+    return values[:, None] if values is not None and values.ndim == 1 else values
+
+
 def to_integer_labels(labels: NDArray[Any], *, named: bool, where: str = "labels") -> NDArray[Any]:
     """Return labels as integers that fit int64, with -1 for NaN.
 

@@ -20,6 +20,8 @@ FILE = "manifest.json"
 # Fixed, so that the header can be written after the data; two cache lines, so data stay aligned.
 HEADER_BYTES = 128
 BFLOAT16 = "bfloat16"
+TYPE_LABELS = "type_labels_"
+"""Name of the labels of a node type, before its number among the types with labels of their own."""
 _BITS = "<u2"
 _MOST = 2**63 - 1
 _COUNTS = ("num_nodes", "num_edges", "num_features", "num_classes", "num_splits")
@@ -58,6 +60,15 @@ class ArrayEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TypeLabelEntry:
+    """Entry of ``type_labels_N``, the labels of a node type: name of the type, number and names of its classes."""
+
+    name: str
+    num_classes: int
+    class_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Contents of a store.
 
@@ -73,6 +84,9 @@ class Manifest:
         node_types: Ranges of node ids, or empty.
         num_splits: Number of splits beside the chosen one; 0 if it is the only one.
         origin: What the arrays were made of.
+        type_labels: Entry of the labels of each type that has labels of its own, or empty.
+        edge_feature_sizes: Number of categories of each column of codes that edges have; empty if their features are
+            numbers, or they have none.
     """
 
     name: str
@@ -86,6 +100,8 @@ class Manifest:
     node_types: tuple[NodeType, ...] = ()
     num_splits: int = 0
     origin: GraphOrigin = field(default_factory=GraphOrigin)
+    type_labels: tuple[TypeLabelEntry, ...] = ()
+    edge_feature_sizes: tuple[int, ...] = ()
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
@@ -95,8 +111,9 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
         # Left out where it says nothing, so that older versions read the manifest.
         if not kind["num_columns"]:
             del kind["num_columns"]
-    for name, nothing in (("num_splits", 0), ("origin", asdict(GraphOrigin()))):
-        if content[name] == nothing:
+    nothing = {"num_splits": 0, "origin": asdict(GraphOrigin()), "type_labels": (), "edge_feature_sizes": ()}
+    for name in nothing:
+        if content[name] == nothing[name]:
             del content[name]
     # The format comes first and outside the checksum: later versions may compute that otherwise.
     record = {"format": FORMAT, "checksum": _content_checksum(content), **content}
@@ -150,15 +167,35 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     classes = _parse_names(record.pop("class_names"))
     relations = _parse_names(record.pop("relation_names"))
     origin = _parse_origin(record.pop("origin", None))
+    labels = tuple(_parse_type_labels(entry, types) for entry in record.pop("type_labels", []))
+    sizes = record.pop("edge_feature_sizes", [])
+    if not isinstance(sizes, list):
+        raise TypeError("sizes of the features of edges that are no list")
     manifest = Manifest(
-        **record, arrays=arrays, node_types=types, class_names=classes, relation_names=relations, origin=origin
+        **record,
+        arrays=arrays,
+        node_types=types,
+        class_names=classes,
+        relation_names=relations,
+        origin=origin,
+        type_labels=labels,
+        edge_feature_sizes=tuple(sizes),
     )
+    _check_counts(sizes)
     _check_counts(vars(manifest)[name] for name in _COUNTS)
     _check_counts(count for entry in arrays.values() for count in (*entry.shape, entry.size))
     _check_counts(count for kind in types for count in (kind.first, kind.last, kind.num_columns))
     _parse_names([manifest.name, *(kind.name for kind in types)])
     _parse_names([text for entry in arrays.values() for text in (entry.dtype, entry.sha256)])
     return manifest
+
+
+def _parse_type_labels(entry: dict[str, Any], types: tuple[NodeType, ...]) -> TypeLabelEntry:
+    made = TypeLabelEntry(**{**entry, "class_names": _parse_names(entry["class_names"])})
+    _check_counts([made.num_classes])
+    if made.name not in [kind.name for kind in types]:
+        raise TypeError(f"labels of {str(made.name)[:40]}, which is no node type")
+    return made
 
 
 def _parse_array_entry(entry: dict[str, Any]) -> ArrayEntry:
@@ -239,7 +276,9 @@ def check_array_schemas(path: Path, manifest: Manifest) -> None:
             needed = f"{name} of shape {list(form.shape)} and type {' or '.join(form.dtypes)}"
             raise _schema_error(path, needed, f"shape {list(entry.shape)} and type {entry.dtype}")
     # An array of a group needs the others: sparse features, ids of either kind, each split, links held out.
-    required = _ALWAYS.union(*(group for group in _array_groups(manifest) if group & given.keys()))
+    required = _ALWAYS.union(
+        _type_label_schemas(manifest), *(group for group in _array_groups(manifest) if group & given.keys())
+    )
     if missing := sorted(required - given.keys()):
         raise _schema_error(path, f"the arrays {', '.join(sorted(required))}", f"no {', '.join(missing)}")
     if "features" in given and "feature_indptr" in given:
@@ -253,12 +292,18 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
     # Sparse values have no count of their own in the manifest: all three arrays must agree with one.
     values = next(iter(given["feature_values"].shape), -1) if "feature_values" in given else -1
     labels = given.get("labels")
+    sizes = manifest.edge_feature_sizes
     several = labels is not None and len(labels.shape) == 2
     return {
         "indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "indices": ArraySchema((edges,), _IDS),
         "relation": ArraySchema((edges,), _SMALL),
         "weight": ArraySchema((edges,), ("<f4",)),
+        "edge_features": ArraySchema((edges, len(sizes)), _SMALL)
+        if sizes
+        else ArraySchema((edges, -1), (*_FLOATS, BFLOAT16)),
+        "edge_time": ArraySchema((edges,), ("<i8",)),
+        "node_time": ArraySchema((nodes,), ("<i8",)),
         "features": ArraySchema((nodes, manifest.num_features), (*_FLOATS, BFLOAT16)),
         "feature_indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "feature_indices": ArraySchema((values,), ("<i4",)),
@@ -266,6 +311,7 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         "labels": ArraySchema((nodes, manifest.num_classes), ("|u1", *_FLOATS))
         if several
         else ArraySchema((nodes,), (*_SMALL, "<i8", *_FLOATS)),
+        **_type_label_schemas(manifest),
         "train": ArraySchema((-1,), ("<i8",)),
         "val": ArraySchema((-1,), ("<i8",)),
         "test": ArraySchema((-1,), ("<i8",)),
@@ -278,6 +324,18 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         "val_links": ArraySchema((-1, 3), ("<i8",)),
         "test_links": ArraySchema((-1, 3), ("<i8",)),
     }
+
+
+def _type_label_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
+    schemas = {}
+    counts = {kind.name: kind.last - kind.first for kind in manifest.node_types}
+    for number, each in enumerate(manifest.type_labels):
+        name = f"{TYPE_LABELS}{number}"
+        given = manifest.arrays.get(name)
+        several = given is not None and len(given.shape) == 2
+        shape = (counts[each.name], each.num_classes) if several else (counts[each.name],)
+        schemas[name] = ArraySchema(shape, ("|u1", *_FLOATS) if several else (*_SMALL, "<i8", *_FLOATS))
+    return schemas
 
 
 def _array_groups(manifest: Manifest) -> list[frozenset[str]]:

@@ -31,8 +31,10 @@ from outgrow.graph.store.manifest import (
     FILE,
     HEADER_BYTES,
     REPAIR,
+    TYPE_LABELS,
     ArrayEntry,
     Manifest,
+    TypeLabelEntry,
     check_array_schemas,
     read_manifest,
 )
@@ -40,6 +42,7 @@ from outgrow.graph.store.mapped_files import MappedFiles
 from outgrow.graph.store.verify import verify_graph
 from outgrow.graph.store.writer import PARTIAL, open_store_writer
 from outgrow.graph.topology import Topology
+from outgrow.graph.type_labels import TypeLabels
 from outgrow.ops.sparse import SparseRows
 
 # Not named by Python 3.11; the value is that of Linux on x86 and ARM.
@@ -89,6 +92,11 @@ def write_store(graph: Graph, dest: Path, *, overwrite: bool = False) -> None:
                 node_types=graph.node_types,
                 num_splits=len(graph.splits),
                 origin=graph.origin,
+                type_labels=tuple(
+                    TypeLabelEntry(name=each.name, num_classes=each.num_classes, class_names=each.class_names)
+                    for each in graph.type_labels
+                ),
+                edge_feature_sizes=graph.topology.feature_sizes,
             )
         )
 
@@ -209,6 +217,10 @@ def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: Map
             indices=arrays["indices"],
             relation=arrays.get("relation"),
             weight=arrays.get("weight"),
+            edge_features=arrays.get("edge_features"),
+            feature_sizes=manifest.edge_feature_sizes,
+            edge_time=arrays.get("edge_time"),
+            node_time=arrays.get("node_time"),
         ),
         features=features,
         labels=arrays.get("labels"),
@@ -220,6 +232,10 @@ def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: Map
         ids=ids_of_arrays(arrays),
         splits=tuple(Split(**{name: arrays[f"{name}_{at}"] for name in PARTS}) for at in range(manifest.num_splits)),
         held_out_links=held_out_links_of_arrays(arrays),
+        type_labels=tuple(
+            TypeLabels(labels=arrays[f"{TYPE_LABELS}{number}"], **vars(entry))
+            for number, entry in enumerate(manifest.type_labels)
+        ),
         origin=manifest.origin,
         files=files,
     )
