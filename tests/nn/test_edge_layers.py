@@ -12,10 +12,10 @@ from dataclasses import replace
 import pytest
 import torch
 from test_against_pyg import Case, Pair, bias, linear, pyg, same
-from torch import nn
+from torch import Tensor, nn
 
 from outgrow.graph.topology import Topology
-from outgrow.nn import GATConv, GATv2Conv, GINEConv, Layer, TransformerConv
+from outgrow.nn import EdgeConv, GATConv, GATv2Conv, GINEConv, Layer, NNConv, TransformerConv
 from support import destinations_of, normal, random_topology, topology_of, with_edge_features
 
 IN, OUT, HEADS, EDGE_DIM = 5, 6, 3, 4
@@ -134,6 +134,39 @@ def gine() -> Case:
     return Case(ours, theirs, pairs)
 
 
+def edge() -> Case:
+    ours, linear_map = EdgeConv(IN, OUT), nn.Linear(2 * IN, OUT)
+    theirs = pyg.EdgeConv(nn.Sequential(linear_map, nn.ReLU()))
+    pairs = [
+        Pair(ours.itself.weight, linear_map.weight, lambda weight: weight[:, :IN].t()),
+        Pair(ours.difference.weight, linear_map.weight, lambda weight: weight[:, IN:].t()),
+        bias(ours.itself.bias, linear_map.bias),
+    ]
+    return Case(ours, theirs, pairs)
+
+
+def network(*, mean: bool) -> Case:
+    ours = NNConv(IN, OUT, EDGE_DIM, mean=mean)
+    theirs = pyg.NNConv(IN, OUT, StackedWeights(), aggr="mean" if mean else "add")
+    pairs = [
+        linear(ours.itself, theirs.lin),
+        bias(ours.itself.bias, theirs.bias),
+        Pair(ours.edge_weights, theirs.nn.weight, lambda weight: weight.view(EDGE_DIM + 1, IN, OUT)),
+    ]
+    return Case(ours, theirs, pairs)
+
+
+class StackedWeights(nn.Module):
+    """`nn.Linear` whose bias is the last row of its weight, as in our layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(EDGE_DIM + 1, IN * OUT))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return nn.functional.linear(features, self.weight[:-1].t(), self.weight[-1])
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "gat": lambda: gat(average=False),
     "gat, averaged": lambda: gat(average=True),
@@ -149,6 +182,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "transformer, no root": lambda: transformer(root=False),
     "transformer, no features": lambda: transformer(edge_dim=0),
     "gine": gine,
+    "edge": edge,
+    "edge network": lambda: network(mean=False),
+    "edge network, mean": lambda: network(mean=True),
 }
 
 

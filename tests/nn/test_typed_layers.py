@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from outgrow.core.errors import InputError
 from outgrow.core.graph_types import EdgeType, GraphTypes
 from outgrow.nn import HGTConv, Layer, RGCNMatrixConv, TypedLinear
-from outgrow.nn.hetero_checks import module_name
+from outgrow.nn.hetero_checks import module_name, type_module_name
 from outgrow.ops.sparse import SparseRows
 from suites.typed import EDGE_TYPES, GRAPHS, NAMES, TYPES
 from support import destinations_of, normal
@@ -66,7 +66,7 @@ def make_hgt(width_in: int) -> tuple[HGTConv, list[tuple[nn.Parameter, nn.Parame
         pairs.append((mine[2].weight, theirs.out_lin.lins[name].weight, torch.t))
         pairs.append((mine[2].bias, theirs.out_lin.lins[name].bias, torch.clone))
         if ours.skip is not None:
-            pairs.append((ours.skip[ours.out.name_of(name)], theirs.skip[name], torch.clone))
+            pairs.append((ours.skip[type_module_name(name)], theirs.skip[name], torch.clone))
     for number, each in enumerate(KNOWN):
         name = module_name(each)
         for mine, matrices in ((attention.key_matrices, theirs.k_rel), (attention.value_matrices, theirs.v_rel)):

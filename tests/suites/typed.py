@@ -17,6 +17,7 @@ from outgrow.core.graph_types import EdgeType, GraphTypes
 from outgrow.engine.problem import Problem
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.graph.topology import Topology
+from outgrow.nn.attention import GATConv
 from outgrow.nn.convolution import CommNetConv, GINConv, SAGEConv, SAGEMaxConv
 from outgrow.nn.gated import GGCNConv
 from outgrow.nn.hetero import HeteroConv
@@ -88,6 +89,15 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "rgcn": lambda: RGCNMatrixConv(IN, OUT, len(EDGE_TYPES), node_types=NAMES[::-1], project_first=False),
     "rgcn-blocks": lambda: RGCNMatrixConv(IN, OUT, len(EDGE_TYPES), num_blocks=2, node_types=NAMES, project_first=True),
     "hgt": lambda: HGTConv(IN, OUT, NAMES[::-1], EDGE_TYPES[::-1], heads=2),
+    "gat": lambda: HeteroConv(every(lambda: GATConv(IN, OUT, 2, attention_dropout=0.3, self_loops=False))),
+    "gat-and-sage": lambda: HeteroConv(
+        every(
+            lambda: GATConv(IN, OUT, 2, self_loops=False),
+            lambda: SAGEConv(IN, OUT, project_first=False),
+            lambda: GATConv(IN, OUT, 3, average=True, self_loops=False),
+        ),
+        "mean",
+    ),
     "foreign": lambda: HeteroConv(every(lambda: PyGConv(Foreign(), IN, OUT))),
     "foreign-and-ours": lambda: HeteroConv(every(lambda: PyGConv(Foreign(), IN, OUT), *MIXED), "max"),
 }

@@ -168,7 +168,7 @@ def train(
 
     if progress and is_torch_preloaded():
         log_warning("import outgrow before torch: torch's waiting threads now take time from the kernels")
-    with make_progress_display(graph, model, settings, show=progress and is_torchrun_leader()) as listener:
+    with make_progress_display(request.task, settings, show=progress and is_torchrun_leader()) as listener:
         session = Session(
             graph=graph,
             model=model,
@@ -183,7 +183,7 @@ def train(
             metrics=request.metrics,
             task=request.task,
         )
-        model.schema = describe_schema(graph)
+        model.schema, model.temporal_strategy = describe_schema(graph), settings.temporal_strategy
         if torchrun_world_size():
             run = join_torchrun_session(
                 session,

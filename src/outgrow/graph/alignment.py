@@ -97,7 +97,7 @@ def _renumber(topology: Topology, number: NDArray[np.int64]) -> Topology:
     """Give relation ``r`` the number ``number[r]``; edges of one row and source stay sorted by relation."""
     assert topology.relation is not None
     relation = torch.from_numpy(number)[topology.relation.long()].to(topology.relation.dtype)
-    weight, features = topology.weight, topology.edge_features
+    weight, features, time = topology.weight, topology.edge_features, topology.edge_time
     source = topology.indices.numpy()
     row = destination(topology.block.edges).numpy()
     # Only edges beside one of the same two nodes can change their places.
@@ -114,7 +114,10 @@ def _renumber(topology: Topology, number: NDArray[np.int64]) -> Topology:
         if features is not None:
             features = features.clone()
             features[there] = features[moved]
-    return replace(topology, relation=relation, weight=weight, edge_features=features)
+        if time is not None:
+            time = time.clone()
+            time[there] = time[moved]
+    return replace(topology, relation=relation, weight=weight, edge_features=features, edge_time=time)
 
 
 def _renumber_links(links: HeldOutLinks, number: NDArray[np.int64]) -> HeldOutLinks:

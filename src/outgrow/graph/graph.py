@@ -192,6 +192,16 @@ class Graph:
         return self.topology.block.edges.num_features
 
     @property
+    def edge_time(self) -> Tensor | None:
+        """``[E]`` int64 times of the edges, in the order of `edge_index`; see `Topology`."""
+        return self.topology.edge_time
+
+    @property
+    def node_time(self) -> Tensor | None:
+        """``[V]`` int64 times of the nodes; see `Topology`."""
+        return self.topology.node_time
+
+    @property
     def multi_label(self) -> bool:
         """Whether a node may have several labels."""
         return self.labels is not None and self.labels.dim() == 2 and not self.has_targets
@@ -260,9 +270,8 @@ class Graph:
     def select_targets(self, names: str | Sequence[str]) -> Graph:
         """Return the graph with the labels of some node types alone; arrays of nodes and edges are shared.
 
-        Of one type, ``labels`` are its labels, and unknown for other nodes. Of several, each has labels of its own in
-        ``type_labels``, and a model has outputs for each of them, one type after the other. Nodes of other types are in
-        no part of a split.
+        Of one type, ``labels`` are its labels, unknown for other nodes. Of several, each has labels of its own, and a
+        model has outputs for each of them, one type after the other. Nodes of other types are in no part of a split.
 
         Args:
             names: One type, or several.
@@ -290,11 +299,10 @@ class Graph:
         )
 
     def _labels_of_type(self, kind: NodeType) -> TypeLabels:
-        if self.type_labels:
+        if self.labels is None:
             return next(each for each in self.type_labels if each.name == kind.name)
-        assert self.labels is not None
-        labels = self.labels[kind.first : kind.last]
-        return TypeLabels(name=kind.name, labels=labels, num_classes=self.num_classes, class_names=self.class_names)
+        own = self.labels[kind.first : kind.last]
+        return TypeLabels(name=kind.name, labels=own, num_classes=self.num_classes, class_names=self.class_names)
 
     @property
     def x(self) -> Tensor | SparseRows | None:

@@ -17,8 +17,11 @@ from outgrow.nn.decoupled import Decoupled as Decoupled
 from outgrow.nn.decoupled import DecoupledGAT as DecoupledGAT
 from outgrow.nn.edge_attention import GATv2Conv as GATv2Conv
 from outgrow.nn.edge_attention import TransformerConv as TransformerConv
+from outgrow.nn.edge_messages import EdgeConv as EdgeConv
 from outgrow.nn.edge_messages import GINEConv as GINEConv
+from outgrow.nn.edge_messages import NNConv as NNConv
 from outgrow.nn.edge_models import GINE as GINE
+from outgrow.nn.edge_models import EdgeNetwork as EdgeNetwork
 from outgrow.nn.edge_models import GATv2 as GATv2
 from outgrow.nn.edge_models import Transformer as Transformer
 from outgrow.nn.encoder import AttentionScores as AttentionScores
@@ -49,6 +52,7 @@ from outgrow.nn.relational import RGCNDiagonalConv as RGCNDiagonalConv
 from outgrow.nn.stack import Stack as Stack
 from outgrow.nn.to_hetero import to_hetero as to_hetero
 from outgrow.nn.typed_linear import TypedLinear as TypedLinear
+from outgrow.nn.typed_models import HGT as HGT
 from outgrow.nn.zoo import GAT as GAT
 from outgrow.nn.zoo import GCN as GCN
 from outgrow.nn.zoo import GGCN as GGCN
@@ -61,6 +65,7 @@ from outgrow.nn.zoo import FiLM as FiLM
 from outgrow.nn.zoo import RGCNDiagonal as RGCNDiagonal
 from outgrow.ops.aggregation.edge_attention import DotProductAttention as DotProductAttention
 from outgrow.ops.aggregation.edge_attention import DynamicAttention as DynamicAttention
+from outgrow.ops.aggregation.edge_outer import FeatureWeightedSum as FeatureWeightedSum
 from outgrow.ops.aggregation.edge_relu import GineSum as GineSum
 from outgrow.ops.aggregation.film import Film as Film
 from outgrow.ops.aggregation.gated import Gated as Gated

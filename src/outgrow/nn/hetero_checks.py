@@ -17,6 +17,12 @@ def module_name(edge_type: EdgeType) -> str:
     return "__".join(edge_type).replace(".", "#")
 
 
+def type_module_name(name: str) -> str:
+    """Return the name that a node type's parameters have as a module."""
+    # A prefix, since a module cannot have the name of a method; no dots, which separate names of parameters.
+    return f"type_{name}".replace(".", "#")
+
+
 def types_of_names(edge_types: Sequence[EdgeType]) -> GraphTypes:
     """Return types as the convolutions name them, without nodes."""
     names = tuple(dict.fromkeys(name for source, _, target in edge_types for name in (source, target)))

@@ -12,7 +12,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.graph_types import GraphTypes
 from outgrow.core.validation import require_counts
 from outgrow.nn.encoder import Encoder
-from outgrow.nn.hetero_checks import require_widths
+from outgrow.nn.hetero_checks import require_widths, type_module_name
 from outgrow.nn.layer import Epilogue, Features, activation_module, apply_epilogue, make_norm
 from outgrow.nn.projection import Projection
 from outgrow.nn.slot_layout import TypedRows
@@ -77,12 +77,14 @@ class HeteroEncoder(Encoder):
         self.out_features = out_features
         self.activation_width = 4 * out_features
         self.projections = nn.ModuleDict(
-            {_module_name(name): Projection(width, out_features) for name, width in self.widths.items()}
+            {type_module_name(name): Projection(width, out_features) for name, width in self.widths.items()}
         )
         self.embeddings = nn.ParameterDict(
-            {_module_name(name): _draw_rows(count, out_features) for name, count in self.numbers.items()}
+            {type_module_name(name): _draw_rows(count, out_features) for name, count in self.numbers.items()}
         )
-        self.biases = nn.ParameterDict({_module_name(name): nn.Parameter(torch.zeros(out_features)) for name in known})
+        self.biases = nn.ParameterDict(
+            {type_module_name(name): nn.Parameter(torch.zeros(out_features)) for name in known}
+        )
         self.norm = make_norm(self.epilogue, self.in_features, out_features)
         self.activation = activation_module(self.epilogue)
         self.types: GraphTypes | None = None
@@ -132,7 +134,7 @@ class HeteroEncoder(Encoder):
     def _encode(self, name: str, nodes_n: Tensor, x_nD: Features) -> Tensor:
         """Return ``[n, O]`` of nodes of one type."""
         assert self.types is not None
-        module = _module_name(name)
+        module = type_module_name(name)
         bias_O: Tensor = self.biases[module]
         out: Tensor
         if name in self.widths:
@@ -149,11 +151,6 @@ class HeteroEncoder(Encoder):
 def _draw_rows(count: int, columns: int) -> nn.Parameter:
     require_counts(embeddings=count)
     return nn.Parameter(torch.randn(count, columns) / columns**0.5)
-
-
-def _module_name(name: str) -> str:
-    # A prefix, since a module cannot have the name of a method; no dots, which separate names of parameters.
-    return f"type_{name}".replace(".", "#")
 
 
 def _require_one_input(known: Sequence[str]) -> None:

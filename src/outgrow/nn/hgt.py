@@ -12,8 +12,9 @@ from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 from outgrow.core.graph_types import EdgeType, GraphTypes
 from outgrow.core.validation import require_counts
-from outgrow.nn.hetero_checks import module_name, require_same_edge_types
+from outgrow.nn.hetero_checks import module_name, require_same_edge_types, type_module_name
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
+from outgrow.nn.projection import Projection
 from outgrow.nn.slot_layout import TypedRows
 from outgrow.nn.typed_linear import TypedLinear, require_same_types
 from outgrow.ops.aggregation.typed_attention import TypedAttention
@@ -26,19 +27,21 @@ class HGTConv(Conv):
 
     ``x'_v = g_t * gelu(sum over in-edges (u, v) of alpha_uv * value_u M_r) W_t + (1 - g_t) * x_v``, where ``t`` is the
     type of ``v`` and ``r`` that of the edge; ``alpha`` is the softmax over all in-edges of ``v`` of
-    ``key_u A_r . query_v * p_r / sqrt(O / heads)``, head by head. Keys, values and queries are projections of the input
-    by the type of the node; the gate ``g_t`` is the sigmoid of a number, and 1 where widths in and out differ. A node
-    without in-edges gets what a sum of zeros gives.
+    ``key_u A_r . query_v * p_r / sqrt(F)``, head by head of ``F`` columns. Keys, values and queries are projections of
+    the input by the type of the node; the gate ``g_t`` is the sigmoid of a number, and 1 where widths in and out
+    differ. A node without in-edges gets what a sum of zeros gives.
 
     Args:
         in_features: ``D``.
         out_features: ``O``.
         node_types: Names of the node types of the graph, in any order.
         edge_types: ``(source type, relation, destination type)`` of each of its relations, in any order.
-        heads: Number of heads, which divides ``O``.
+        heads: Number of heads, which divides the width of keys.
+        hidden: Width of keys, values and queries, and of what the gate gives; None for ``O``. Else one more projection
+            to ``O``, which all types share, follows the gate, as in a last layer, whose ``O`` is the number of classes.
 
     Raises:
-        InputError: ``heads`` does not divide ``out_features``, there is no node or edge type, or an edge type is not
+        InputError: ``heads`` does not divide the width, there is no node or edge type, or an edge type is not
             three names, is given twice or is between types that are not given.
     """
 
@@ -53,14 +56,17 @@ class HGTConv(Conv):
         node_types: Sequence[str],
         edge_types: Sequence[EdgeType],
         heads: int = 8,
+        *,
+        hidden: int | None = None,
     ) -> None:
         super().__init__()
-        require_counts(in_features=in_features, out_features=out_features, heads=heads)
-        if out_features % heads:
+        width = out_features if hidden is None else hidden
+        require_counts(in_features=in_features, out_features=out_features, heads=heads, hidden=width)
+        if width % heads:
             raise InputError(
-                "heads must divide out_features",
-                needed=f"a multiple of {heads} features",
-                got=f"{heads} heads and {out_features} features",
+                "heads must divide the width of keys",
+                needed=f"a multiple of {heads} columns",
+                got=f"{heads} heads and {width} columns",
                 repair="change one of the two",
             )
         _require_edge_types(edge_types, node_types)
@@ -68,20 +74,25 @@ class HGTConv(Conv):
         self.edge_types = tuple(edge_types)
         # The only relation of a graph need not be stored.
         self.num_relations = len(edge_types) if len(edge_types) > 1 else 0
-        self.key_value = TypedLinear(in_features, 2 * out_features, node_types, bias=True)
-        self.query = TypedLinear(in_features, out_features, node_types, bias=True)
-        self.out = TypedLinear(out_features, out_features, node_types, bias=True)
-        gated = in_features == out_features
-        self.skip = nn.ParameterDict({name: nn.Parameter(torch.ones(1)) for name in self.out.names}) if gated else None
+        self.key_value = TypedLinear(in_features, 2 * width, node_types, bias=True)
+        self.query = TypedLinear(in_features, width, node_types, bias=True)
+        self.out = TypedLinear(width, width, node_types, bias=True)
+        gated = in_features == width
+        self.skip = (
+            nn.ParameterDict({name: nn.Parameter(torch.ones(1)) for name in map(type_module_name, node_types)})
+            if gated
+            else None
+        )
         # Sparse rows have a product, but no sum with the output.
         self.accepts_sparse = not gated
-        self.aggregation = TypedAttention([module_name(each) for each in edge_types], heads, out_features // heads)
+        self.aggregation = TypedAttention([module_name(each) for each in edge_types], heads, width // heads)
+        self.last = None if hidden is None else Projection(width, out_features, bias=True)
         self.spec = ConvSpec(
             in_features=in_features,
             out_features=out_features,
-            source=(1, 2 * out_features),
-            target=(1, out_features),
-            aggregate=(1, out_features),
+            source=(1, 2 * width),
+            target=(1, width),
+            aggregate=(1, width),
             static_edge_weight=True,
             reads_target=True,
             needs_full_neighborhood=True,
@@ -122,16 +133,22 @@ class HGTConv(Conv):
 
     def update_of_nodes(self, x_VD: Features, aggregate_VCF: Tensor, nodes_V: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the projection of the aggregate, and the share of the input that the gate lets pass."""
-        out_VO: Tensor = self.out(functional.gelu(aggregate_VCF[:, 0]), nodes_V)
-        if self.skip is None:
-            return out_VO
+        new_VF: Tensor = self.out(functional.gelu(aggregate_VCF[:, 0]), nodes_V)
+        out_VF = new_VF if self.skip is None else self._mix_rows(self.skip, x_VD, new_VF, nodes_V)
+        if self.last is None:
+            return out_VF
+        last_VO: Tensor = self.last(out_VF)
+        return last_VO
+
+    def _mix_rows(self, skip: nn.ParameterDict, x_VD: Features, new_VF: Tensor, nodes_V: Tensor) -> Tensor:
+        """Return ``[V, F]``: new and old rows, mixed by the gate of the type of each node."""
         assert isinstance(x_VD, Tensor)
         types = self.out.bound_types
         rows = TypedRows(types, nodes_V)
-        width = self.spec.out_features
+        width = new_VF.shape[1]
         slots = [Slot(rows.rows.get(kind, slice(0, 0)), 0, width) for kind in range(types.num_types)]
-        given = zip(types.names, gather_slots(x_VD.to(out_VO.dtype), slots), gather_slots(out_VO, slots), strict=True)
-        mixed = [_mix(self.skip[self.out.name_of(name)], new, old) for name, old, new in given]
+        given = zip(types.names, gather_slots(x_VD.to(new_VF.dtype), slots), gather_slots(new_VF, slots), strict=True)
+        mixed = [_mix(skip[type_module_name(name)], new, old) for name, old, new in given]
         return scatter_slots(mixed, slots, (len(nodes_V), width))
 
 

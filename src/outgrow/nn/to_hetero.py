@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -11,7 +12,9 @@ from torch import nn
 from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 from outgrow.core.graph_types import EdgeType, GraphTypes
+from outgrow.nn.attention import GATConv
 from outgrow.nn.convolution import CommNetConv, SAGEConv, SAGEMaxConv
+from outgrow.nn.edge_attention import GATv2Conv
 from outgrow.nn.hetero import SUM, HeteroConv
 from outgrow.nn.layer import Conv, Layer
 from outgrow.nn.model import Model
@@ -31,9 +34,10 @@ def to_hetero(model: Model, graph: HasTypes | GraphTypes, combine: str = SUM) ->
     """Return a model with a copy of each convolution for each edge type of a graph, as PyG's ``to_hetero`` does.
 
     Each copy has parameters of its own, whose matrices are drawn anew from torch's generator (Glorot-uniform; PyG's
-    convolutions reset theirs). What follows a convolution, an encoder and a decoder are shared by all types, as they
-    are. Where types have feature columns of their own, convolutions that take pairs of widths (`SAGEConv`,
-    `SAGEMaxConv`, `CommNetConv`) have matrices as high as their types need; others those of all columns.
+    convolutions reset theirs). Attention is without self-loops, which edges between two types do not have. What
+    follows a convolution, an encoder and a decoder are shared by all types, as they are. Where types have feature
+    columns of their own, convolutions that take pairs of widths (`SAGEConv`, `SAGEMaxConv`, `CommNetConv`) have
+    matrices as high as their types need; others those of all columns.
 
     Args:
         model: A model whose layers fit a `HeteroConv`: see docs/typed-graphs.md. It stays as it is.
@@ -80,6 +84,9 @@ def _copy_for(conv: Conv, edge_type: EdgeType, types: GraphTypes | None) -> Conv
         foreign: Any = other.aggregation.conv
         foreign.reset_parameters()
         return other
+    if isinstance(other, GATConv | GATv2Conv):
+        # Between two types there are no self-loops; PyG needs add_self_loops=False for the same reason.
+        other.spec = replace(other.spec, self_loops=False)
     with torch.no_grad():
         for parameter in other.parameters():
             if parameter.dim() > 1:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from torch import Tensor, nn
 
 from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 from outgrow.core.graph_types import GraphTypes
+from outgrow.nn.hetero_checks import require_widths, type_module_name
 from outgrow.nn.layer import Features
 from outgrow.nn.projection import Projection
-from outgrow.nn.slot_layout import TypedRows
+from outgrow.nn.slot_layout import TypedRows, slice_columns
 from outgrow.ops.row_slots import Slot, scatter_slots
 from outgrow.ops.segment_matmul import segment_matmul
 from outgrow.ops.sparse import SparseRows, index_rows, slice_rows
@@ -43,24 +43,13 @@ class TypedLinear(nn.Module):
         self.in_features = in_features
         self.out_features = out_features
         self.projections = nn.ModuleDict(
-            {self.name_of(name): Projection(widths[name], out_features, bias=bias) for name in types}
+            {type_module_name(name): Projection(widths[name], out_features, bias=bias) for name in types}
         )
         self._bound: GraphTypes | None = None
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the types as modules have them."""
-        return tuple(self.projections)
-
-    @staticmethod
-    def name_of(type_name: str) -> str:
-        """Return the name that the module of a type has."""
-        # A prefix, since a module cannot have the name of a method; no dots, which separate names of parameters.
-        return f"type_{type_name}".replace(".", "#")
-
     def projection_of(self, type_name: str) -> Projection:
         """Return the projection of a type."""
-        found = self.projections[self.name_of(type_name)]
+        found = self.projections[type_module_name(type_name)]
         assert isinstance(found, Projection)
         return found
 
@@ -72,14 +61,7 @@ class TypedLinear(nn.Module):
         """
         require_same_types("a TypedLinear", self.types, types)
         if isinstance(self.in_features, Mapping):
-            widths = {name: last - first for name, (first, last) in _columns(types).items()}
-            if widths != dict(self.in_features):
-                raise InputError(
-                    "a TypedLinear does not fit the columns of the graph's types",
-                    needed=", ".join(f"{width} of {name}" for name, width in widths.items()),
-                    got=", ".join(f"{width} of {name}" for name, width in self.in_features.items()),
-                    repair="give in_features the widths of the types of the graph",
-                )
+            require_widths("a TypedLinear", self.in_features, types, shared=types.shares_columns)
         self._bound = types
 
     def forward(self, x_VD: Features, nodes_V: Tensor) -> Tensor:
@@ -157,11 +139,7 @@ def _columns(types: GraphTypes) -> dict[str, tuple[int, int]]:
 
 
 def _read_columns(x: SparseRows, part: Slot) -> Features:
-    """Return the rows of a part, with its columns only, in which all their values must lie; dense if none is zero."""
+    """Return the rows and columns of a part."""
     found = slice_rows(x, part.rows.start, part.rows.stop) if isinstance(part.rows, slice) else index_rows(x, part.rows)
     assert isinstance(found, SparseRows)
-    width = part.last - part.first
-    # Features of a type of dense tables fill all its columns: their product needs no look-up of columns.
-    if len(found.values) == len(found) * width and bool((found.indptr.diff() == width).all()):
-        return found.values.view(len(found), width)
-    return replace(found, indices=found.indices - part.first, num_columns=width)
+    return slice_columns(found, part.first, part.last)

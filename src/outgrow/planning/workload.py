@@ -46,11 +46,13 @@ class OwnerStats(NamedTuple):
         nodes: ``[P]`` int64, nodes of each worker.
         is_contiguous: Whether each worker owns a range of nodes, in the order of workers.
         owner_bytes: Size of the list of all nodes' owners, as it is sent to a worker.
+        edges: ``[2, P]`` int64, in-edges of the nodes of each worker, without and with a self-loop for each.
     """
 
     nodes: Matrix
     is_contiguous: bool
     owner_bytes: int
+    edges: Matrix
 
 
 class ChunkStats(NamedTuple):

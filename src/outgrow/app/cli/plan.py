@@ -35,6 +35,10 @@ def plan(
             show_default="neighbor",
         ),
     ] = None,
+    temporal_strategy: Annotated[
+        str | None,
+        typer.Option(help="As of `outgrow train`: uniform or last.", show_default="edges of any time"),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(help="How many processes train.", show_default="the best number for each strategy")
     ] = None,
@@ -79,6 +83,7 @@ def plan(
             repair="for example `outgrow plan wordnet`, or `outgrow plan --workload papers100M --hardware 4xA100`",
         )
     given = {"layers": layers, "hidden": hidden, "batch_size": batch_size, "fanout": fanout, "sampler": sampler}
+    given["temporal_strategy"] = temporal_strategy
     options = {name: value for name, value in given.items() if value is not None} | parse_assignments(set_ or [])
     request = PlanRequest(
         graph=graph,

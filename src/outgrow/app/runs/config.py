@@ -115,7 +115,7 @@ class RecordedModel:
     @property
     def reads_types(self) -> bool:
         """Whether what reads the features finds the columns of types itself."""
-        return reads_types(self.options) if self.made is None else self.made.first_reader.reads_types
+        return reads_types(self.name, self.options) if self.made is None else self.made.first_reader.reads_types
 
     def build(self, graph: Graph, seed: int, task: NodeTask | None = None) -> Model:
         """Return the model as the run started with it."""

@@ -87,9 +87,10 @@ def _validate_same_links(before: Mapping[str, Any], now: Mapping[str, Any]) -> N
     Raises:
         InputError: An option of the split has changed.
     """
-    for option in ("val_links", "test_links", "split_seed"):
-        # Runs of older versions lack these options; they have no links to protect.
-        if before.get(option, now[option]) != now[option]:
+    for option in ("val_links", "test_links", "split_seed", "link_relations"):
+        # Runs of older versions lack these options; they have no links to protect. JSON has lists for tuples.
+        known = before.get(option, now[option])
+        if (tuple(known) if isinstance(known, list) else known) != now[option]:
             raise InputError(
                 f"the run cannot go on with another {option}",
                 needed=f"{option} {before[option]}, as the run was started with",

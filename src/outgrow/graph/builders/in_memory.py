@@ -65,7 +65,7 @@ def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
     intake.complete(source, None if ids is None else len(ids))
     nodes = nodes or validate_node_tables(tables, intake.num_nodes)
     source.warn_of_unread()
-    topology = _build_topology(columns, intake, rule)
+    topology = _build_topology(columns, intake, rule, nodes.time)
     relation_names = intake.relation_names
     graph = Graph(
         name=source.name,
@@ -99,7 +99,9 @@ def _make_split(parts: tuple[Ids, Ids, Ids]) -> Split:
     return Split(**dict(zip(("train", "val", "test"), map(torch.from_numpy, parts), strict=True)))
 
 
-def _build_topology(parts: list[EdgeColumns], validator: EdgeValidator, policy: EdgePolicy) -> Topology:
+def _build_topology(
+    parts: list[EdgeColumns], validator: EdgeValidator, policy: EdgePolicy, node_time: Ids | None
+) -> Topology:
     edges = policy.resolve_duplicates(sort_columns(_concat_columns(parts)))
     compressor = CscBuilder(validator.num_nodes, len(validator.relation_names), policy, validator.feature_form)
     indptr = np.zeros(validator.num_nodes + 1, dtype=np.int64)
@@ -124,6 +126,8 @@ def _build_topology(parts: list[EdgeColumns], validator: EdgeValidator, policy: 
         weight=None if edges.weight is None else torch.from_numpy(edges.weight.copy()),
         edge_features=None if features is None else torch.from_numpy(features),
         feature_sizes=() if form is None else form.feature_sizes,
+        edge_time=None if edges.time is None else torch.from_numpy(edges.time.copy()),
+        node_time=None if node_time is None else torch.from_numpy(node_time),
     )
 
 
@@ -132,12 +136,13 @@ def _concat_columns(parts: list[EdgeColumns]) -> EdgeColumns:
         return EdgeColumns(np.empty(0, dtype=np.uint64))
     rank = parts[0].rank
     weight = parts[0].weight
-    features = parts[0].features
+    features, time = parts[0].features, parts[0].time
     return EdgeColumns(
         np.concatenate([part.key for part in parts]),
         None if rank is None else np.concatenate([part.rank for part in parts if part.rank is not None]),
         None if weight is None else np.concatenate([part.weight for part in parts if part.weight is not None]),
         None if features is None else np.concatenate([part.features for part in parts if part.features is not None]),
+        None if time is None else np.concatenate([part.time for part in parts if part.time is not None]),
     )
 
 

@@ -23,6 +23,7 @@ from outgrow.graph.builders.validate import (
 from outgrow.graph.graph import NodeType
 from outgrow.graph.readers.matrices import validate_csr
 from outgrow.graph.readers.source import Ids, LazyMatrix, LazySparse, NodeTableSource, TypeLabelTable
+from outgrow.graph.readers.times import validate_times
 
 _BLOCK_BYTES = 1 << 22
 _MOST_COLUMNS = 2**31 - 1
@@ -59,6 +60,7 @@ class NodeTables:
         node_types: Ranges of ids, or empty.
         splits: All splits, in the form of ``split``; empty if there is but one.
         type_labels: Labels of types that have labels of their own, in the form of ``labels``; or empty.
+        time: ``[V]`` int64; None if nodes have no times.
     """
 
     num_nodes: int
@@ -70,6 +72,7 @@ class NodeTables:
     node_types: tuple[NodeType, ...]
     splits: tuple[tuple[Ids, Ids, Ids], ...] = ()
     type_labels: tuple[CheckedTypeLabels, ...] = ()
+    time: Ids | None = None
 
 
 class SparseBlock(NamedTuple):
@@ -141,13 +144,19 @@ def validate_node_tables(tables: NodeTableSource, num_nodes: int) -> NodeTables:
         node_types=tables.node_types,
         splits=splits,
         type_labels=type_labels,
+        time=None if tables.node_time is None else validate_times(tables.node_time, num_nodes, "node"),
     )
 
 
 def _validate_type_labels(given: TypeLabelTable, types: tuple[NodeType, ...]) -> CheckedTypeLabels:
     [kind] = [each for each in types if each.name == given.name]
     try:
-        labels, classes = validate_labels(np.asarray(given.labels), given.class_names, kind.last - kind.first)
+        labels = np.asarray(given.labels)
+        if given.are_numbers:
+            # The form of targets of a regression, which whole numbers keep here.
+            columns = labels.shape[1] if labels.ndim == 2 else 1
+            return CheckedTypeLabels(given.name, labels, columns, ())
+        labels, classes = validate_labels(labels, given.class_names, kind.last - kind.first)
     except InputError as error:
         raise InputError(
             f"{error.what} (type {given.name})", needed=error.needed, got=error.got, repair=error.repair

@@ -175,6 +175,7 @@ def _write_topology(writer: StoreWriter, builder: CscBuilder, ranges: Iterator[E
     indptr = writer.create_array("indptr", np.int64)
     indices = writer.create_array("indices", builder.index_dtype)
     relation = None if builder.relation_dtype is None else writer.create_array("relation", builder.relation_dtype)
+    time = None
     form = builder.feature_form
     features = None if form is None else writer.create_array("edge_features", form.dtype, (form.width,))
     weight = None
@@ -184,6 +185,8 @@ def _write_topology(writer: StoreWriter, builder: CscBuilder, ranges: Iterator[E
         # Only the edges themselves show whether they have weights; a graph without edges has no such array.
         if weight is None and edges.weight is not None:
             weight = writer.create_array("weight", np.float32)
+        if time is None and edges.time is not None:
+            time = writer.create_array("edge_time", np.int64)
         for part in builder.compress_edges(edges):
             indptr.append_rows(part.ends)
             indices.append_rows(part.indices)
@@ -193,6 +196,8 @@ def _write_topology(writer: StoreWriter, builder: CscBuilder, ranges: Iterator[E
                 weight.append_rows(part.weight)
             if features is not None and part.features is not None:
                 features.append_rows(part.features)
+            if time is not None and part.time is not None:
+                time.append_rows(part.time)
         total += len(edges)
     # Nodes behind the last edge have no in-edges, but still a row.
     for part in builder.complete_remaining_rows():
@@ -232,6 +237,8 @@ def _write_tables(writer: StoreWriter, nodes: NodeTables) -> None:
     for number, each in enumerate(nodes.type_labels):
         array = writer.create_array(f"{TYPE_LABELS}{number}", each.labels.dtype, each.labels.shape[1:])
         array.append_rows(each.labels)
+    if nodes.time is not None:
+        writer.create_array("node_time", np.int64).append_rows(nodes.time)
     for name, part in split_arrays(nodes.split, nodes.splits).items():
         writer.create_array(name, np.int64).append_rows(part)
 

@@ -18,6 +18,7 @@ from outgrow.graph.readers.conversions import to_labels, to_node_ids
 from outgrow.graph.readers.matrices import Matrix, block_diagonal_features, type_widths
 from outgrow.graph.readers.source import NodeTableSource, TypeLabelTable
 from outgrow.graph.readers.splits import PARTS, Parts, select_parts, splits_of_masks
+from outgrow.graph.readers.times import join_times
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,6 +32,8 @@ class NodePart:
         labels: ``[n]`` or ``[n, C]``, see `outgrow.graph.readers.source.NodeTableSource`; None if they have none.
         class_names: Name of each class, or empty.
         split: Training, validation and test: each ids, a mask ``[n]``, or several masks ``[n, K]``; or None.
+        are_numbers: Whether labels are said to be numbers; heeded where other types have labels too.
+        time: ``[n]`` int64; None if they have no times.
     """
 
     name: str = ""
@@ -39,6 +42,8 @@ class NodePart:
     labels: NDArray[Any] | None = None
     class_names: tuple[str, ...] = ()
     split: Parts = (None, None, None)
+    are_numbers: bool = False
+    time: NDArray[np.int64] | None = None
 
 
 def count_nodes(part: NodePart) -> int | None:
@@ -93,6 +98,7 @@ def join_node_parts(parts: Sequence[NodePart], split_index: int = 0) -> NodeTabl
         ),
         splits=tuple(splits) if len(splits) > 1 else (),
         type_labels=type_labels,
+        node_time=join_times([part.time for part in parts], [part.count or 0 for part in parts]),
     )
 
 
@@ -105,9 +111,10 @@ def part_error(name: str, needed: str, got: str, repair: str = "") -> InputError
 
 def _check_lengths(part: NodePart) -> None:
     of = f" of {part.name}" if part.name else ""
-    for name, array in (("features", part.features), ("labels", part.labels)):
+    for name, array in (("features", part.features), ("labels", part.labels), ("times", part.time)):
         if part.count is not None and array is not None and array.shape[:1] != (part.count,):
-            needed = f"{'a row' if name == 'features' else 'one label'} for each of {part.count} nodes"
+            one = {"features": "a row", "labels": "one label", "times": "one time"}[name]
+            needed = f"{one} for each of {part.count} nodes"
             raise part_error(f"{name}{of}", needed, f"shape {list(array.shape)}")
 
 
@@ -138,15 +145,18 @@ def _join_labels(
     for part, first in zip(parts, borders, strict=False):
         if part.labels is not None and part.count:
             made = to_labels(part.labels, named=bool(part.class_names), where=f"labels of {part.name}")
-            # Labels of which none is known are no target.
-            if not _are_known(made):
-                continue
             known.append((part, first, made.reshape(-1) if made.ndim == 2 and made.shape[1] == 1 else made))
+    # Labels of which none is known are no target beside others.
+    known = [each for each in known if _are_known(each[2])] or known
     if not known:
         return None, (), ()
+    if len(known) > 1:
+        known = [(part, first, _to_numbers(made) if part.are_numbers else made) for part, first, made in known]
     kinds = [_describe_labels(part, labels) for part, _, labels in known]
     if len(set(kinds)) > 1:
-        tables = tuple(TypeLabelTable(part.name, labels, part.class_names) for part, _, labels in known)
+        tables = tuple(
+            TypeLabelTable(part.name, labels, part.class_names, labels.dtype.kind == "f") for part, _, labels in known
+        )
         return None, (), tables
     if len(known) > 1:
         names = ", ".join(part.name for part, _, _ in known)
@@ -165,6 +175,11 @@ def _join_labels(
     for _, first, labels in known:
         joined[first : first + len(labels)] = labels
     return joined, known[0][0].class_names, ()
+
+
+def _to_numbers(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return labels as numbers, NaN where they are unknown."""
+    return labels if labels.dtype.kind == "f" else np.where(labels == -1, np.nan, labels).astype(np.float32)
 
 
 def _are_known(labels: NDArray[Any]) -> bool:

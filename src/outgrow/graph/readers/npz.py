@@ -33,6 +33,7 @@ from outgrow.graph.readers.npz_origin import describe_keys
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.graph.readers.split_source import with_mask_tables
 from outgrow.graph.readers.tables.column_types import shorten_name
+from outgrow.graph.readers.times import validate_times
 
 CHUNK_EDGES = 1 << 18
 _SPARSE = ("feat_data", "feat_indices", "feat_indptr", "feat_shape")
@@ -128,6 +129,7 @@ def iter_array_edges(
     where: str,
     *,
     features: NDArray[Any] | None = None,
+    time: NDArray[np.int64] | None = None,
 ) -> Iterator[EdgeChunk]:
     """Yield edges in arrays, in chunks.
 
@@ -137,6 +139,7 @@ def iter_array_edges(
         weight: ``[E]`` real, or None.
         where: Name of the arrays in errors.
         features: ``[E, De]`` floating or integer codes, or None; chunks have views of it.
+        time: ``[E]`` int64, or None.
 
     Raises:
         InputError: Arrays of the wrong form.
@@ -150,6 +153,8 @@ def iter_array_edges(
         raise _edge_arrays_error(where, f"edge weights that are numbers of shape [{num_edges}]", weight)
     if features is not None:
         require_edge_feature_form(features, num_edges, f"features of edges of {where}")
+    if time is not None:
+        validate_times(time, num_edges, "edge")
     for first in range(0, num_edges, CHUNK_EDGES):
         part = slice(first, first + CHUNK_EDGES)
         yield EdgeChunk(
@@ -159,6 +164,7 @@ def iter_array_edges(
             relation=None if relation is None else np.array(relation[part]),
             weight=None if weight is None else np.array(to_weights(weight[part], f"edge_weight of {where}")),
             features=None if features is None else features[part],
+            time=None if time is None else time[part],
         )
 
 

@@ -30,6 +30,7 @@ class EdgeChunk(NamedTuple):
         relation: ``[n]`` integer; None if edges have no type.
         weight: ``[n]`` float32; None if edges have no weight.
         features: ``[n, C]`` floating, or integer codes of categories; None if edges have no features.
+        time: ``[n]`` int64, `outgrow.graph.readers.times.NO_TIME` for none; None if edges have no times.
     """
 
     src: Ids
@@ -37,6 +38,7 @@ class EdgeChunk(NamedTuple):
     relation: NDArray[np.integer[Any]] | None = None
     weight: NDArray[np.float32] | None = None
     features: NDArray[Any] | None = None
+    time: Ids | None = None
 
 
 class TypeLabelTable(NamedTuple):
@@ -46,11 +48,13 @@ class TypeLabelTable(NamedTuple):
         name: Name of the type.
         labels: ``[n]`` or ``[n, C]`` of its nodes in order: see `NodeTableSource`.
         class_names: Name of each class, or empty.
+        are_numbers: Whether labels are numbers, even where all of them are whole.
     """
 
     name: str
     labels: NDArray[Any]
     class_names: tuple[str, ...] = ()
+    are_numbers: bool = False
 
 
 class LazyMatrix(ABC):
@@ -131,6 +135,8 @@ class NodeTableSource:
         type_labels: Labels of at least two node types that have labels of their own; then there are no ``labels``.
         edge_feature_sizes: Number of categories of each column of the features of edges, 0 for numbers; empty if
             floating features are numbers, and integers are codes up to the largest one.
+        node_time: ``[V]`` int64, time of each node, `outgrow.graph.readers.times.NO_TIME` for none; None if nodes have
+            no times.
     """
 
     num_nodes: int | None = None
@@ -146,6 +152,7 @@ class NodeTableSource:
     held_out_links: HeldOutLinks | None = None
     type_labels: tuple[TypeLabelTable, ...] = ()
     edge_feature_sizes: tuple[int, ...] = ()
+    node_time: NDArray[Any] | None = None
 
 
 class GraphSource(ABC):

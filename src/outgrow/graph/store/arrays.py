@@ -34,6 +34,8 @@ def graph_arrays(graph: Graph) -> dict[str, Tensor]:
         "relation": topology.relation,
         "weight": topology.weight,
         "edge_features": topology.edge_features,
+        "edge_time": topology.edge_time,
+        "node_time": topology.node_time,
         "labels": graph.labels,
     }
     parts = [(split.train, split.val, split.test) for split in (graph.split, *graph.splits)]

@@ -12,7 +12,7 @@ from outgrow.graph.store.manifest import TYPE_LABELS, read_manifest
 from outgrow.graph.store.reader import array_checksum, matches_store
 
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "topology": ("indptr", "indices", "relation", "weight", "edge_features"),
+    "topology": ("indptr", "indices", "relation", "weight", "edge_features", "edge_time", "node_time"),
     "features": ("features", "feature_indptr", "feature_indices", "feature_values"),
     "labels": ("labels",),
     "split": ("train", "val", "test", "val_links", "test_links"),
@@ -22,7 +22,7 @@ IDS = "ids"
 """A part of graphs with ids. They do not matter to training, but to whose answers these are."""
 _ID_ARRAYS = ("ids", "id_offsets", "id_data")
 # Left out where a graph has none, so that fingerprints of other graphs are those of versions without them.
-_OPTIONAL = ("edge_features", "val_links", "test_links")
+_OPTIONAL = ("edge_features", "edge_time", "node_time", "val_links", "test_links")
 
 
 def fingerprint_graph(graph: Graph) -> dict[str, str]:

@@ -61,13 +61,7 @@ class ArrayEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class TypeLabelEntry:
-    """Entry of the labels of a node type, where types have labels of their own: the array ``type_labels_N``.
-
-    Attributes:
-        name: Name of the type.
-        num_classes: ``C``.
-        class_names: Name of each class, or empty.
-    """
+    """Entry of ``type_labels_N``, the labels of a node type: name of the type, number and names of its classes."""
 
     name: str
     num_classes: int
@@ -308,6 +302,8 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         "edge_features": ArraySchema((edges, len(sizes)), _SMALL)
         if sizes
         else ArraySchema((edges, -1), (*_FLOATS, BFLOAT16)),
+        "edge_time": ArraySchema((edges,), ("<i8",)),
+        "node_time": ArraySchema((nodes,), ("<i8",)),
         "features": ArraySchema((nodes, manifest.num_features), (*_FLOATS, BFLOAT16)),
         "feature_indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "feature_indices": ArraySchema((values,), ("<i4",)),

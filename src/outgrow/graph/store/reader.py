@@ -219,6 +219,8 @@ def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: Map
             weight=arrays.get("weight"),
             edge_features=arrays.get("edge_features"),
             feature_sizes=manifest.edge_feature_sizes,
+            edge_time=arrays.get("edge_time"),
+            node_time=arrays.get("node_time"),
         ),
         features=features,
         labels=arrays.get("labels"),

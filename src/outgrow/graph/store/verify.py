@@ -23,6 +23,7 @@ from outgrow.graph.builders.validate import (
 )
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.source import LazyMatrix
+from outgrow.graph.readers.times import validate_times
 from outgrow.graph.store.verify_ids import verify_ids
 from outgrow.graph.topology import Topology
 from outgrow.ops.sparse import SparseRows
@@ -88,6 +89,12 @@ def _check_topology(topology: Topology, num_nodes: int, num_relations: int) -> N
     if topology.relation is not None:
         _check_range("a relation is out of range", topology.relation, num_relations)
     _check_order(topology)
+    for what, times, count in (
+        ("edge", topology.edge_time, topology.num_edges),
+        ("node", topology.node_time, num_nodes),
+    ):
+        if times is not None:
+            validate_times(times.numpy(), count, what)
     if topology.weight is not None:
         weight = topology.weight.numpy()
         for first in range(0, len(weight), _BLOCK):

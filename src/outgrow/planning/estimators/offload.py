@@ -110,6 +110,7 @@ def _fits_unchunked(strategy: Offload, work: Workload, costs: CostModel) -> bool
         num_edges=int(cut.edges[part]),
         num_nodes=work.graph.nodes,
         number_bytes=work.model.number_bytes,
+        edge_row_bytes=work.graph.edge_row_bytes,
         budget=costs.memory,
     )
 
