@@ -62,6 +62,7 @@ def list_mutants() -> list[Mutant]:
     from suites.objectives import MUTANTS as OBJECTIVES
     from suites.samplers import MUTANTS as SAMPLERS
     from suites.test_leaks import MUTANTS as LEAKS
+    from suites.typed_mutants import MUTANTS as TYPED_MODELS
 
     tables: dict[str, Table] = {
         "suites/test_exactness.py::test_a_mutant_is_found": {
@@ -101,6 +102,9 @@ def list_mutants() -> list[Mutant]:
         },
         "graph/readers/test_typed_mutants.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in TYPED.items()
+        },
+        "suites/test_typed.py::test_a_mutant_is_found": {
+            name: (broken.__doc__, broken) for name, (broken, *_) in TYPED_MODELS.items()
         },
         "suites/test_leaks.py::test_a_leak_is_noticed": {name: (each.__doc__, each) for name, each in LEAKS.items()},
         "suites/test_disagreements.py::test_a_mutant_is_found": {
