@@ -1,4 +1,4 @@
-"""Links of chosen relations alone are held out and ranked; edges of others stay, but for those beside held-out links."""
+"""Links of chosen relations alone are held out and ranked; edges of others stay, but beside held-out links."""
 
 from __future__ import annotations
 
