@@ -152,6 +152,25 @@ def test_tasks_of_types(shop: Path) -> None:
         assert got in refused.value.got
 
 
+def test_runs_go_on_with_the_same_targets(shop: Path, tmp_path: Path) -> None:
+    graph = og.load(shop)
+    two = graph.select_targets(("user", "item"))
+    options: dict[str, Any] = {"targets": {"user": 1.0, "item": 2.0}, "progress": False}
+    whole = og.train(graph, model_of(two), epochs=4, **options)
+    og.train(graph, model_of(two), epochs=2, out=tmp_path / "run", **options)
+    resumed = og.train(graph, model_of(two), epochs=4, out=tmp_path / "run", resume=True, **options)
+    assert resumed.summary["loss"] == whole.summary["loss"]
+    with pytest.raises(InputError, match="cannot go on with another targets"):
+        og.train(
+            graph, model_of(two), epochs=5, out=tmp_path / "run", resume=True, **(options | {"targets": "user,item"})
+        )
+    # What was given as an object, the command line cannot make again.
+    task = {"user": og.NodeClassification(label_smoothing=0.1)}
+    og.train(graph, model_of(two), epochs=1, task=task, out=tmp_path / "own", **options)
+    config = json.loads((tmp_path / "own/config.json").read_text())
+    assert config["task_objects"] == ["task of user"]
+
+
 def test_a_model_of_other_outputs_is_refused(shop: Path) -> None:
     graph = og.load(shop)
     with pytest.raises(InputError, match="does not fit the graph") as refused:
@@ -214,6 +233,9 @@ def test_the_command_line(outgrow: Command, shop: Path) -> None:
     refused = outgrow("train", "--resume", "--out", "run", "--target", "user")
     assert refused.code == 2
     assert "cannot go on with another targets" in refused.err
+    assert outgrow("plan", shop, "--target", "user,item", "--workers", 1, "--hidden", 8).code == 0
+    assert outgrow("plan", shop, "--target", "maker").code == 2
+    assert outgrow("plan", "--workload", "reddit", "--hardware", "4xT4", "--target", "user").code == 2
     assert outgrow("report", "run").code == 0
     html = Path("run/report.html").read_text()
     assert "item/auroc" in html
