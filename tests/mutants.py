@@ -42,6 +42,7 @@ def list_mutants() -> list[Mutant]:
     from tests.app.test_predict_workers import MUTANTS as PREDICTIONS
     from tests.core.test_files import MUTANTS as WRITES
     from tests.fuzz.broken_readers import MUTANTS as READERS
+    from tests.graph.builders.test_edge_features import MUTANTS as EDGE_FEATURES
     from tests.graph.readers.table_mutants import MUTANTS as TABLES
     from tests.graph.readers.test_id_encoder import MUTANTS as ID_TABLES
     from tests.graph.readers.test_typed_mutants import MUTANTS as TYPED
@@ -79,6 +80,9 @@ def list_mutants() -> list[Mutant]:
         },
         "suites/test_metrics.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in METRICS.items()
+        },
+        "graph/builders/test_edge_features.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in EDGE_FEATURES.items()
         },
         "app/test_append.py::test_a_mutant_is_found": APPENDED,
         "app/test_predict_workers.py::test_a_mutant_is_found": PREDICTIONS,

@@ -94,6 +94,8 @@ def _describe_edges(edges: list[Any]) -> str:
     facts = ["names as ids"] if edges and isinstance(edges[0][0], str) else []
     facts += ["relations"] if edges and any(isinstance(value, str) for value in edges[0][2:]) else []
     facts += ["weights"] if edges and any(isinstance(value, float) for value in edges[0][2:]) else []
+    features = [value for value in edges[0][2:] if isinstance(value, tuple)] if edges else []
+    facts += ["codes of edges" if isinstance(row[0], int) else f"{len(row)} features of edges" for row in features]
     return f"read: {', '.join([f'{len(edges)} edges', *facts])}"
 
 

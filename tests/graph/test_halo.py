@@ -63,7 +63,7 @@ def divided(draw: st.DrawFn) -> Divided:
         topology = replace(topology, weight=torch.from_numpy(weight))
     features = draw(st.sampled_from([None, torch.float32, torch.bfloat16, torch.int8]))
     if features is not None:
-        topology = with_edge_features(topology, features)
+        topology = with_edge_features(topology, dtype=features)
     owner = st.integers(0, size - 1)
     owners = draw(st.lists(owner, min_size=topology.num_nodes, max_size=topology.num_nodes))
     if draw(st.booleans()):

@@ -16,14 +16,18 @@ from outgrow.graph.statistics.components import count_components
 from outgrow.graph.statistics.degrees import find_count_quantiles, find_degree_quantiles, split_counts
 from outgrow.graph.statistics.edges import EdgeSample, count_edge_kinds, count_sampled_kinds, sample_edges
 from outgrow.graph.statistics.features import (
+    count_categories,
     count_features,
     count_repeated_rows,
+    find_column_quantiles,
     find_label_columns,
     find_numbering_columns,
     find_target_columns,
+    sample_rows,
 )
 from outgrow.graph.statistics.homophily import count_class_edges, count_sampled_class_edges, measure_homophily
 from outgrow.graph.statistics.labels import count_classes, count_labelled, mark_labelled
+from outgrow.graph.statistics.times import summarize_times
 from outgrow.ops.backend import as_numpy
 
 if TYPE_CHECKING:
@@ -44,6 +48,8 @@ def describe_graph(graph: Graph, *, full: bool = False) -> dict[str, Any]:
     """
     facts = _describe_source(graph)
     facts |= _describe_edges(graph, whole=full or graph.num_edges <= COUNTED_EDGES)
+    facts |= _describe_edge_features(graph, full=full)
+    facts |= {"edge_times": summarize_times(graph.edge_time), "node_times": summarize_times(graph.node_time)}
     facts |= _describe_features(graph, full=full) | _describe_labels(graph) | _describe_split(graph)
     facts["likely_mistakes"] = [mistake._asdict() for mistake in find_likely_mistakes(facts)]
     return facts
@@ -125,6 +131,39 @@ def _describe_features(graph: Graph, *, full: bool) -> dict[str, Any]:
             facts["columns_that_tell_label"] = find(features, as_numpy(graph.labels))
     if sampled:
         facts["sampled_features"] = ["feature_range", "constant_feature_columns", "zero_feature_rows"]
+    return facts
+
+
+def _describe_edge_features(graph: Graph, *, full: bool) -> dict[str, Any]:
+    features, sizes = graph.edge_features, list(graph.topology.feature_sizes)
+    facts: dict[str, Any] = {
+        "edge_features": 0 if features is None else features.shape[1],
+        "edge_features_are": "none",
+    }
+    if features is None or not graph.num_edges:
+        return facts
+    dtype = str(features.dtype).removeprefix("torch.")
+    found = count_features(features, full=full)
+    facts |= {
+        "edge_features_are": f"{dtype} {'codes of categories' if sizes else 'numbers'}",
+        "constant_edge_feature_columns": list(found.constant),
+        "edge_features_looked_at": found.num_rows,
+    }
+    if sizes:
+        facts |= {"edge_categories": sizes, "edge_category_counts": count_categories(features, sizes)}
+    else:
+        facts |= {
+            "edge_feature_range": [found.smallest, found.largest],
+            "edge_feature_quantiles": find_column_quantiles(features),
+            "zero_edge_feature_rows": _share(found.zero_rows, found.num_rows),
+        }
+    if found.num_rows < graph.num_edges:
+        names = ("constant_edge_feature_columns", "edge_feature_range", "zero_edge_feature_rows")
+        facts["sampled_edge_features"] = [name for name in names if name in facts]
+    if len(sample_rows(features)) < graph.num_edges:
+        facts.setdefault("sampled_edge_features", []).append(
+            "edge_category_counts" if sizes else "edge_feature_quantiles"
+        )
     return facts
 
 

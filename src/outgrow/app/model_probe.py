@@ -28,6 +28,8 @@ from outgrow.nn.pyg import PyGConv
 _HALF = 4
 _NODES = 2 * _HALF
 _KEY = 20_240_611
+_LOOP = 100
+"""Id of the self-loop of the first node."""
 _ORDER = (5, 2, 7, 0, 6, 1, 4, 3)
 _ELEMENT_WISE = {
     None,
@@ -239,7 +241,7 @@ def _toy_block(layer: Layer, nodes: Sequence[int], reverse: bool = False) -> Blo
         if layer.spec.self_loops:
             sources.append(row[node])
             kinds.append(-1)
-            ids.append(100 + node)
+            ids.append(_LOOP + node)
         ends.append(len(sources))
     count = len(nodes)
     degree = torch.tensor(ends, dtype=torch.float64).diff()
@@ -250,6 +252,7 @@ def _toy_block(layer: Layer, nodes: Sequence[int], reverse: bool = False) -> Blo
             indices=torch.tensor(sources, dtype=torch.int32),
             num_src=count,
             relation=torch.tensor(kinds, dtype=torch.int32) if relations else None,
+            features=_toy_edge_features(layer, ids) if layer.conv.edge_dim else None,
         ),
         src_nodes=where,
         dst_nodes=where,
@@ -257,6 +260,15 @@ def _toy_block(layer: Layer, nodes: Sequence[int], reverse: bool = False) -> Blo
         dst_degree=degree,
         edge_ids=torch.tensor(ids),
     )
+
+
+def _toy_edge_features(layer: Layer, ids: Sequence[int]) -> Tensor:
+    """Return the features of edges by their ids: the same in every block; zeros for self-loops."""
+    features = torch.zeros(_LOOP + _NODES, layer.conv.edge_dim)
+    features[: 4 * _NODES] = torch.randn(
+        4 * _NODES, layer.conv.edge_dim, generator=torch.Generator().manual_seed(_KEY + 1)
+    )
+    return features[list(ids)]
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

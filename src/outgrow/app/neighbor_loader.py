@@ -38,7 +38,7 @@ from outgrow.graph.store.reader import find_feature_file
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops.kernels.numerics import accumulate_dtype
-from outgrow.ops.rows.edge_features import gather_edge_features
+from outgrow.ops.rows.edge_rows import gather_edge_features
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.storage.row_file import IoPool, RowFile
 from outgrow.runtime.system.environment import torchrun_rank, torchrun_world_size

@@ -27,7 +27,7 @@ def describe_schema(graph: Graph) -> GraphSchema:
     return GraphSchema(relations=graph.relation_names, columns=columns if any(count for _, count in columns) else ())
 
 
-def align_graph(graph: Graph, schema: GraphSchema, *, reads_relations: bool) -> Graph:
+def align_graph(graph: Graph, schema: GraphSchema, *, reads_relations: bool, reads_types: bool = False) -> Graph:
     """Return a graph with the relations and feature columns of another, in its order; warn if that changes any.
 
     Nodes keep their ids. The result is in memory where something changes, else the graph itself.
@@ -36,6 +36,7 @@ def align_graph(graph: Graph, schema: GraphSchema, *, reads_relations: bool) -> 
         graph: The graph.
         schema: Names of the other graph.
         reads_relations: Whether relations matter to what is computed.
+        reads_types: Whether a model finds the columns of types by their names itself, so that these may stay.
 
     Raises:
         InputError: A name is missing or unknown, or a type has another number of columns.
@@ -53,8 +54,13 @@ def align_graph(graph: Graph, schema: GraphSchema, *, reads_relations: bool) -> 
                 held_out_links=None if links is None else _renumber_links(links, number),
             )
             _warn_of_order("relations", graph.name)
+    if reads_types:
+        # Numbers of relations may differ, their names may not.
+        _require_same_names("relations", graph.name, own.relations, schema.relations)
     if own.columns != schema.columns:
         _require_same_names("types of nodes", graph.name, _describe(own.columns), _describe(schema.columns))
+        if reads_types:
+            return graph
         graph = replace(graph, features=_permute_columns(graph, own, schema))
         _warn_of_order("feature columns", graph.name)
     return graph

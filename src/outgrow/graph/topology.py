@@ -12,7 +12,7 @@ from torch import Tensor
 from outgrow.core.block import Block, Edges
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.csc import find_self_loops, in_degree, looped_in_degree, replace_self_loops
-from outgrow.ops.rows.edge_features import gather_edge_features
+from outgrow.ops.rows.edge_rows import edge_row_bytes, gather_edge_features
 from outgrow.ops.sampling.layerwise import column_share_bounds
 from outgrow.ops.sampling.self_loops import GivenLoops
 from outgrow.ops.sampling.temporal import NO_TIME as NO_TIME
@@ -58,6 +58,11 @@ class Topology:
     def num_edges(self) -> int:
         """``E``."""
         return len(self.indices)
+
+    @property
+    def edge_row_bytes(self) -> int:
+        """Bytes of the features of an edge; 0 if edges have none."""
+        return edge_row_bytes(self.edge_features)
 
     @cached_property
     def degree(self) -> Tensor:

@@ -16,7 +16,15 @@ from outgrow.core.block import Block
 from outgrow.core.errors import InputError
 from outgrow.core.graph_types import EdgeType, GraphTypes
 from outgrow.core.validation import validate_choice
-from outgrow.nn.hetero_checks import module_name, require_convs, require_same_edge_types, types_of_names
+from outgrow.nn.hetero_checks import (
+    module_name,
+    require_convs,
+    require_projection,
+    require_same_edge_types,
+    require_widths,
+    type_widths,
+    types_of_names,
+)
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.nn.pyg import PyGConv
 from outgrow.nn.relation_convs import (
@@ -75,6 +83,11 @@ class HeteroConv(Conv):
         require_convs(convs)
         self.combine = combine
         self.edge_types = tuple(convs)
+        widths = type_widths(convs)
+        if widths is not None:
+            # Types have columns of their own in one matrix, of which a row is mostly zeros: it is projected first.
+            convs = {edge_type: require_projection(edge_type, conv) for edge_type, conv in convs.items()}
+        self.input_widths = widths
         self.convs = nn.ModuleDict({module_name(edge_type): conv for edge_type, conv in convs.items()})
         self._describe(types_of_names(self.edge_types))
 
@@ -92,7 +105,7 @@ class HeteroConv(Conv):
         mine, specs = self.relations, [conv.spec for conv in convs]
         foreign = any(isinstance(conv, PyGConv) for conv in convs)
         self.spec = ConvSpec(
-            in_features=specs[0].in_features,
+            in_features=specs[0].in_features if self.input_widths is None else sum(self.input_widths.values()),
             out_features=specs[0].out_features,
             source=mine.source.shape,
             target=mine.target.shape,
@@ -120,10 +133,20 @@ class HeteroConv(Conv):
             InputError: An edge type of the graph has no convolution, or the graph lacks one of a convolution.
         """
         require_same_edge_types(self.edge_types, types)
+        if self.input_widths is not None:
+            require_widths("a HeteroConv", self.input_widths, types)
         self.types = types
+        entered = {target for _, _, target in types.edge_types}
+        self.types_without_output = tuple(name for name in types.names if name not in entered)
         for edge_type in types.edge_types:
             self.conv_of(edge_type).bind_types(types)
         self._describe(types)
+
+    def types_read(self, types: GraphTypes) -> tuple[str, ...]:
+        """Return the names of the types that send, and of those whose update reads their input."""
+        read = {source for source, _, _ in types.edge_types}
+        read |= {each[2] for each in types.edge_types if self.conv_of(each).spec.reads_target}
+        return tuple(name for name in types.names if name in read)
 
     def with_projection_first(self) -> Conv | None:
         """Return the form whose convolutions all accept sparse rows, or None."""
@@ -159,6 +182,10 @@ class HeteroConv(Conv):
             )
         return self.types
 
+    def _inputs(self, x_VD: Features, rows: TypedRows) -> dict[int, Features]:
+        """Return the input of the nodes of each type: its columns, or all of them if types share these."""
+        return rows.split(x_VD) if self.input_widths is None else rows.split_columns(x_VD, self._require_types())
+
     def source(self, x_VD: Features) -> NodeMessages:
         """Not defined: see `source_of_nodes`."""
         raise TypeError("what a node sends depends on its type: call source_of_nodes")
@@ -174,7 +201,7 @@ class HeteroConv(Conv):
             assert isinstance(x_VD, Tensor)
             return NodeMessages(x_VD[:, None], None)
         rows = TypedRows(self._require_types(), nodes_V)
-        given = rows.split(x_VD)
+        given = self._inputs(x_VD, rows)
         sent = {
             number: conv.source_of_nodes(given[kind], rows.nodes_of(kind))
             for number, (conv, kind) in enumerate(zip(mine.convs, mine.src_type, strict=True))
@@ -188,7 +215,7 @@ class HeteroConv(Conv):
         if mine.target.shape == NOTHING and not mine.target_score.units:
             return NodeMessages(None, None)
         rows = TypedRows(self._require_types(), nodes_V)
-        given = rows.split(x_VD)
+        given = self._inputs(x_VD, rows)
         used = {
             number: conv.target_of_nodes(given[kind], rows.nodes_of(kind))
             for number, (conv, kind) in enumerate(zip(mine.convs, mine.dst_type, strict=True))
@@ -229,7 +256,7 @@ class HeteroConv(Conv):
         """Return ``[Vd, O]``: the combined updates of each type's in-relations; zeros for a type without any."""
         types, mine = self._require_types(), self.relations
         rows = TypedRows(types, nodes_V)
-        given = rows.split(x_VD)
+        given = self._inputs(x_VD, rows)
         asked = {number: rows.rows[kind] for number, kind in enumerate(mine.dst_type) if kind in given}
         parts = mine.aggregate.gather(aggregate_VCF, asked)
         by_type = dict[int, list[Tensor]]()

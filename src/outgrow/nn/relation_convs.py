@@ -142,12 +142,13 @@ def pack_messages(
         x_VD: What they were computed from.
         kept: Parameters; with the input, what results depend on.
     """
-    inputs = [*kept, *([x_VD] if isinstance(x_VD, Tensor) else [])]
+    parameters = list(kept)
+    inputs = [*parameters, *([x_VD] if isinstance(x_VD, Tensor) else [])]
+    empty = torch.empty(0, dtype=(*parameters, x_VD)[0].dtype, device=x_VD.device)
     num_rows = len(rows.nodes)
     # What relations share is written once for each type.
     own = {n: each.values for n, each in given.items() if each.values is not None}
     seen = {(kinds[n], n if not values.shared[n] else -1): n for n in own}
-    like = next(iter(own.values()), None)
     packed = None
     if values.shape != NOTHING:
         channels, columns = values.shape
@@ -155,7 +156,7 @@ def pack_messages(
             [values.flatten(own[n]) for n in seen.values()],
             [values.slot(n, rows.rows[kinds[n]]) for n in seen.values()],
             (num_rows, channels, columns) if values.by_channel else (num_rows, columns, 1),
-            like=torch.empty(0, dtype=x_VD.dtype, device=x_VD.device) if like is None else like,
+            like=next(iter(own.values()), empty),
         )
         packed = keep_in_graph(values.from_units(table), inputs, used=bool(seen))
     scored = {n: each.scores for n, each in given.items() if each.scores is not None}
@@ -165,7 +166,7 @@ def pack_messages(
         [each[:, :, None] for each in scored.values()],
         [scores.slot(n, rows.rows[kinds[n]]) for n in scored],
         (num_rows, scores.units, 1),
-        like=next(iter(scored.values()), packed),
+        like=next(iter(scored.values()), empty),
     )
     return NodeMessages(packed, keep_in_graph(found[:, :, 0], inputs, used=bool(scored)))
 

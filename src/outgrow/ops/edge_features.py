@@ -76,6 +76,17 @@ def read_edge_features(edges: Edges, edge_dim: int) -> EdgeFeatures:
     return EdgeFeatures(edges.features, cast(Tensor, edges.cache["edge feature starts"]))
 
 
+def dense_edge_features(values_ED: Tensor, starts_D: Tensor | None, edge_dim: int, dtype: torch.dtype) -> Tensor:
+    """Return ``[E, I]``: features of edges, as in `EdgeFeatures`, as numbers of a type; codes as one-hot vectors."""
+    if starts_D is None:
+        return values_ED.to(dtype)
+    at_ED = values_ED.long()
+    # One more column takes the codes of -1, and is left out.
+    at_ED = torch.where(at_ED < 0, edge_dim, at_ED + starts_D)
+    out_EJ = torch.zeros(len(at_ED), edge_dim + 1, dtype=dtype, device=values_ED.device)
+    return out_EJ.scatter_(1, at_ED, 1)[:, :edge_dim]
+
+
 def _validate_codes(codes_ED: Tensor, sizes: tuple[int, ...]) -> None:
     if codes_ED.shape[1] != len(sizes):
         got = f"{codes_ED.shape[1]} columns, sizes of {len(sizes)}"

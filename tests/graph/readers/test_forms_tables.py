@@ -25,7 +25,10 @@ def options_of(command: str) -> TableOptions:
     """The options of ``outgrow convert`` in a command."""
     words = shlex.split(command)
     columns = parse_columns(words[words.index("--columns") + 1]) if "--columns" in words else {}
-    return TableOptions(columns=columns, relabel="--relabel" in words)
+    features = words[words.index("--edge-features") + 1] if "--edge-features" in words else ""
+    return TableOptions(
+        columns=columns, relabel="--relabel" in words, edge_features=tuple(features.split(",")) if features else ()
+    )
 
 
 def edges_of(graph: Graph) -> list[Edge]:
@@ -38,7 +41,9 @@ def edges_of(graph: Graph) -> list[Edge]:
             edge: Edge = (ids[int(topology.indices[at])], ids[node])
             if topology.relation is not None:
                 edge += (graph.relation_names[int(topology.relation[at])],)
-            edges.append(edge if topology.weight is None else (*edge, float(topology.weight[at])))
+            edge = edge if topology.weight is None else (*edge, float(topology.weight[at]))
+            features = topology.edge_features
+            edges.append(edge if features is None else (*edge, tuple(features[at].tolist())))
     return sorted(edges)
 
 

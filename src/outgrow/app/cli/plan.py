@@ -41,6 +41,10 @@ def plan(
             show_default="neighbor",
         ),
     ] = None,
+    temporal_strategy: Annotated[
+        str | None,
+        typer.Option(help="As of `outgrow train`: uniform or last.", show_default="edges of any time"),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(help="How many processes train.", show_default="the best number for each strategy")
     ] = None,
@@ -91,7 +95,7 @@ def plan(
         "fanout": fanout,
         "sampler": sampler,
     }
-    given["targets"] = ",".join(target) if target else None
+    given |= {"targets": ",".join(target) if target else None, "temporal_strategy": temporal_strategy}
     options = {name: value for name, value in given.items() if value is not None} | parse_assignments(set_ or [])
     request = PlanRequest(
         graph=graph,

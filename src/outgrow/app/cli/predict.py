@@ -115,7 +115,7 @@ def _load_best_model(
     loaded = datasets.load_graph(graph, data_dir=data_dir) if graph else load_recorded_graph(config, data_dir)
     recorded = config["model"]
     _require_features(loaded)
-    loaded = align_with_record(loaded, config, reads_relations=made.reads_relations)
+    loaded = align_with_record(loaded, config, reads_relations=made.reads_relations, reads_types=made.reads_types)
     model = load_best_model(directory, made, lambda: loaded)
     # Runs of older versions recorded no task: they had classes.
     regression = recorded.get("task") == NodeRegression.kind

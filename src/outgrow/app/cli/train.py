@@ -88,6 +88,14 @@ def train(
             show_default="neighbor",
         ),
     ] = None,
+    temporal_strategy: Annotated[
+        str | None,
+        typer.Option(
+            help="Draw only neighbours by edges before the time of the seed: uniform (as --sampler) or last (the most "
+            "recent). For graphs with times, see `outgrow convert --time-column`.",
+            show_default="edges of any time",
+        ),
+    ] = None,
     metric: Annotated[
         str | None,
         typer.Option(
@@ -212,6 +220,7 @@ def train(
     }
     given |= {"batch_size": batch_size, "fanout": fanout, "sampler": sampler, "memory": memory}
     given |= {"metrics": metric, "targets": ",".join(target) if target else None, "link_relations": link_relations}
+    given["temporal_strategy"] = temporal_strategy
     if task is not None:
         validate_choice("task", task, dict.fromkeys(TASKS))
     # A decoder is what makes a model one of links; `--set decoder=...` overrides the automatic one.

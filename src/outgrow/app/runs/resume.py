@@ -73,7 +73,12 @@ def plan_resumed_run(
     recorded = read_model_record(record, out)
     config, (choice, strategy_options) = _merge_options(record, recorded, _to_record(given), out)
     workers = replace(workers, number=record.get("workers", 1)) if keep_num_workers else workers
-    loaded = align_with_record(load_recorded_graph(record, data_dir), record, reads_relations=recorded.reads_relations)
+    loaded = align_with_record(
+        load_recorded_graph(record, data_dir),
+        record,
+        reads_relations=recorded.reads_relations,
+        reads_types=recorded.reads_types,
+    )
     validate_workers(loaded, workers)
     targeted = loaded if recorded.predicts_links else select_graph_targets(loaded, config)
     task = None if recorded.predicts_links else make_node_task(targeted, config)

@@ -16,17 +16,25 @@ from outgrow.graph.graph import Graph, GraphOrigin
 from outgrow.graph.inverse_relations import list_forward_relations
 from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.node_ids import NodeIds
-from outgrow.graph.readers.appended_rows import append_features, append_labels, append_splits, fit_edge_features
+from outgrow.graph.readers.appended_rows import (
+    append_features,
+    append_labels,
+    append_splits,
+    append_times,
+    fit_edge_features,
+)
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 from outgrow.graph.readers.stored_edges import read_stored_edges
 from outgrow.graph.readers.tables.edge_table import EdgeTableSource
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
 from outgrow.graph.readers.tables.node_table import NodeTable, read_node_table
 from outgrow.graph.readers.tables.options import TableOptions
+from outgrow.graph.readers.tables.time_columns import Clock
 
 APPEND_OPTIONS = (
     *("columns", "label", "features", "categorical", "split", "split_seed", "split_index", "unknown_nodes"),
     "edge_features",
+    "time_column",
     "inverse_relations",
 )
 """Names of the options of tables that apply."""
@@ -75,6 +83,13 @@ class AppendedSource(GraphSource):
         self._memory: int | None = None
         self._edge_origins = dict[Path, GraphOrigin]()
         _refuse_types(graph)
+        if self._options.time_column and graph.edge_time is None and graph.node_time is None:
+            raise InputError(
+                f"{graph.name} has no times, and those of new rows would have nothing to be compared with",
+                needed="a store with times, or no column of times",
+                got=f"--time-column {self._options.time_column}",
+                repair="leave it out, or convert all of the tables together",
+            )
         if self._options.categorical == "onehot":
             raise InputError(
                 "categories of new nodes cannot be one-hot",
@@ -119,6 +134,7 @@ class AppendedSource(GraphSource):
             relation_names=self._names,
             splits=splits,
             edge_feature_sizes=graph.topology.feature_sizes,
+            node_time=append_times(graph, tables, num_nodes),
         )
 
     def read_edges(self) -> Iterator[EdgeChunk]:
@@ -211,7 +227,8 @@ class AppendedSource(GraphSource):
                 )
             options = replace(options, num_nodes=total)
         for path in self._paths[0]:
-            source = EdgeTableSource(path, options, src_ids=self._encoder)
+            # A table without times is refused below, as one without weights is.
+            source = EdgeTableSource(path, options, src_ids=self._encoder, clock=Clock())
             if self._scratch is not None and self._memory is not None:
                 source.set_scratch(self._scratch, self._memory)
             for chunk in source.read_edges():
@@ -243,10 +260,11 @@ class AppendedSource(GraphSource):
             ("relations", topology.relation, chunk.relation, "--columns relation="),
             ("weights", topology.weight, chunk.weight, "--columns weight="),
             ("features", topology.edge_features, chunk.features, "--edge-features "),
+            ("times", topology.edge_time, chunk.time, "--time-column "),
         ):
             if (old is None) != (new is None):
                 have, lack = ("the graph", str(path)) if new is None else (str(path), "the graph")
-                none = "leave --edge-features out" if what == "features" else f"{option}_"
+                none = f"leave {option}out" if option.endswith(" ") else f"{option}_"
                 raise InputError(
                     f"edges have {what} in {have}, and none in {lack}",
                     needed=f"{what} of all edges, or of none",

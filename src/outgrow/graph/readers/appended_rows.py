@@ -19,6 +19,7 @@ from outgrow.graph.readers.source import Ids, LazyMatrix
 from outgrow.graph.readers.splits import Parts
 from outgrow.graph.readers.stored_edges import stored_rows
 from outgrow.graph.readers.tables.node_table import NodeTable
+from outgrow.graph.readers.times import NO_TIME
 from outgrow.ops.sparse import SparseRows
 
 _SHOWN = 3
@@ -119,6 +120,31 @@ def append_labels(graph: Graph, tables: Sequence[NodeTable], num_nodes: int) -> 
         if table.labels is not None:
             out[at : at + table.num_nodes] = _fit_labels(graph, table.labels, table.class_names)
         at += table.num_nodes
+    return out
+
+
+def append_times(graph: Graph, tables: Sequence[NodeTable], num_nodes: int) -> NDArray[np.int64] | None:
+    """Return the times of a graph with those of new nodes behind them, ``[num_nodes]``; None if it has none.
+
+    Nodes that only edges name have none.
+
+    Raises:
+        InputError: New nodes have times and the graph has none, or the other way round.
+    """
+    for table in tables:
+        if (graph.node_time is None) != (table.time is None):
+            have, lack = ("new nodes", "the graph") if graph.node_time is None else ("the graph", "new nodes")
+            raise _append_error(
+                f"nodes have times in {have}, and none in {lack}",
+                needed="times of all nodes, or of none",
+                got=f"{table.num_nodes:,} new nodes",
+                repair="name the column: --time-column COLUMN" if table.time is None else "leave --time-column out",
+            )
+    if graph.node_time is None:
+        return None
+    out = np.full(num_nodes, NO_TIME)
+    known = np.concatenate([graph.node_time.numpy(), *(table.time for table in tables if table.time is not None)])
+    out[: len(known)] = known
     return out
 
 

@@ -122,7 +122,7 @@ KNOWN = (
     f"edges and {NODES}, of Planetoid files (ind.NAME.*), of an OGB data set (raw/, split/), or of GraphBolt "
     f"({METADATA})"
 )
-_EDGE_OPTIONS = ("num_nodes", "relabel", "columns", "edge_features")
+_EDGE_OPTIONS = ("num_nodes", "relabel", "columns", "edge_features", "time_column")
 
 
 def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSource:

@@ -40,15 +40,14 @@ class PygSource(TypedPartsSource):
     """A source of a ``Data`` or ``HeteroData`` object. Final.
 
     Reads ``x``, ``y``, ``edge_index`` or ``adj_t``, ``edge_type``, ``edge_weight``, ``edge_attr``, ``time`` (of
-    nodes, or of edges), ``edge_time`` and the three masks, or ``train_idx``, ``val_idx`` and ``test_idx``. Labels
-    may be of some nodes only (``y`` with ``y_index``, or ``train_y`` and others with ``train_idx``). ``x``,
-    ``adj_t`` and, if it tells the direction of the edges, ``edge_index`` may be sparse tensors of any layout or
-    ``SparseTensor``; values of the latter two are weights, unless all are 1. An ``edge_attr`` of rows is the
-    features of edges, also if a row has one column; of one number for each edge, ``[E]``, it is their weights, with
-    a warning, unless there is an ``edge_weight``. Numbers in bfloat16 become float32. Links to validate and to test
-    on are read where all parts of a split are in one object (see
-    `outgrow.graph.readers.given_links.find_object_links`), whose training links are the edges if there are no
-    others.
+    nodes, or of edges), ``edge_time`` and the three masks, or ``train_idx``, ``val_idx`` and ``test_idx``. Labels may
+    be of some nodes only (``y`` with ``y_index``, or ``train_y`` and others with ``train_idx``). ``x``, ``adj_t``
+    and, if it tells the direction of the edges, ``edge_index`` may be sparse tensors of any layout or
+    ``SparseTensor``; values of the latter two are weights, unless all are 1. An ``edge_attr`` of rows is the features
+    of edges, also if a row has one column; of one number for each edge, ``[E]``, it is their weights, with a warning,
+    unless there is an ``edge_weight``. Numbers in bfloat16 become float32. Links to validate and to test on are read
+    where all parts of a split are in one object (see `outgrow.graph.readers.given_links.find_object_links`), whose
+    training links are the edges if there are no others.
 
     Types of nodes follow one another in the order of ``node_types``, after them those that only edges name; each
     edge type is a relation. Where nothing else tells the number of nodes of a type, the largest id in the edges
@@ -101,24 +100,29 @@ class PygSource(TypedPartsSource):
         if not self._hetero:
             edges, kind = self._edge_names
             relations = to_numpy(self._data.get(kind), kind)
-            found = _read_edges(self._data, "", (self._num_nodes("") or -1,) * 2, edges)
+            times = _find_edge_times(self._data, _find_node_times(self._data))
+            found = _read_edges(self._data, "", (self._num_nodes("") or -1,) * 2, edges, times)
             yield EdgePart(relations=relations, **found._asdict())
             return
         for link in self._data.edge_types:
             ends = (self._num_nodes(link[0]) or -1, self._num_nodes(link[2]) or -1)
-            found = _read_edges(self._data[link], f" of edges {' '.join(link)}", ends)
+            store = self._data[link]
+            found = _read_edges(store, f" of edges {' '.join(link)}", ends, times=_find_edge_times(store))
             yield EdgePart(relation=link, **found._asdict())
 
     def list_unread(self) -> tuple[str, ...]:
         """Return the names of the attributes that are not read."""
         if not self._hetero:
             read = _NODE_ATTRIBUTES | _read_edge_attributes(self._data) | {"edge_type", *self._edge_names}
+            times = _find_node_times(self._data)
+            read |= {str(times), str(_find_edge_times(self._data, times))}
             return tuple(_unread_names(self._data, read | {*(self._links_given.names if self._links_given else ())}))
         parts = [(name, self._data[name], _NODE_ATTRIBUTES) for name in self._data.node_types]
-        parts += [
-            (name_relation(link), self._data[link], _read_edge_attributes(self._data[link]))
-            for link in self._data.edge_types
-        ]
+        parts = [(name, store, read | {str(_find_node_times(store))}) for name, store, read in parts]
+        for link in self._data.edge_types:
+            store = self._data[link]
+            read = _read_edge_attributes(store) | {str(_find_edge_times(store))}
+            parts.append((name_relation(link), store, read))
         names = [f"{part}.{name}" for part, store, read in parts for name in _unread_names(store, read)]
         return (*names, *self._data._global_store.keys())
 
@@ -180,20 +184,25 @@ def _node_part(store: Any, name: str) -> NodePart:
         features=to_matrix(store.get("x"), f"x{of}"),
         labels=labels,
         split=(train, val, test),
-        time=_read_times(store, _node_times(store), of),
+        time=_read_times(store, _find_node_times(store), of),
     )
 
 
-def _node_times(store: Any) -> str | None:
-    """Return the name of the attribute with the times of nodes; None if there is none."""
+def _find_node_times(store: Any) -> str | None:
+    """Return the name of the attribute with the times of the nodes of a store; None if there is none."""
     return next((name for name in ("node_time", "time") if _has_rows(store, name, _node_count(store))), None)
 
 
-def _edge_times(store: Any) -> str | None:
-    """Return the name of the attribute with the times of edges; None if there is none."""
-    # Of a graph of one type ``time`` may be either: that of nodes, if it fits these.
-    names = [name for name in ("edge_time", "time") if name != "time" or _node_times(store) != "time"]
-    count = store.edge_index.shape[1] if store.get("edge_index") is not None else None
+def _find_edge_times(store: Any, taken: str | None = None) -> str | None:
+    """Return the name of the attribute with the times of the edges of a store; None if there is none.
+
+    Args:
+        store: The edges.
+        taken: Attribute with the times of nodes: of a graph of one type, ``time`` may be of either.
+    """
+    index = store.get("edge_index")
+    count = None if index is None or is_sparse(index) or index.ndim != 2 else index.shape[1]
+    names = [name for name in ("edge_time", "time") if name != taken]
     return next((name for name in names if _has_rows(store, name, count)), None)
 
 
@@ -220,8 +229,10 @@ def _spread_labels(
     return spread
 
 
-def _read_edges(store: Any, of: str, ends: tuple[int, int], name: str = "edge_index") -> _EdgeArrays:
-    """Return ``[2, E]`` edges, their weights and their features."""
+def _read_edges(
+    store: Any, of: str, ends: tuple[int, int], name: str = "edge_index", times: str | None = None
+) -> _EdgeArrays:
+    """Return ``[2, E]`` edges, their weights, features and times, which are in the attribute ``times``."""
     index, transposed = store.get(name), store.get("adj_t")
     if is_sparse(index):
         return _check_order(*_directed_edges(sparse_edges(index, f"edge_index{of}"), of, ends), store)
@@ -231,7 +242,7 @@ def _read_edges(store: Any, of: str, ends: tuple[int, int], name: str = "edge_in
     edges = to_numpy(index, f"edge_index{of}")
     if edges is None:
         raise part_error(f"edge_index{of}", "edges in edge_index or adj_t", "none")
-    return _EdgeArrays(edges, *_edge_values(store, of), _read_times(store, _edge_times(store), of))
+    return _EdgeArrays(edges, *_edge_values(store, of), _read_times(store, times, of))
 
 
 def _check_order(edges: NDArray[Any], weight: NDArray[Any] | None, store: Any) -> _EdgeArrays:
@@ -292,6 +303,5 @@ def _read_edge_attributes(store: Any) -> set[str]:
 
 
 def _unread_names(store: Any, read: set[str]) -> list[str]:
-    read = read | {name for name in (_node_times(store), _edge_times(store)) if name is not None}
     # Sorted: PyG lists attributes in an order that differs from process to process.
     return sorted(name for name in map(str, store.keys()) if name not in read)

@@ -70,7 +70,7 @@ class TemporalEdgeSampler(EdgeSampler):
         _require_sampler(sampler, strategy, weighted=weighted)
         self.strategy = strategy
         self._ordered = view
-        self.unmade = view if isinstance(view, SelfLoopView) else None
+        self.unmade = self.looped = view if isinstance(view, SelfLoopView) else None
         self._loops = int(self.unmade is not None)
 
     @cached_property

@@ -16,7 +16,7 @@ from outgrow.graph.readers.tables.column_types import shorten_name
 from outgrow.graph.readers.tables.id_columns import missing_value_error
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
 from outgrow.graph.readers.tables.node_features import FeatureColumn, list_widths, read_number_rows
-from outgrow.graph.readers.tables.node_roles import expand_patterns, has_number_lists, has_texts
+from outgrow.graph.readers.tables.node_roles import expand_patterns, has_number_lists, has_texts, mark_numbers
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
 
 _CATEGORY = ":category"
@@ -159,9 +159,27 @@ class EdgeFeatureReader:
         found = [
             name for name, kind in kinds if has_texts(kind) or types.is_binary(kind) or types.is_large_binary(kind)
         ]
+        self._refuse_mixed([name for name in found if not self._told[name]])
         for name in found:
             self._encoders.setdefault(name, IdEncoder())
         return frozenset(found)
+
+    def _refuse_mixed(self, names: Sequence[str]) -> None:
+        """Refuse columns of texts most of which are numbers: one wrong row would make categories of them."""
+        for batch in self._table.read_batches(names) if names else ():
+            for name in names:
+                numbers, empty = mark_numbers(batch.column(name))
+                others = np.flatnonzero(~numbers & ~empty)
+                if len(others) and 2 * int(numbers.sum()) > len(batch):
+                    raise InputError(
+                        f"{self._table.locate_row(int(others[0]))}: the column {shorten_name(name)} has a text among "
+                        "numbers",
+                        needed="numbers in every row, or texts of which most are no numbers",
+                        got=f"numbers in {int(numbers.sum()):,} of the first {len(batch):,} rows",
+                        repair=f"correct the row; or take its values as texts: --edge-features {name}{_CATEGORY}",
+                    )
+            # The rows that told the types.
+            return
 
     @cached_property
     def _codes(self) -> frozenset[str]:

@@ -31,9 +31,21 @@ from outgrow.graph.readers.tables.split_files import (
     read_split_files,
 )
 from outgrow.graph.readers.tables.table import Table
+from outgrow.graph.readers.tables.time_columns import Clock, missing_column_error
+from outgrow.graph.readers.times import NO_TIME
 
 TABLE_GRAPH_OPTIONS = (
-    *("columns", "label", "features", "edge_features", "categorical", "split", "split_seed", "split_index"),
+    *(
+        "columns",
+        "label",
+        "features",
+        "edge_features",
+        "time_column",
+        "categorical",
+        "split",
+        "split_seed",
+        "split_index",
+    ),
     "unknown_nodes",
 )
 """Names of the options of tables that apply."""
@@ -90,6 +102,7 @@ class TableGraphSource(GraphSource):
         self._scratch: Path | None = None
         self._memory: int | None = None
         self._added = 0
+        self._clock = Clock()
 
     @property
     def name(self) -> str:
@@ -135,6 +148,7 @@ class TableGraphSource(GraphSource):
             class_names=nodes.class_names,
             node_types=nodes.node_types,
             splits=splits if len(splits) > 1 else (),
+            node_time=None if nodes.time is None else np.append(nodes.time, np.full(self._added, NO_TIME)),
         )
 
     def read_edges(self) -> Iterator[EdgeChunk]:
@@ -187,7 +201,9 @@ class TableGraphSource(GraphSource):
 
     @cached_property
     def _nodes(self) -> NodeTable:
-        return read_node_table(self._tables[0], self._options, scratch=self._scratch, memory_bytes=self._memory)
+        return read_node_table(
+            self._tables[0], self._options, scratch=self._scratch, memory_bytes=self._memory, clock=self._clock
+        )
 
     @cached_property
     def _edges(self) -> EdgeTableSource:
@@ -202,7 +218,9 @@ class TableGraphSource(GraphSource):
                     repair="leave it out, or add a column id",
                 )
             options = replace(options, num_nodes=nodes.num_nodes)
-        edges = EdgeTableSource(self._tables[1], options, src_ids=nodes.encoder)
+        edges = EdgeTableSource(self._tables[1], options, src_ids=nodes.encoder, clock=self._clock)
+        if self._options.time_column and nodes.time is None and edges.times is None:
+            raise missing_column_error(self.name, self._options.time_column, [*nodes.unread, *edges.list_unread()])
         if self._scratch is not None and self._memory is not None:
             edges.set_scratch(self._scratch, self._memory)
         return edges
