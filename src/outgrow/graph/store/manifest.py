@@ -172,6 +172,8 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     relations = _parse_names(record.pop("relation_names"))
     origin = _parse_origin(record.pop("origin", None))
     labels = tuple(_parse_type_labels(entry, types) for entry in record.pop("type_labels", []))
+    if labels and (len(labels) < 2 or len({each.name for each in labels}) < len(labels) or "labels" in arrays):
+        raise TypeError("labels of node types that are not those of several types")
     columns, sizes = EdgeColumn.from_records(record.pop("edge_columns", [])), record.pop("edge_feature_sizes", [])
     if not isinstance(sizes, list) or bool(sizes) > ("edge_features" in arrays):
         raise TypeError("sizes of the features of edges that are no list, or of none")
