@@ -19,6 +19,13 @@ class EdgeColumn(NamedTuple):
     categories: tuple[str, ...] = ()
 
     @staticmethod
+    def describe(columns: tuple[EdgeColumn, ...], width: int, sizes: tuple[int, ...]) -> bool:
+        """Whether columns are those of features of a width, whose codes have these numbers of categories."""
+        if sizes:
+            return sizes == tuple(len(column.categories) for column in columns)
+        return width == sum(max(1, len(column.categories)) for column in columns)
+
+    @staticmethod
     def from_records(records: Any) -> tuple[EdgeColumn, ...]:
         """Return the columns of pairs of a name and a list of names, as JSON has them.
 

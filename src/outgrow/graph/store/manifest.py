@@ -155,7 +155,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise _broken_manifest_error(folder, f"a manifest of checksum {str(checksum)[:64]}", _content_checksum(record))
     try:
         return _from_record(record)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _broken_manifest_error(
             folder, "a complete manifest", f"{type(error).__name__}: {str(error)[:200]}"
         ) from error
