@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from outgrow.core.errors import StoreError
-from outgrow.core.graph_schema import EdgeColumn
+from outgrow.core.graph_schema import EdgeFeatureColumn, parse_edge_columns
 from outgrow.graph.graph import GraphOrigin, NodeType
 
 FORMAT = 1
@@ -104,7 +104,7 @@ class Manifest:
     origin: GraphOrigin = field(default_factory=GraphOrigin)
     type_labels: tuple[TypeLabelEntry, ...] = ()
     edge_feature_sizes: tuple[int, ...] = ()
-    edge_columns: tuple[EdgeColumn, ...] = ()
+    edge_columns: tuple[EdgeFeatureColumn, ...] = ()
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
@@ -172,7 +172,7 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     relations = _parse_names(record.pop("relation_names"))
     origin = _parse_origin(record.pop("origin", None))
     labels = tuple(_parse_type_labels(entry, types) for entry in record.pop("type_labels", []))
-    columns, sizes = EdgeColumn.from_records(record.pop("edge_columns", [])), record.pop("edge_feature_sizes", [])
+    columns, sizes = parse_edge_columns(record.pop("edge_columns", [])), record.pop("edge_feature_sizes", [])
     if not isinstance(sizes, list) or bool(sizes) > ("edge_features" in arrays):
         raise TypeError("sizes of the features of edges that are no list, or of none")
     manifest = Manifest(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.errors import InputError, StoreError
-from outgrow.core.graph_schema import EdgeColumn
+from outgrow.core.graph_schema import are_columns_of
 from outgrow.graph.graph import Graph, Split
 from outgrow.graph.store.arrays import (
     PARTS,
@@ -142,7 +142,7 @@ def open_store(path: Path, *, verify: bool = False) -> Graph:
 def _check_edge_columns(path: Path, manifest: Manifest) -> None:
     columns, entry = manifest.edge_columns, manifest.arrays.get("edge_features")
     width = 0 if entry is None else entry.shape[1]
-    if columns and not EdgeColumn.describe(columns, width, manifest.edge_feature_sizes):
+    if columns and not are_columns_of(columns, width, manifest.edge_feature_sizes):
         needed = f"names of {width} columns of features of edges"
         raise _broken_store_error(path / FILE, needed, f"{len(columns)} names")
 

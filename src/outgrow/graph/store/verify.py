@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.core.graph_schema import EdgeColumn
+from outgrow.core.graph_schema import are_columns_of
 from outgrow.graph.builders.edge_features import EdgeFeatureCheck
 from outgrow.graph.builders.node_tables import iter_dense_blocks
 from outgrow.graph.builders.validate import (
@@ -119,7 +119,7 @@ def _check_edge_features(topology: Topology) -> None:
         needed = f"a row for each of {topology.num_edges} edges, of at least one column"
         raise _graph_error("features of edges do not fit the edges", needed, f"shape {shape}, {len(sizes)} sizes")
     columns = topology.feature_columns
-    if columns and not EdgeColumn.describe(columns, shape[1], sizes):
+    if columns and not are_columns_of(columns, shape[1], sizes):
         needed = f"names of the columns and categories of {shape[1]} columns, {list(sizes)} categories"
         raise _graph_error("names of features of edges do not fit them", needed, f"{len(columns)} columns")
     check = EdgeFeatureCheck(sizes)
