@@ -37,12 +37,12 @@ BORDERS = (0, 14, 14, 33, 40)
 """A type has no nodes, and another has fewer than there are workers times two."""
 EDGE_TYPES: tuple[EdgeType, ...] = (
     ("author", "writes", "paper"),
-    ("paper", "written by", "author"),
+    ("paper", "written_by", "author"),
     ("paper", "cites", "paper"),
     ("paper", "in", "venue"),
     ("venue", "of", "paper"),
     ("author", "knows", "author"),
-    ("venue", "without edges", "author"),
+    ("venue", "without_edges", "author"),
 )
 TYPES = GraphTypes(names=NAMES, borders=BORDERS, columns=(0, 0, 0, 0, IN), edge_types=EDGE_TYPES)
 

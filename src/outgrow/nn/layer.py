@@ -175,6 +175,10 @@ class Conv(nn.Module, ABC):
         """
         return self if self.spec.source_is_input else None
 
+    def with_sliceable_columns(self) -> Conv | None:
+        """Return this convolution, with the same parameters, in a form that keeps columns apart, or None."""
+        return self if self.aggregation.sliceable else None
+
     def with_projection_first(self) -> Conv | None:
         """Return this convolution, with the same parameters, in a form that accepts sparse rows, or None."""
         return self if self.accepts_sparse else None
@@ -406,6 +410,7 @@ class Layer(nn.Module):
         """Whether the aggregate has no parameters, so that it is constant if the input is."""
         aggregation = self.conv.aggregation
         trains = isinstance(aggregation, nn.Module) and next(aggregation.parameters(), None) is not None
+        trains = trains or aggregation.has_parameters
         return self.spec.static_edge_weight and self.spec.source_is_input and not trains
 
     def forward(self, block: Block, x_src: Features, x_dst: Features) -> Tensor:

@@ -48,7 +48,7 @@ def to_hetero(model: Model, graph: HasTypes | GraphTypes, combine: str = SUM) ->
         InputError: A layer does not fit, or edges of a relation are between nodes of several types.
     """
     types = graph if isinstance(graph, GraphTypes) else graph.types
-    if model.reads_types:
+    if any(layer.conv.reads_types for layer in model.layers_list()):
         raise InputError(
             "to_hetero was given a model that has modules per type already",
             needed="a model of one kind of nodes and edges, such as og.nn.SAGE",

@@ -172,6 +172,8 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     relations = _parse_names(record.pop("relation_names"))
     origin = _parse_origin(record.pop("origin", None))
     labels = tuple(_parse_type_labels(entry, types) for entry in record.pop("type_labels", []))
+    if labels and (len(labels) < 2 or len({each.name for each in labels}) < len(labels) or "labels" in arrays):
+        raise TypeError("labels of node types that are not those of several types")
     columns, sizes = parse_edge_columns(record.pop("edge_columns", [])), record.pop("edge_feature_sizes", [])
     if not isinstance(sizes, list) or bool(sizes) > ("edge_features" in arrays):
         raise TypeError("sizes of the features of edges that are no list, or of none")
@@ -291,9 +293,7 @@ def check_array_schemas(path: Path, manifest: Manifest) -> None:
 
 
 def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
-    nodes = manifest.num_nodes
-    edges = manifest.num_edges
-    given = manifest.arrays
+    nodes, edges, given = manifest.num_nodes, manifest.num_edges, manifest.arrays
     # Sparse values have no count of their own in the manifest: all three arrays must agree with one.
     values = next(iter(given["feature_values"].shape), -1) if "feature_values" in given else -1
     labels = given.get("labels")
