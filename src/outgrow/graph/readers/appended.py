@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.core.graph_schema import EdgeColumn
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.graph.graph import Graph, GraphOrigin
 from outgrow.graph.inverse_relations import list_forward_relations
 from outgrow.graph.link_split import HeldOutLinks
@@ -152,7 +152,7 @@ class AppendedSource(GraphSource):
                 yield _select_edges(chunk, chunk.relation < kept)
         yield from self._read_new_edges()
 
-    def read_edge_columns(self) -> tuple[EdgeColumn, ...]:
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
         """Return those of the graph."""
         return self._graph.topology.feature_columns
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
-from outgrow.core.graph_schema import EdgeColumn
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.graph.builders.edge_features import EdgeFeatureForm
 from outgrow.graph.edge_columns import match_edge_columns, require_same_columns
 from outgrow.graph.graph import Graph, Split
@@ -258,7 +258,7 @@ def _append_error(what: str, *, needed: str, got: str, repair: str) -> InputErro
 
 
 def fit_edge_features(
-    topology: Topology, features: NDArray[Any] | None, columns: Sequence[EdgeColumn], path: Path
+    topology: Topology, features: NDArray[Any] | None, columns: Sequence[EdgeFeatureColumn], path: Path
 ) -> NDArray[Any] | None:
     """Return the features of new edges in the columns, codes and type of those that a graph has; None without features.
 
