@@ -19,7 +19,7 @@ from suites.mutants import MUTANTS as GRADIENTS
 
 TESTS = Path(__file__).parent
 NUMBERS = {
-    "tests/suites/test_exactness.py": 62,
+    "tests/suites/test_exactness.py": 66,
     "tests/suites/test_objectives.py": 2,
     "tests/suites/test_links.py": 6,
     "tests/suites/test_held_out.py": 5,
