@@ -1,78 +1,39 @@
-"""Models that read features of edges, on graphs that have them, others or none; wrapped convolutions of PyG."""
+"""Features of edges from a table to what ``outgrow info`` tells of them, by commands."""
 
 from __future__ import annotations
 
-import dataclasses
+import json
+from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
+from tests.app.conftest import Command
 
 import outgrow as og
-from outgrow.app.model_probe import probe_model
-from outgrow.app.model_registry import build_model
 
-NODES, EDGES, COLUMNS, EDGE_DIM, CLASSES = 40, 200, 5, 3, 3
+pytest.importorskip("pyarrow")
 
 
-def graph(edge_dim: int) -> og.Graph:
-    random = np.random.default_rng(0)
-    given = {"edge_features": random.normal(size=(EDGES, edge_dim)).astype("f4")} if edge_dim else {}
-    return og.from_arrays(
-        random.integers(0, NODES, (2, EDGES)),
-        features=random.normal(size=(NODES, COLUMNS)).astype("f4"),
-        labels=random.integers(0, CLASSES, NODES),
-        **given,
-    )
+def test_from_a_table_to_facts(outgrow: Command, tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("payer,payee,amount,kind\na,b,1.5,cash\nb,c,2,card\nc,a,3,cash\n")
+    columns = ("--columns", "src=payer,dst=payee")
+    made = outgrow("convert", "e.csv", "both", *columns, "--edge-features", "amount,kind", "--undirected")
+    assert made.code == 0, made.err
+    told = json.loads(outgrow("info", "both", "--json", "--verify").out)
+    assert (told["edges"], told["edge_features"], told["edge_features_are"]) == (6, 3, "float32 numbers")
+    assert told["edge_feature_range"] == [0, 3]
+    assert told["read"]["edge features"] == "e.csv, columns amount, kind (0 'cash', 1 'card')"
+    shown = outgrow("info", "both").out
+    assert "edge feature quantiles" in shown
+    assert outgrow("convert", "e.csv", "codes", *columns, "--edge-features", "kind").code == 0
+    assert "column 0: [2, 1]" in outgrow("info", "codes").out
 
-
-def foreign(edge_dim: int | None) -> og.nn.Model:
-    pyg = pytest.importorskip("torch_geometric.nn", reason="needs the extra pyg")
-    conv = pyg.GATv2Conv(COLUMNS, CLASSES, add_self_loops=False, edge_dim=edge_dim)
-    return og.nn.Model([og.nn.Layer(og.nn.PyGConv(conv, COLUMNS, CLASSES))])
-
-
-@pytest.mark.parametrize("found", [0, EDGE_DIM + 1])
-def test_a_graph_without_features_of_edges_or_with_others(found: int) -> None:
-    models = [og.nn.GATv2(COLUMNS, 8, CLASSES, edge_dim=EDGE_DIM), og.nn.GINE(COLUMNS, 8, CLASSES, edge_dim=EDGE_DIM)]
-    for model in (*models, foreign(EDGE_DIM)):
-        for run in (
-            lambda model=model: og.predict(graph(found), model),
-            lambda model=model: og.train(graph(found), model),
-        ):
-            with pytest.raises(og.InputError, match=f"(?s){EDGE_DIM} features of each edge.*{found}"):
-                run()
-
-
-def test_features_that_no_layer_reads_are_named() -> None:
-    with pytest.warns(UserWarning, match="are read by no layer"):
-        og.predict(graph(EDGE_DIM), foreign(None))
-
-
-def test_a_model_that_must_have_them_by_name() -> None:
-    with pytest.raises(og.InputError, match="have no features"):
-        build_model("gine", graph(0), {"hidden": 8})
-    for name in ("gat", "gatv2", "transformer", "gine", "edge-network"):
-        model = build_model(name, graph(EDGE_DIM), {"hidden": 8})
-        assert [layer.conv.edge_dim for layer in model.layers_list()] == [EDGE_DIM, EDGE_DIM]
-
-
-def test_a_wrapped_convolution_is_as_pyg_computes_it_and_is_probed_with_features() -> None:
-    given, model = graph(EDGE_DIM), foreign(EDGE_DIM)
-    conv = model.layers_list()[0].conv.aggregation.conv
-    with torch.no_grad():
-        expected = conv.eval()(given.features, given.edge_index, given.edge_attr)
-    torch.testing.assert_close(og.predict(given, model), expected, rtol=1e-5, atol=1e-5)
-    assert probe_model(model) == ((), ())
-    before = conv.lin_edge.weight.detach().clone()
-    og.train(given, model, epochs=2, progress=False)
-    assert not torch.equal(before, conv.lin_edge.weight)
-
-
-def test_half_features_and_codes_are_read_in_place() -> None:
-    given, model = graph(EDGE_DIM), og.nn.GATv2(COLUMNS, 8, CLASSES, edge_dim=EDGE_DIM)
-    assert given.edge_features is not None
-    half = dataclasses.replace(
-        given, topology=dataclasses.replace(given.topology, edge_features=given.edge_features.half())
-    )
-    torch.testing.assert_close(og.predict(half, model), og.predict(given, model), rtol=1e-2, atol=1e-2)
+    assert outgrow("convert", "e.csv", "numbers", *columns, "--edge-features", "amount").code == 0
+    (tmp_path / "more.csv").write_text("payer,payee,amount\na,c,7\n")
+    refused = outgrow("append", "numbers", "more.csv", *columns)
+    assert (refused.code, "edges have features in the graph" in refused.err) == (2, True)
+    assert outgrow("append", "numbers", "more.csv", *columns, "--edge-features", "amount").code == 0
+    assert og.load("numbers").edge_features.tolist() == [[3], [1.5], [7], [2]]
+    refused = outgrow("append", "codes", "more.csv", *columns, "--edge-features", "amount")
+    assert (refused.code, "the columns kind" in refused.err) == (2, True)
+    refused = outgrow("convert", "e.csv", "other", *columns, "--edge-features", "amont")
+    assert (refused.code, "did you mean amount?" in refused.err) == (2, True)

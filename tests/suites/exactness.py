@@ -36,7 +36,7 @@ from suites.cases import DEALS, DECOUPLED, Case, features_of, model_of
 from suites.mutants import MUTANTS, Mutant
 from suites.objectives import make_task
 from suites.sampled_ways import COLD, FEW, SAMPLED_BY, SAMPLED_WAYS
-from support import disk_folder, random_topology, topology_of, with_edge_features, with_relations
+from support import disk_folder, random_topology, topology_of, with_edge_features, with_relations, with_times
 
 FOLDER = str(disk_folder())
 
@@ -113,6 +113,7 @@ GRAPHS = {
     "isolated": dressed(topology_of(9, [(0, 4), (4, 0), (4, 4)])),
     "no-edges": dressed(topology_of(5, [])),
 }
+GRAPHS = {name: with_times(graph) for name, graph in GRAPHS.items()}
 EPOCH = 3
 
 

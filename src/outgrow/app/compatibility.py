@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 
 from outgrow.app.link_task import validate_link_problem
@@ -10,6 +12,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.engine.batches import BatchConfig
 from outgrow.graph.builders.validate import require_trainable
+from outgrow.graph.edge_types import count_relation_edges
 from outgrow.graph.graph import Graph
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, Fanout, require_fanouts_for_sampler
 from outgrow.inference.modes import validate_evaluation
@@ -19,6 +22,7 @@ from outgrow.nn.layer import Conv, Layer
 from outgrow.nn.model import Model
 from outgrow.nn.pyg import PyGAggregation
 from outgrow.nn.tasks import NodeRegression, NodeTask
+from outgrow.nn.type_tasks import TypeTasks
 from outgrow.ops.edge_weight import require_divisible_weights
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
@@ -43,6 +47,7 @@ def validate_problem(graph: Graph, model: Model, task: NodeTask | None = None) -
         return
     require_trainable(graph)
     validate_model_fits_graph(graph, model)
+    _validate_trained_types(graph, model)
     _validate_trainable(model)
     _validate_task(graph, model, task or make_node_task(graph, TrainConfig()))
 
@@ -87,6 +92,7 @@ def validate_model_fits_graph(graph: Graph, model: Model) -> None:
     _validate_weights(graph, model)
     _validate_edge_features(graph, model)
     if model.reads_types:
+        _validate_types(graph)
         model.bind_types(graph.types)
     # Aggregating sparse rows before projecting them would make them dense, and as wide as the features.
     if graph.sparse and not model.accept_sparse_features():
@@ -138,6 +144,39 @@ def _validate_relations(graph: Graph, model: Model) -> None:
             )
 
 
+def _validate_types(graph: Graph) -> None:
+    """Check that no type lacks nodes and no edge type edges: their modules would train on nothing."""
+    types = graph.types
+    empty = [name for name, (first, last) in zip(types.names, pairwise(types.borders), strict=True) if first == last]
+    edges = count_relation_edges(graph.topology, types.num_relations)
+    unused = [str(each) for each, count in zip(types.edge_types, edges, strict=True) if not count]
+    if empty or unused:
+        found = [f"no nodes of {', '.join(empty)}"] * bool(empty) + [f"no edges of {', '.join(unused)}"] * bool(unused)
+        raise InputError(
+            f"modules per type do not fit {graph.name!r}: they would be trained on nothing",
+            needed="at least one node of each type, and one edge of each edge type",
+            got="; ".join(found),
+            repair="leave these types out of the graph, and out of the model",
+        )
+
+
+def _validate_trained_types(graph: Graph, model: Model) -> None:
+    """Check that the last layer gives something of each type that the loss reads."""
+    last = model.layers_list()[-1].conv
+    if last.types is None:
+        return
+    for name in last.types_without_output:
+        first, end = last.types.type_nodes(name)
+        train = graph.split.train
+        if count := int(((train >= first) & (train < end)).sum()):
+            raise InputError(
+                f"no relation enters {name!r}, of which the last layer therefore gives nothing",
+                needed="an edge type into each type that has nodes to train on",
+                got=f"{count:,} of them are nodes of {name}",
+                repair="give the graph reverse edges with relations of their own, or another split",
+            )
+
+
 def _validate_weights(graph: Graph, model: Model) -> None:
     topology = graph.topology
     if topology.weight is not None and any(layer.conv.normalizes_weights for layer in model.layers_list()):
@@ -174,20 +213,29 @@ def _wrapped_name(conv: Conv) -> str:
 
 
 def _validate_task(graph: Graph, model: Model, task: NodeTask) -> None:
-    assert graph.labels is not None
-    task.validate_labels(graph.labels, graph.name)
+    labels = graph.task_labels
+    assert labels is not None
+    task.validate_labels(labels, graph.name)
     last = model.layers_list()[-1]
-    needed = task.count_outputs(graph.labels, graph.num_classes)
+    needed = task.count_outputs(labels, graph.num_classes)
     if last.spec.out_features != needed:
         raise InputError(
             f"the model does not fit the graph {graph.name!r}",
-            needed=f"{needed} outputs, one for each {'target' if task.kind == NodeRegression.kind else 'class'}",
+            needed=f"{needed} outputs, {_describe_outputs(task)}",
             got=f"{last.spec.out_features} outputs",
-            repair="build the model with graph.num_classes"
+            repair="build the model with graph.num_classes, of graph.select_targets(...) where targets are chosen"
+            if needed == graph.num_classes and isinstance(task, TypeTasks)
+            else "build the model with graph.num_classes"
             if needed == graph.num_classes
             else f"build the model with {needed} outputs",
         )
-    task.validate(graph.labels, graph.split.train, needed, graph.name, model.dtype)
+    task.validate(labels, graph.split.train, needed, graph.name, model.dtype)
+
+
+def _describe_outputs(task: NodeTask) -> str:
+    if isinstance(task, TypeTasks):
+        return f"those of {', '.join(f'{each.name} ({each.num_outputs})' for each in task.targets)}"
+    return f"one for each {'target' if task.kind == NodeRegression.kind else 'class'}"
 
 
 def validate_strategy(graph: Graph, model: Model, strategy: Strategy, config: TrainConfig) -> None:

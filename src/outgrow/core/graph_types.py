@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -69,3 +70,15 @@ class GraphTypes:
     def in_relations(self, name: str) -> tuple[int, ...]:
         """Return the relations whose destinations are of a type."""
         return tuple(number for number, (_, _, target) in enumerate(self.edge_types) if target == name)
+
+
+class RowWidths(NamedTuple):
+    """How much is used of a row of each node type: the first columns of each of its parts; the others are zeros.
+
+    Attributes:
+        borders: ``[T + 1]``: see `GraphTypes`.
+        parts: For each part of a row its number of columns, and ``[T]`` how many of them a type uses.
+    """
+
+    borders: tuple[int, ...]
+    parts: tuple[tuple[int, tuple[int, ...]], ...]

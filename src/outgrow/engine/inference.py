@@ -94,7 +94,7 @@ def infer_shard(
         elif first and layer.spec.source_is_input:
             source = _compute_sources(layer, inputs.source, block.src_nodes, dtype, chunk_bytes)
         else:
-            source = gather_sources(shard, _compute_sources(layer, x, block.dst_nodes, dtype, chunk_bytes))
+            source = gather_sources(layer, shard, _compute_sources(layer, x, block.dst_nodes, dtype, chunk_bytes))
         x = _compute_layer(layer, block, x, source, known, dtype, chunk_bytes)
         dtype = x.dtype
     assert isinstance(x, Tensor)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from outgrow.core.block import Edges
+from outgrow.core.graph_types import RowWidths
 from outgrow.core.ledger import Kind
+from outgrow.engine.packed_rows import RowPacking
 from outgrow.ops.aggregation.spmm import spmm
 from outgrow.ops.backend import once_differentiable
 from outgrow.ops.csc import cached_transpose
@@ -26,26 +29,64 @@ class RowSendPlan:
         split_sizes: Number of rows sent to and received from each worker.
         rows: ``[s]`` int64, own rows to send, ordered by receiver.
         num_rows: Number of own rows.
+        nodes: ``[s]`` and ``[h]`` int64, nodes of the rows sent and received; needed to send the used columns only.
     """
 
-    def __init__(self, comm: Comm, split_sizes: SplitSizes, rows: Tensor, num_rows: int) -> None:
+    def __init__(
+        self,
+        comm: Comm,
+        split_sizes: SplitSizes,
+        rows: Tensor,
+        num_rows: int,
+        nodes: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
         self.comm = comm
         self.split_sizes = split_sizes
+        self._nodes = nodes
+        self._packings: dict[RowWidths, tuple[RowPacking, RowPacking]] = {}
         self._send_edges = Edges(indptr=torch.arange(len(rows) + 1), indices=rows, num_src=num_rows)
         """One edge from each sent row, in the order of sending."""
         self._edges_by_device: dict[torch.device, Edges] = {}
 
-    def send_rows(self, rows: Tensor, kind: Kind) -> ExchangeHandle:
+    def send_rows(self, rows: Tensor, kind: Kind, widths: RowWidths | None = None) -> ExchangeHandle:
         """Start the exchange that gives the rows of others, ``[h, ...]``. Differentiable.
 
         Args:
             rows: ``[n, ...]`` own rows.
             kind: Kind of the rows, for the ledger.
+            widths: Columns of flat rows that each type of nodes uses; the others are zeros. None for all columns.
         """
         if rows.device not in self._edges_by_device:
             self._edges_by_device[rows.device] = self._send_edges.to(rows.device)
         packed: Tensor = _GatherForPeers.apply(rows, self._edges_by_device[rows.device])  # type: ignore[no-untyped-call]
-        return self.comm.all_to_all(packed, self.split_sizes, kind)
+        if widths is None:
+            return self.comm.all_to_all(packed, self.split_sizes, kind)
+        sent, received = self._packings_of(widths)
+        vector = sent.pack(packed.flatten(1))
+        exchange = self.comm.all_to_all(vector, SplitSizes(sent.sizes, received.sizes), kind)
+        shape = (sum(self.split_sizes.receive), *rows.shape[1:])
+        return _PackedExchange(exchange, lambda vector: received.unpack(vector).view(shape))
+
+    def _packings_of(self, widths: RowWidths) -> tuple[RowPacking, RowPacking]:
+        if widths not in self._packings:
+            assert self._nodes is not None
+            sent, received = self._nodes
+            self._packings[widths] = (
+                RowPacking(widths, sent, self.split_sizes.send),
+                RowPacking(widths, received, self.split_sizes.receive),
+            )
+        return self._packings[widths]
+
+
+class _PackedExchange(NamedTuple):
+    """An exchange in flight whose rows are unpacked when they have come."""
+
+    exchange: ExchangeHandle
+    unpack: Callable[[Tensor], Tensor]
+
+    def wait(self) -> Tensor:
+        """Return the received rows."""
+        return self.unpack(self.exchange.wait())
 
 
 class _GatherForPeers(torch.autograd.Function):
@@ -97,15 +138,15 @@ class RowFetchPlan:
         """The plan of the owners' side; exchanged on first access, by all workers together."""
         # Owners learn once which rows to send; every later fetch exchanges rows only.
         asked = self.comm.all_to_all(self.nodes, self.split_sizes.reverse, Kind.IDS).wait()
-        return RowSendPlan(
-            self.comm, self.split_sizes, torch.searchsorted(self.owned_nodes, asked), len(self.owned_nodes)
-        )
+        rows = torch.searchsorted(self.owned_nodes, asked)
+        return RowSendPlan(self.comm, self.split_sizes, rows, len(self.owned_nodes), (asked, self.nodes))
 
-    def fetch_rows(self, rows: Tensor, kind: Kind) -> ExchangeHandle:
+    def fetch_rows(self, rows: Tensor, kind: Kind, widths: RowWidths | None = None) -> ExchangeHandle:
         """Start fetching the rows from their owners, ``[h, ...]``. All workers together. Differentiable.
 
         Args:
             rows: ``[n, ...]`` of the own nodes.
             kind: Kind of the rows, for the ledger.
+            widths: See `RowSendPlan.send_rows`.
         """
-        return self._send_plan.send_rows(rows, kind)
+        return self._send_plan.send_rows(rows, kind, widths)

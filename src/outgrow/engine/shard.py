@@ -15,6 +15,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.core.deprecation import renamed_members
+from outgrow.core.graph_types import RowWidths
 from outgrow.core.ledger import Kind
 from outgrow.engine.row_exchange import RowFetchPlan
 from outgrow.graph.halo import LocalGraph, build_local_graph
@@ -73,7 +74,7 @@ class GraphShard(ABC):
         """Return the own rows of the nodes that the worker owns among these, in the given order."""
 
     @abstractmethod
-    def fetch_halo(self, rows: Tensor, kind: Kind) -> ExchangeHandle:
+    def fetch_halo(self, rows: Tensor, kind: Kind, widths: RowWidths | None = None) -> ExchangeHandle:
         """Start fetching the rows of the halo, ``[h, ...]``. All workers together. Differentiable.
 
         The first call also exchanges which rows each worker needs: see `RowFetchPlan`.
@@ -81,12 +82,13 @@ class GraphShard(ABC):
         Args:
             rows: ``[n, ...]`` of the own nodes.
             kind: Kind of the rows, for the ledger.
+            widths: Columns that each type of nodes uses; None for all.
         """
 
-    def with_halo(self, rows: Tensor, kind: Kind) -> Tensor:
+    def with_halo(self, rows: Tensor, kind: Kind, widths: RowWidths | None = None) -> Tensor:
         """Return the own rows, then those of the halo, ``[n + h, ...]``."""
         # Concatenated even if empty, so that the backward pass takes part in the exchange on every worker.
-        return torch.cat([rows, self.fetch_halo(rows, kind).wait()])
+        return torch.cat([rows, self.fetch_halo(rows, kind, widths).wait()])
 
     @abstractmethod
     def plan_fetch(self, nodes: Tensor) -> RowFetchPlan:
@@ -131,11 +133,11 @@ class FullGraphShard(GraphShard):
         """Return all of the nodes."""
         return nodes
 
-    def fetch_halo(self, rows: Tensor, kind: Kind) -> ExchangeHandle:
+    def fetch_halo(self, rows: Tensor, kind: Kind, widths: RowWidths | None = None) -> ExchangeHandle:
         """Fetch no rows."""
         return self.comm.all_to_all(rows[:0], SplitSizes((0,), (0,)), kind)
 
-    def with_halo(self, rows: Tensor, kind: Kind) -> Tensor:
+    def with_halo(self, rows: Tensor, kind: Kind, widths: RowWidths | None = None) -> Tensor:
         """Return the rows as they are, since there is no halo."""
         return rows
 
@@ -220,9 +222,9 @@ class PartitionShard(GraphShard):
         # Own nodes ascend, so a search replaces a table for all nodes of the graph.
         return torch.searchsorted(self.owned_nodes, self.filter_owned(nodes))
 
-    def fetch_halo(self, rows: Tensor, kind: Kind) -> ExchangeHandle:
+    def fetch_halo(self, rows: Tensor, kind: Kind, widths: RowWidths | None = None) -> ExchangeHandle:
         """Start fetching the rows of the halo from their owners."""
-        return self._halo_fetch_plan.fetch_rows(rows, kind)
+        return self._halo_fetch_plan.fetch_rows(rows, kind, widths)
 
     def plan_fetch(self, nodes: Tensor) -> RowFetchPlan:
         """Plan fetching rows of these nodes from their owners."""

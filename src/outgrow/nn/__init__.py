@@ -32,6 +32,9 @@ from outgrow.nn.exportable import ExportableModel as ExportableModel
 from outgrow.nn.film import FiLMConv as FiLMConv
 from outgrow.nn.gated import GGCNConv as GGCNConv
 from outgrow.nn.gated import GGNNConv as GGNNConv
+from outgrow.nn.hetero import HeteroConv as HeteroConv
+from outgrow.nn.hetero_encoder import HeteroEncoder as HeteroEncoder
+from outgrow.nn.hgt import HGTConv as HGTConv
 from outgrow.nn.layer import Conv as Conv
 from outgrow.nn.layer import ConvSpec as ConvSpec
 from outgrow.nn.layer import Epilogue as Epilogue
@@ -43,9 +46,14 @@ from outgrow.nn.propagation import AttentionPropagateConv as AttentionPropagateC
 from outgrow.nn.propagation import PropagateConv as PropagateConv
 from outgrow.nn.propagation import RelationPropagateConv as RelationPropagateConv
 from outgrow.nn.pyg import PyGConv as PyGConv
+from outgrow.nn.relation_matrices import RGCNMatrixConv as RGCNMatrixConv
 from outgrow.nn.relational import RGCNConv as RGCNConv
 from outgrow.nn.relational import RGCNDiagonalConv as RGCNDiagonalConv
 from outgrow.nn.stack import Stack as Stack
+from outgrow.nn.to_hetero import to_hetero as to_hetero
+from outgrow.nn.typed_linear import TypedLinear as TypedLinear
+from outgrow.nn.typed_models import HGT as HGT
+from outgrow.nn.typed_models import TypedRGCN as TypedRGCN
 from outgrow.nn.zoo import GAT as GAT
 from outgrow.nn.zoo import GCN as GCN
 from outgrow.nn.zoo import GGCN as GGCN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -47,6 +48,8 @@ class Model(nn.Module):
 
     Attributes:
         schema: Names of the graph that the model was trained on, by which other graphs are matched; None before.
+        temporal_strategy: How it was trained on in-edges before the time of each node; None for in-edges of any time.
+            Prediction is then of all in-edges before the time of each node.
         constructor: Name and arguments of the function of `outgrow.nn` that made the model; None for another model.
 
     Raises:
@@ -54,6 +57,7 @@ class Model(nn.Module):
     """
 
     schema: GraphSchema | None = None
+    temporal_strategy: str | None = None
     constructor: tuple[str, dict[str, Any]] | None = None
 
     def __init__(
@@ -150,12 +154,22 @@ class Model(nn.Module):
         """Match modules per type with the types of a graph, by name; other modules stay as they are.
 
         Raises:
-            InputError: The model was made for other types.
+            InputError: The model was made for other types, or a layer reads a type that none enters before.
         """
         if self.encoder is not None:
             self.encoder.bind_types(types)
-        for layer in self.layers_list():
+        layers = self.layers_list()
+        for layer in layers:
             layer.conv.bind_types(types)
+        for index, (before, after) in enumerate(pairwise(layers), 1):
+            read = after.conv.types_read(types)
+            if lost := [name for name in before.conv.types_without_output if name in read]:
+                raise InputError(
+                    f"no relation enters {', '.join(lost)}, of which layer {index + 1} reads what layer {index} gives",
+                    needed="an edge type into each type that a later layer reads",
+                    got="edge types " + ", ".join(map(str, types.edge_types)),
+                    repair="give the graph reverse edges, as T.ToUndirected() of PyG does, with relations of their own",
+                )
 
     @property
     def first_reader(self) -> Encoder | Layer:
@@ -220,6 +234,14 @@ class Model(nn.Module):
         if first_aggregate is None:
             return self.forward_from_second(blocks[1:], first(keyed, x, x_dst), key)
         return self.forward_from_second(blocks[1:], first.update(x_dst, first_aggregate, keyed), key)
+
+    def forward_first(self, blocks: Sequence[Block], x_VD: Features) -> Tensor:
+        """Return the output of the first layers, one for each block, without random draws; see `forward`."""
+        x = self.encode_input(x_VD, blocks[0].src_nodes, None)
+        for layer, block in zip(self.layers_list(), blocks, strict=False):
+            x = layer(block.with_rng_key(None), *src_and_dst_rows(x, len(block.dst_nodes)))
+        assert isinstance(x, Tensor)
+        return x
 
     def forward_from_second(self, blocks: Sequence[Block], x_VO: Tensor, key: int | None) -> Tensor:
         """Run `forward` from the first layer's output: ``[Vs, O]`` for the sources of the second block."""

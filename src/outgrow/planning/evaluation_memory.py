@@ -23,12 +23,15 @@ _ID_BYTES = 8
 def evaluated_neighborhoods(work: Workload, *, whole_fits: bool) -> list[ScoredNeighborhood | None]:
     """Return what the evaluations of a run compute at a time, `WHOLE_LAYERS` for all nodes in memory.
 
-    Evaluations by samples are like batches of training, and left out.
+    Evaluations by samples are like batches of training, and left out; so are those of temporal draws, which are
+    batches of few nodes.
 
     Args:
         work: The graph and the model.
         whole_fits: Whether whole layers fit into the memory of every worker.
     """
+    if work.batches.is_temporal:
+        return []
     val, test = work.evaluation
     found: list[ScoredNeighborhood | None] = []
     # Both sets are scored at once in the end, if in one way.

@@ -49,6 +49,8 @@ all together on a GPU."""
 _POOLED = 1.15
 """Bytes of a batch in the memory pool, sizes rounded up, for each of its own, where memory is limited: nothing else is
 kept there, and a batch is freed before the next one."""
+_TIME_ORDER_BYTES = 12
+"""Bytes of an edge in `outgrow.ops.sampling.temporal.TimeOrder`."""
 _NODE_BYTES = 20
 """Bytes of each node of the graph in a worker: its owner, its number in a batch, ids and labels of own nodes. Elsewhere
 the factors of batches, fitted to whole runs, include them."""
@@ -169,6 +171,9 @@ def minibatch_peak_bytes(
     sources = float(partition.nodes[part] + partition.halo[part].sum())
     prefetched = num_prefetched_batches(costs, stats.steps, prefetch, limited=limited)
     training = minibatch_bytes(work, stats.neighborhood, num_prefetched=prefetched)
+    if work.batches.is_temporal:
+        # Held by every worker: the order of the in-edges by time.
+        training += _TIME_ORDER_BYTES * work.graph.edges
     whole = inference_bytes(work, nodes, sources, partition.edges[part])
     chosen = evaluated_neighborhoods(work, whole_fits=whole <= MEMORY_SHARE * costs.memory)
     if WHOLE_LAYERS in chosen:

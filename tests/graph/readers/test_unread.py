@@ -98,5 +98,5 @@ def test_attributes_of_pyg() -> None:
     assert said_of(one) == []
     typed = data.HeteroData(year=1977)
     typed["item"].x, typed["item"].price = torch.ones(2, 1), torch.ones(2)
-    typed["item", "like", "item"].edge_index, typed["item", "like", "item"].time = one.edge_index, torch.ones(1)
-    assert said_of(typed) == ["not read: item.price, item__like__item.time, year, of pyg"]
+    typed["item", "like", "item"].edge_index, typed["item", "like", "item"].stamp = one.edge_index, torch.ones(1)
+    assert said_of(typed) == ["not read: item.price, item__like__item.stamp, year, of pyg"]

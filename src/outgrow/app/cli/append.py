@@ -44,6 +44,10 @@ def append(
     edge_features: Annotated[
         str | None, typer.Option(help="Edge tables: columns of features of edges, numbers.", show_default="none")
     ] = None,
+    time_column: Annotated[
+        str | None,
+        typer.Option(help="Column of times, of a store that has such.", show_default="none"),
+    ] = None,
     categorical: Annotated[
         str, typer.Option(help="Node tables: columns of texts among the features: refuse or hash.")
     ] = "refuse",
@@ -79,6 +83,7 @@ def append(
             "label": label or (),
             "features": features or (),
             "edge_features": edge_features or (),
+            "time_column": time_column or "",
             "categorical": categorical,
             "split": split or "",
             "unknown_nodes": unknown_nodes,

@@ -53,6 +53,14 @@ def convert(
             show_default="none",
         ),
     ] = None,
+    time_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of times of the edge tables, the node tables or both, for temporal draws: whole numbers, or "
+            "dates and times of day.",
+            show_default="none",
+        ),
+    ] = None,
     categorical: Annotated[
         str, typer.Option(help="Node tables: columns of texts among the features: refuse, onehot or hash.")
     ] = "refuse",
@@ -97,6 +105,7 @@ def convert(
             "label": label or (),
             "features": features or (),
             "edge_features": edge_features or (),
+            "time_column": time_column or "",
             "categorical": categorical,
             "split": split or "",
             "split_seed": split_seed,

@@ -36,25 +36,28 @@ class EdgeColumns:
             equal keys are equal.
         weight: ``[n]`` float32; None if edges have no weight.
         features: ``[n, C]`` as they are read; None if edges have no features.
+        time: ``[n]`` int64; None if edges have no times.
     """
 
     key: NDArray[np.uint64]
     rank: NDArray[np.int32] | None = None
     weight: NDArray[np.float32] | None = None
     features: NDArray[Any] | None = None
+    time: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.key)
 
     @property
     def all_columns(self) -> tuple[NDArray[Any] | None, ...]:
-        """The four columns, in the order of the fields."""
-        return self.key, self.rank, self.weight, self.features
+        """The columns, in the order of the fields."""
+        return self.key, self.rank, self.weight, self.features, self.time
 
     @property
-    def feature_row_bytes(self) -> int:
-        """Bytes of the features of an edge; 0 without."""
-        return 0 if self.features is None else self.features.shape[1] * self.features.itemsize
+    def data_bytes(self) -> int:
+        """Bytes of the features and the time of an edge; 0 without."""
+        features = 0 if self.features is None else self.features.shape[1] * self.features.itemsize
+        return features + (0 if self.time is None else self.time.itemsize)
 
     def empty_like(self, num_edges: int) -> EdgeColumns:
         """Allocate uninitialised columns of the same types for ``num_edges`` edges."""
@@ -63,6 +66,7 @@ class EdgeColumns:
             None if self.rank is None else np.empty(num_edges, np.int32),
             None if self.weight is None else np.empty(num_edges, np.float32),
             None if self.features is None else np.empty((num_edges, self.features.shape[1]), self.features.dtype),
+            None if self.time is None else np.empty(num_edges, np.int64),
         )
 
     def slice_rows(self, rows: slice) -> EdgeColumns:
@@ -72,6 +76,7 @@ class EdgeColumns:
             None if self.rank is None else self.rank[rows],
             None if self.weight is None else self.weight[rows],
             None if self.features is None else self.features[rows],
+            None if self.time is None else self.time[rows],
         )
 
     def select_rows_inplace(self, rows: NDArray[Any]) -> EdgeColumns:
@@ -97,7 +102,8 @@ class EdgePolicy(ABC):
             edges.
         bytes_per_bare_edge: Peak bytes of arrays per edge while edges that consist of a key alone are sorted
             and duplicates are resolved; tests/graph/builders/test_external_sort.py checks it.
-        bytes_per_full_edge: The same for edges with more columns; features take twice their own bytes besides.
+        bytes_per_full_edge: The same for edges with more columns; features and times take twice their own bytes
+            besides.
     """
 
     keeps_parallel_edges: bool
@@ -130,7 +136,8 @@ class DirectedPolicy(EdgePolicy):
 
     def make_columns(self, chunk: EdgeChunk) -> EdgeColumns:
         """Return the edges themselves."""
-        return EdgeColumns(pack_key(chunk.dst, chunk.src), _as_int32(chunk.relation), chunk.weight, chunk.features)
+        key = pack_key(chunk.dst, chunk.src)
+        return EdgeColumns(key, _as_int32(chunk.relation), chunk.weight, chunk.features, chunk.time)
 
     def resolve_duplicates(self, edges: EdgeColumns) -> EdgeColumns:
         """Return all edges unchanged."""
@@ -145,8 +152,8 @@ class DirectedPolicy(EdgePolicy):
 class UndirectedPolicy(EdgePolicy):
     """Policy that drops duplicates but the first, and adds the reverse of each edge that has none.
 
-    Edges of equal ends and relation are duplicates, whatever their weights and features: those of the first are kept.
-    A reverse that is added has the weight and the features of its edge.
+    Edges of equal ends and relation are duplicates, whatever their weights, features and times: those of the first are
+    kept. A reverse that is added has the weight, the features and the time of its edge.
     """
 
     keeps_parallel_edges = False
@@ -156,14 +163,15 @@ class UndirectedPolicy(EdgePolicy):
     def make_columns(self, chunk: EdgeChunk) -> EdgeColumns:
         """Return the edges, followed by their reverses."""
         key = np.concatenate([pack_key(chunk.dst, chunk.src), pack_key(chunk.src, chunk.dst)])
-        if chunk.relation is None and chunk.weight is None and chunk.features is None:
+        if all(column is None for column in (chunk.relation, chunk.weight, chunk.features, chunk.time)):
             return EdgeColumns(key)
-        # With weights or features, equal keys are not equal edges: the rank tells read edges from added ones.
+        # With weights, features or times, equal keys are not equal edges: the rank tells read edges from added ones.
         relation = np.zeros(len(chunk.src), dtype=np.int32) if chunk.relation is None else _as_int32(chunk.relation)
         assert relation is not None
         # Added edges sort behind all edges that were read between the same two nodes.
         rank = np.concatenate([relation, relation + np.int32(REVERSED)])
-        return EdgeColumns(key, rank, repeat_column(chunk.weight), repeat_column(chunk.features))
+        columns = (repeat_column(column) for column in (chunk.weight, chunk.features, chunk.time))
+        return EdgeColumns(key, rank, *columns)
 
     def resolve_duplicates(self, edges: EdgeColumns) -> EdgeColumns:
         """Keep one of each edge, and an added reverse only if no edge of the same pair was read."""
@@ -191,7 +199,7 @@ class UndirectedPolicy(EdgePolicy):
 def sort_columns(edges: EdgeColumns) -> EdgeColumns:
     """Sort edges in place and return them; edges that are mostly in order sort faster."""
     # Keys alone need no permutation, which would take as much memory again.
-    if edges.rank is None and edges.weight is None and edges.features is None:
+    if all(column is None for column in edges.all_columns[1:]):
         edges.key.sort(kind="stable")
         return edges
     # Stable sorts keep the order of input among equal edges, so any cut into runs gives the same graph.
@@ -208,6 +216,7 @@ class InEdges(NamedTuple):
         relation: ``[n]`` int8, int16 or int32; None if edges have no type, or none are in this piece.
         weight: ``[n]`` float32; None if edges have no weight, or none are in this piece.
         features: ``[n, De]`` floating or codes; None if edges have no features, or none are in this piece.
+        time: ``[n]`` int64; None if edges have no times, or none are in this piece.
     """
 
     ends: NDArray[np.int64]
@@ -215,6 +224,7 @@ class InEdges(NamedTuple):
     relation: NDArray[Any] | None
     weight: NDArray[np.float32] | None
     features: NDArray[Any] | None
+    time: NDArray[np.int64] | None
 
 
 class CscBuilder:
@@ -251,7 +261,7 @@ class CscBuilder:
             yield from self._complete_rows(dst, int(dst[-1]))
             indices = (part.key & _LOW).astype(self.index_dtype)
             features = None if form is None or part.features is None else form.encode_rows(part.features)
-            yield InEdges(_NO_ENDS, indices, self._relation_from_rank(part.rank), part.weight, features)
+            yield InEdges(_NO_ENDS, indices, self._relation_from_rank(part.rank), part.weight, features, part.time)
             self._edges += len(dst)
 
     def complete_remaining_rows(self) -> Iterator[InEdges]:
@@ -263,7 +273,7 @@ class CscBuilder:
         # In steps: a long run of empty rows must not make one large array of ends.
         while self._row < last:
             ends = self._ends_before(dst, min(last, self._row + PIECE_EDGES))
-            yield InEdges(ends, nothing, None, None, None)
+            yield InEdges(ends, nothing, None, None, None, None)
 
     def _ends_before(self, dst: NDArray[np.int64], stop: int) -> NDArray[np.int64]:
         low, high = np.searchsorted(dst, [self._row, stop])
@@ -291,6 +301,7 @@ def split_chunk(chunk: EdgeChunk) -> Iterator[EdgeChunk]:
             relation=None if chunk.relation is None else chunk.relation[part],
             weight=None if chunk.weight is None else chunk.weight[part],
             features=None if chunk.features is None else chunk.features[part],
+            time=None if chunk.time is None else chunk.time[part],
         )
 
 

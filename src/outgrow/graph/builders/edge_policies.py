@@ -25,7 +25,7 @@ class InverseRelationPolicy(EdgePolicy):
     """Policy that keeps edges as they are read, and adds the inverse of each, of a relation of its own.
 
     As knowledge graphs are trained on since Dettmers et al. (AAAI 2018) and Lacroix et al. (ICML 2018). An inverse has
-    the weight and the features of its edge.
+    the weight, the features and the time of its edge.
     """
 
     keeps_parallel_edges = True
@@ -51,6 +51,7 @@ class InverseRelationPolicy(EdgePolicy):
             np.concatenate([relation, relation + np.int32(REVERSED)]),
             repeat_column(chunk.weight),
             repeat_column(chunk.features),
+            repeat_column(chunk.time),
         )
 
     def resolve_duplicates(self, edges: EdgeColumns) -> EdgeColumns:

@@ -117,11 +117,11 @@ class ExternalSorter:
     def _open_buffer(self, edges: EdgeColumns) -> EdgeColumns:
         cost = self._rule.bytes_per_bare_edge if len(_present_columns(edges)) == 1 else self._rule.bytes_per_full_edge
         # The rows in the buffer, and a copy of them while they are put in order.
-        cost += 2 * edges.feature_row_bytes
+        cost += 2 * edges.data_bytes
         # The policy knows its peak of bytes per edge, so the buffer is as large as the limit allows.
         capacity = max(_FEWEST_EDGES, (self._memory_bytes - min(_FIXED_BYTES, self._memory_bytes // 4)) // cost)
         self._buffer = edges.empty_like(capacity)
-        columns = zip(("key", "rank", "weight", "features"), edges.all_columns, strict=True)
+        columns = zip(("key", "rank", "weight", "features", "time"), edges.all_columns, strict=True)
         names = [name for name, values in columns if values is not None]
         # Unbuffered: runs are written in large blocks, and a second copy would not be counted as memory.
         self._files = [(self._folder / name).open("x+b", buffering=0) for name in names]

@@ -13,6 +13,7 @@ from outgrow.graph.builders.edge_features import require_edge_feature_form
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.readers.conversions import to_weights
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
+from outgrow.graph.readers.times import to_times, validate_times
 
 
 class ArraySource(GraphSource):
@@ -25,6 +26,7 @@ class ArraySource(GraphSource):
         relation: ``[E]`` integer; None if edges have no type.
         weight: ``[E]`` real; None if edges have no weight.
         edge_features: ``[E, De]`` floating or integer codes; None if edges have no features.
+        edge_time: ``[E]`` times, see `outgrow.graph.readers.times.to_times`; None if edges have no times.
 
     Raises:
         InputError: Arrays of the wrong shape or type.
@@ -39,6 +41,7 @@ class ArraySource(GraphSource):
         relation: NDArray[Any] | None = None,
         weight: NDArray[Any] | None = None,
         edge_features: NDArray[Any] | None = None,
+        edge_time: NDArray[Any] | None = None,
     ) -> None:
         edge_index = np.asarray(edge_index)
         if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
@@ -71,6 +74,8 @@ class ArraySource(GraphSource):
         self._relation = relation
         self._weight = weight
         self._edge_features = edge_features
+        times = None if edge_time is None else to_times(edge_time, "edge_time")
+        self._edge_time = None if times is None else validate_times(times, edge_index.shape[1], "edge")
 
     @property
     def name(self) -> str:
@@ -89,6 +94,8 @@ class ArraySource(GraphSource):
             "relations": ("relation", self._relation),
             "weights": ("weight", self._weight),
             "edge features": ("edge_features", self._edge_features),
+            "times of edges": ("edge_time", self._edge_time),
+            "times": ("node_time", tables.node_time),
             "features": ("features", tables.features),
             "labels": ("labels", tables.labels),
             **{part: (f"split[{part!r}]", getattr(tables, part)) for part in ("train", "val", "test")},
@@ -104,4 +111,5 @@ class ArraySource(GraphSource):
             relation=None if self._relation is None else np.asarray(self._relation),
             weight=None if self._weight is None else to_weights(np.asarray(self._weight), "weight of the edges"),
             features=self._edge_features,
+            time=self._edge_time,
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import final
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.graph.builders.edge_checks import check_node_count
 from outgrow.graph.builders.node_tables import infer_num_nodes
 from outgrow.graph.graph import GraphOrigin
@@ -79,6 +80,10 @@ class FolderSource(GraphSource):
         """Return what the edge table says of the features of edges."""
         return self._edges.read_edge_feature_sizes()
 
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
+        """Return the names of the columns of features of edges and of their categories."""
+        return self._edges.read_edge_columns()
+
     def read_ids(self) -> NodeIds | None:
         """Return the id of each node, if the edge table is relabelled.
 
@@ -122,7 +127,7 @@ KNOWN = (
     f"edges and {NODES}, of Planetoid files (ind.NAME.*), of an OGB data set (raw/, split/), or of GraphBolt "
     f"({METADATA})"
 )
-_EDGE_OPTIONS = ("num_nodes", "relabel", "columns", "edge_features")
+_EDGE_OPTIONS = ("num_nodes", "relabel", "columns", "edge_features", "time_column")
 
 
 def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSource:

@@ -26,13 +26,14 @@ from outgrow.core.errors import InputError
 from outgrow.graph.builders.edge_checks import check_node_count
 from outgrow.graph.builders.edge_features import require_edge_feature_form
 from outgrow.graph.graph import GraphOrigin
-from outgrow.graph.readers.conversions import as_feature_columns, to_weights
+from outgrow.graph.readers.conversions import as_feature_columns, to_feature_sizes, to_weights
 from outgrow.graph.readers.matrices import csr_from_arrays
 from outgrow.graph.readers.npz_archive import NpzArchive
 from outgrow.graph.readers.npz_origin import describe_keys
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.graph.readers.split_source import with_mask_tables
 from outgrow.graph.readers.tables.column_types import shorten_name
+from outgrow.graph.readers.times import validate_times
 
 CHUNK_EDGES = 1 << 18
 _SPARSE = ("feat_data", "feat_indices", "feat_indptr", "feat_shape")
@@ -80,7 +81,7 @@ class NpzSource(GraphSource):
         # Nothing in the file is as long as the claimed number of nodes, which could be any.
         if tables.num_nodes is not None and tables.features is None and tables.labels is None:
             check_node_count(tables.num_nodes, _find_edge_index(self._archive).size, str(self._archive.path))
-        return replace(tables, edge_feature_sizes=_parse_sizes(self._archive.get("edge_feature_sizes")))
+        return replace(tables, edge_feature_sizes=to_feature_sizes(self._archive.get("edge_feature_sizes")))
 
     def read_edges(self) -> Iterator[EdgeChunk]:
         """Yield all edges.
@@ -128,6 +129,7 @@ def iter_array_edges(
     where: str,
     *,
     features: NDArray[Any] | None = None,
+    time: NDArray[np.int64] | None = None,
 ) -> Iterator[EdgeChunk]:
     """Yield edges in arrays, in chunks.
 
@@ -137,6 +139,7 @@ def iter_array_edges(
         weight: ``[E]`` real, or None.
         where: Name of the arrays in errors.
         features: ``[E, De]`` floating or integer codes, or None; chunks have views of it.
+        time: ``[E]`` int64, or None.
 
     Raises:
         InputError: Arrays of the wrong form.
@@ -150,6 +153,8 @@ def iter_array_edges(
         raise _edge_arrays_error(where, f"edge weights that are numbers of shape [{num_edges}]", weight)
     if features is not None:
         require_edge_feature_form(features, num_edges, f"features of edges of {where}")
+    if time is not None:
+        validate_times(time, num_edges, "edge")
     for first in range(0, num_edges, CHUNK_EDGES):
         part = slice(first, first + CHUNK_EDGES)
         yield EdgeChunk(
@@ -159,6 +164,7 @@ def iter_array_edges(
             relation=None if relation is None else np.array(relation[part]),
             weight=None if weight is None else np.array(to_weights(weight[part], f"edge_weight of {where}")),
             features=None if features is None else features[part],
+            time=None if time is None else time[part],
         )
 
 
@@ -217,19 +223,6 @@ def _parse_features(arrays: Arrays) -> NDArray[Any] | csr_array | None:
             got=str(error),
             repair="write them again from a SciPy CSR matrix",
         ) from error
-
-
-def _parse_sizes(given: NDArray[Any] | None) -> tuple[int, ...]:
-    if given is None:
-        return ()
-    if given.ndim != 1 or given.dtype.kind not in "iu":
-        raise InputError(
-            "edge_feature_sizes cannot be read",
-            needed="an integer for each column of edge_features: its number of categories, or 0",
-            got=f"{given.dtype} of shape {list(given.shape)}",
-            repair="write them again, or leave them out",
-        )
-    return tuple(given.tolist())
 
 
 def _parse_count(given: NDArray[Any] | None) -> int | None:

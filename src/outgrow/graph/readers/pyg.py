@@ -18,6 +18,7 @@ from outgrow.graph.readers.given_links import ObjectLinks, find_object_links
 from outgrow.graph.readers.node_parts import NodePart, part_error
 from outgrow.graph.readers.splits import PARTS
 from outgrow.graph.readers.tensors import SparseEdges, is_sparse, sparse_edges, to_matrix, to_numpy
+from outgrow.graph.readers.times import to_times
 from outgrow.graph.readers.typed_parts import EdgePart, TypedPartsSource, name_relation
 
 _MASKS = tuple(f"{part}_mask" for part in PARTS)
@@ -31,20 +32,22 @@ class _EdgeArrays(NamedTuple):
     edge_index: NDArray[Any]
     weight: NDArray[Any] | None
     features: NDArray[Any] | None
+    time: NDArray[np.int64] | None = None
 
 
 @final
 class PygSource(TypedPartsSource):
     """A source of a ``Data`` or ``HeteroData`` object. Final.
 
-    Reads ``x``, ``y``, ``edge_index`` or ``adj_t``, ``edge_type``, ``edge_weight``, ``edge_attr`` and the three masks,
-    or ``train_idx``, ``val_idx`` and ``test_idx``. Labels may be of some nodes only (``y`` with ``y_index``, or
-    ``train_y`` and others with ``train_idx``). ``x``, ``adj_t`` and, if it tells the direction of the edges,
-    ``edge_index`` may be sparse tensors of any layout or ``SparseTensor``; values of the latter two are weights, unless
-    all are 1. An ``edge_attr`` of rows is the features of edges, also if a row has one column; of one number for each
-    edge, ``[E]``, it is their weights, with a warning, unless there is an ``edge_weight``. Numbers in bfloat16 become
-    float32. Links to validate and to test on are read where all parts of a split are in one object (see
-    `outgrow.graph.readers.given_links.find_object_links`), whose training links are the edges if there are no others.
+    Reads ``x``, ``y``, ``edge_index`` or ``adj_t``, ``edge_type``, ``edge_weight``, ``edge_attr``, ``time`` (of
+    nodes, or of edges), ``edge_time`` and the three masks, or ``train_idx``, ``val_idx`` and ``test_idx``. Labels may
+    be of some nodes only (``y`` with ``y_index``, or ``train_y`` and others with ``train_idx``). ``x``, ``adj_t``
+    and, if it tells the direction of the edges, ``edge_index`` may be sparse tensors of any layout or
+    ``SparseTensor``; values of the latter two are weights, unless all are 1. An ``edge_attr`` of rows is the features
+    of edges, also if a row has one column; of one number for each edge, ``[E]``, it is their weights, with a warning,
+    unless there is an ``edge_weight``. Numbers in bfloat16 become float32. Links to validate and to test on are read
+    where all parts of a split are in one object (see `outgrow.graph.readers.given_links.find_object_links`), whose
+    training links are the edges if there are no others.
 
     Types of nodes follow one another in the order of ``node_types``, after them those that only edges name; each
     edge type is a relation. Where nothing else tells the number of nodes of a type, the largest id in the edges
@@ -97,24 +100,29 @@ class PygSource(TypedPartsSource):
         if not self._hetero:
             edges, kind = self._edge_names
             relations = to_numpy(self._data.get(kind), kind)
-            index, weight, features = _read_edges(self._data, "", (self._num_nodes("") or -1,) * 2, edges)
-            yield EdgePart(edge_index=index, relations=relations, weight=weight, features=features)
+            times = _find_edge_times(self._data, _find_node_times(self._data))
+            found = _read_edges(self._data, "", (self._num_nodes("") or -1,) * 2, edges, times)
+            yield EdgePart(relations=relations, **found._asdict())
             return
         for link in self._data.edge_types:
             ends = (self._num_nodes(link[0]) or -1, self._num_nodes(link[2]) or -1)
-            index, weight, features = _read_edges(self._data[link], f" of edges {' '.join(link)}", ends)
-            yield EdgePart(relation=link, edge_index=index, weight=weight, features=features)
+            store = self._data[link]
+            found = _read_edges(store, f" of edges {' '.join(link)}", ends, times=_find_edge_times(store))
+            yield EdgePart(relation=link, **found._asdict())
 
     def list_unread(self) -> tuple[str, ...]:
         """Return the names of the attributes that are not read."""
         if not self._hetero:
             read = _NODE_ATTRIBUTES | _read_edge_attributes(self._data) | {"edge_type", *self._edge_names}
+            times = _find_node_times(self._data)
+            read |= {str(times), str(_find_edge_times(self._data, times))}
             return tuple(_unread_names(self._data, read | {*(self._links_given.names if self._links_given else ())}))
         parts = [(name, self._data[name], _NODE_ATTRIBUTES) for name in self._data.node_types]
-        parts += [
-            (name_relation(link), self._data[link], _read_edge_attributes(self._data[link]))
-            for link in self._data.edge_types
-        ]
+        parts = [(name, store, read | {str(_find_node_times(store))}) for name, store, read in parts]
+        for link in self._data.edge_types:
+            store = self._data[link]
+            read = _read_edge_attributes(store) | {str(_find_edge_times(store))}
+            parts.append((name_relation(link), store, read))
         names = [f"{part}.{name}" for part, store, read in parts for name in _unread_names(store, read)]
         return (*names, *self._data._global_store.keys())
 
@@ -176,7 +184,36 @@ def _node_part(store: Any, name: str) -> NodePart:
         features=to_matrix(store.get("x"), f"x{of}"),
         labels=labels,
         split=(train, val, test),
+        time=_read_times(store, _find_node_times(store), of),
     )
+
+
+def _find_node_times(store: Any) -> str | None:
+    """Return the name of the attribute with the times of the nodes of a store; None if there is none."""
+    return next((name for name in ("node_time", "time") if _has_rows(store, name, _node_count(store))), None)
+
+
+def _find_edge_times(store: Any, taken: str | None = None) -> str | None:
+    """Return the name of the attribute with the times of the edges of a store; None if there is none.
+
+    Args:
+        store: The edges.
+        taken: Attribute with the times of nodes: of a graph of one type, ``time`` may be of either.
+    """
+    index = store.get("edge_index")
+    count = None if index is None or is_sparse(index) or index.ndim != 2 else index.shape[1]
+    names = [name for name in ("edge_time", "time") if name != taken]
+    return next((name for name in names if _has_rows(store, name, count)), None)
+
+
+def _has_rows(store: Any, name: str, count: int | None) -> bool:
+    values = store.get(name)
+    return values is not None and getattr(values, "ndim", 0) > 0 and count is not None and len(values) == count
+
+
+def _read_times(store: Any, name: str | None, of: str) -> NDArray[np.int64] | None:
+    values = None if name is None else to_numpy(store.get(name), f"{name}{of}")
+    return None if values is None else to_times(values, f"{name}{of}")
 
 
 def _spread_labels(
@@ -192,8 +229,10 @@ def _spread_labels(
     return spread
 
 
-def _read_edges(store: Any, of: str, ends: tuple[int, int], name: str = "edge_index") -> _EdgeArrays:
-    """Return ``[2, E]`` edges, their weights and their features."""
+def _read_edges(
+    store: Any, of: str, ends: tuple[int, int], name: str = "edge_index", times: str | None = None
+) -> _EdgeArrays:
+    """Return ``[2, E]`` edges, their weights, features and times, which are in the attribute ``times``."""
     index, transposed = store.get(name), store.get("adj_t")
     if is_sparse(index):
         return _check_order(*_directed_edges(sparse_edges(index, f"edge_index{of}"), of, ends), store)
@@ -203,16 +242,16 @@ def _read_edges(store: Any, of: str, ends: tuple[int, int], name: str = "edge_in
     edges = to_numpy(index, f"edge_index{of}")
     if edges is None:
         raise part_error(f"edge_index{of}", "edges in edge_index or adj_t", "none")
-    return _EdgeArrays(edges, *_edge_values(store, of))
+    return _EdgeArrays(edges, *_edge_values(store, of), _read_times(store, times, of))
 
 
 def _check_order(edges: NDArray[Any], weight: NDArray[Any] | None, store: Any) -> _EdgeArrays:
     # A matrix has an order of its own: weights beside it could be those of other edges.
-    given = [name for name in ("edge_weight", "edge_attr", "edge_type") if name in store]
-    if given and (weight is None or "edge_attr" in given):
+    given = [name for name in ("edge_weight", "edge_time", "edge_attr", "edge_type") if name in store]
+    if given and (weight is None or {"edge_attr", "edge_time"} & {*given}):
         needed = "the weights as values of the matrix"
-        if "edge_attr" in given:
-            needed = "edges in edge_index: a matrix does not tell which edge is the first of edge_attr"
+        if {"edge_attr", "edge_time"} & {*given}:
+            needed = "edges in edge_index: a matrix does not tell which edge is the first of an array"
         raise part_error(f"{given[-1]} beside a sparse matrix", needed, ", ".join(given))
     return _EdgeArrays(edges, weight, None)
 
@@ -252,7 +291,10 @@ def _node_count(store: Any) -> int | None:
     with warnings.catch_warnings():
         # PyG warns where it takes the largest id of an edge for the number of nodes.
         warnings.simplefilter("ignore")
-        count = store.num_nodes
+        try:
+            count = store.num_nodes
+        except AttributeError:  # edges of a type
+            return None
     return None if count is None else int(count)
 
 

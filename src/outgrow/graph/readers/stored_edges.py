@@ -40,6 +40,7 @@ def read_stored_edges(topology: Topology) -> Iterator[EdgeChunk]:
             relation=None if relation is None else np.array(relation[first:last]),
             weight=None if weight is None else np.array(weight[first:last]),
             features=None if features is None else stored_rows(features[first:last]),
+            time=None if topology.edge_time is None else np.array(as_numpy(topology.edge_time)[first:last]),
         )
 
 

@@ -18,6 +18,7 @@ from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.readers.node_parts import NodePart, count_borders, count_nodes, join_node_parts, part_error
 from outgrow.graph.readers.npz import iter_array_edges
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
+from outgrow.graph.readers.times import NO_TIME
 
 Relation = tuple[str, str, str]
 """Type of the sources, name, type of the destinations."""
@@ -33,6 +34,7 @@ class EdgePart:
         relations: ``[E]`` integer type of each edge, only without ``relation``; None if edges have no type.
         weight: ``[E]`` real; None if edges have no weight.
         features: ``[E, De]`` floating or integer codes; None if edges have no features.
+        time: ``[E]`` int64; None if edges have no times.
     """
 
     relation: Relation | None = None
@@ -40,6 +42,7 @@ class EdgePart:
     relations: NDArray[Any] | None = None
     weight: NDArray[Any] | None = None
     features: NDArray[Any] | None = None
+    time: NDArray[np.int64] | None = None
 
 
 def name_relation(relation: Relation) -> str:
@@ -115,10 +118,11 @@ class TypedPartsSource(GraphSource, ABC):
         without = [name_relation(part.relation) for part in parts if part.weight is None and part.relation]
         weighted = are_weighted(without, len(parts))
         form = _join_edge_features(parts)
+        timed = any(part.time is not None for part in parts)
         for number, part in enumerate(parts):
             if part.relation is None:
                 yield from iter_array_edges(
-                    part.edge_index, part.relations, part.weight, "the graph", features=part.features
+                    part.edge_index, part.relations, part.weight, "the graph", features=part.features, time=part.time
                 )
                 continue
             where = f"edges {' '.join(part.relation)}"
@@ -132,7 +136,10 @@ class TypedPartsSource(GraphSource, ABC):
             num_edges = index.shape[1]
             weight = np.ones(num_edges, np.float32) if weighted and part.weight is None else part.weight
             features = fill_edge_features(part.features, form, num_edges)
-            yield from iter_array_edges(index, np.full(num_edges, number, np.int32), weight, where, features=features)
+            # Edges of a type without times have those of their sources.
+            time = np.full(num_edges, NO_TIME) if timed and part.time is None else part.time
+            relations = np.full(num_edges, number, np.int32)
+            yield from iter_array_edges(index, relations, weight, where, features=features, time=time)
 
     def describe_origin(self) -> GraphOrigin:
         """Return which types of nodes and edges have what is read, and the attributes that are not read."""
@@ -143,6 +150,8 @@ class TypedPartsSource(GraphSource, ABC):
             "edge features": [
                 name_relation(part.relation or ("", "", "")) for part in edges if part.features is not None
             ],
+            "times of edges": [name_relation(part.relation or ("", "", "")) for part in edges if part.time is not None],
+            "times": [part.name for part in self._nodes if part.time is not None],
             "features": [part.name for part in self._nodes if part.features is not None],
             "labels": [part.name for part in self._nodes if part.labels is not None],
             "split": [part.name for part in self._nodes if any(nodes is not None for nodes in part.split)],

@@ -137,7 +137,12 @@ class AnalyticGraph:
     def _neighborhood_levels(
         self, spec: SamplingSpec, seeds: float, hot: Numbers | None = None
     ) -> list[NeighborhoodLevel]:
-        return self.degrees.neighborhood_levels(seeds, _total_fanouts(spec), hot, spec.batches.sampler)
+        hops, sampler = _total_fanouts(spec), spec.batches.sampler
+        if not spec.batches.is_temporal:
+            return self.degrees.neighborhood_levels(seeds, hops, hot, sampler)
+        # An upper bound: seeds of different times share no rows, and all in-edges are taken to be before them.
+        alone = self.degrees.neighborhood_levels(1, hops, None, sampler)
+        return [NeighborhoodLevel(level.share * seeds, level.edges * seeds) for level in alone]
 
     def _batch_sizes(self, spec: SamplingSpec) -> tuple[int, float, float]:
         """Return the seeds of a batch, the batches of an epoch, and the seeds of an epoch in full batches."""

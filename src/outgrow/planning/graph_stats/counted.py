@@ -106,7 +106,9 @@ class CountedGraph:
     def _partition_stats(self, method: str, parts: int, spec: SamplingSpec | None = None) -> PartitionStats:
         if parts == 1:
             return single_worker_stats(self.graph.num_nodes, self.graph.num_edges)
-        return count_partition(self.graph.topology, self._node_owners(method, parts, spec), parts)
+        return count_partition(
+            self.graph.topology, self._node_owners(method, parts, spec), parts, self.graph.type_borders
+        )
 
     def _owner_stats(self, chunks: int, parts: int, *, self_loops: bool) -> OwnerStats:
         view = self.graph.topology.view(self_loops=self_loops)

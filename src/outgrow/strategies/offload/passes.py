@@ -260,7 +260,8 @@ class OffloadEpoch:
         """Yield the chunks of a layer, with their source rows in one device buffer."""
         state, plan = self.state, self.state.layer_plans[index]
         waves = state.wave_file(plan.layer)
-        buffer = SourceBuffer(waves.num_slots, state.sources[index], state.source_kind(index), state.comm)
+        kind, widths = state.source_kind(index), plan.layer.row_widths()
+        buffer = SourceBuffer(waves.num_slots, state.sources[index], kind, state.comm, widths)
         transposes = backward and plan.needs_transpose
 
         def load_sources(number: int) -> tuple[int, Wave, Features, tuple[Tensor, ...]]:

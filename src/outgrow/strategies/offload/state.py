@@ -92,7 +92,8 @@ class OffloadState:
         """Create a device buffer for the gradients of a layer's source rows."""
         plan = self.layer_plans[index]
         places = self.wave_file(plan.layer).num_slots
-        return GradientBuffer(places, plan.source_width, self.dtype, self.comm, sharing=self.sharing)
+        widths = plan.layer.row_widths()
+        return GradientBuffer(places, plan.source_width, self.dtype, self.comm, sharing=self.sharing, widths=widths)
 
     def store_rows(self, table: NodeRows | WaveOrderedRows | ChunkRows, first: int, rows: Tensor) -> None:
         """Write own rows from ``first`` on, asynchronously; ``rows`` must not change afterwards."""

@@ -113,6 +113,16 @@ class Wave:
         # Gradients flow back along the route on which their rows came.
         return split_sizes if event == LOADED else split_sizes.reverse
 
+    def nodes_at(self, which: Literal["remote", "sent"], event: int) -> Tensor:
+        """Return ``[N]`` int64 nodes of the rows exchanged with other workers that have an event."""
+        rows = self.rows_at(which, event)
+        if which == "remote":
+            return rows.node
+        # What is sent was loaded: its place tells which row it is.
+        node = torch.zeros(self.edges.num_src, dtype=torch.int64)
+        node[self.loads.slot.long()] = self.loads.node
+        return node[rows.slot.long()]
+
     def make_block(self, nodes: Tensor, src_nodes: Tensor, src_degree: Tensor, dst_degree: Tensor) -> Block:
         """Return the chunk as a block for layers, on the device of its edges.
 

@@ -12,10 +12,13 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Edges
+from outgrow.core.graph_types import RowWidths
 from outgrow.core.ledger import Kind
+from outgrow.engine.packed_rows import RowPacking
 from outgrow.nn.layer import Features, NodeMessages
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.memory_pool import pooled_empty, pooled_empty_rows
+from outgrow.runtime.distributed.async_exchange import SplitSizes
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.offload.wave import EVICTED, LOADED, RowList, Wave
 
@@ -43,16 +46,20 @@ class SourceBuffer:
         table: Source of the rows in the HOST tier.
         kind: Ledger category of the rows.
         comm: Communicator.
+        widths: Columns that each type of nodes uses; None for all.
 
     Attributes:
         rows: ``[B, W]``; slots that were never used are zero.
     """
 
-    def __init__(self, num_slots: int, table: ReadableRows, kind: Kind, comm: Comm) -> None:
+    def __init__(
+        self, num_slots: int, table: ReadableRows, kind: Kind, comm: Comm, widths: RowWidths | None = None
+    ) -> None:
         self.rows = zero_rows(num_slots, table.width, table.dtype, comm.device)
         self._table = table
         self._kind = kind
         self._comm = comm
+        self._widths = widths
 
     @staticmethod
     def rows_to_load(wave: Wave) -> RowList:
@@ -73,7 +80,7 @@ class SourceBuffer:
             return
         # Only new rows: a peer that kept a row from the previous wave still has it.
         sent = select_rows(self.rows, wave.slots_at("sent", LOADED))
-        received = self._comm.all_to_all(sent, wave.split_sizes_at(LOADED), self._kind).wait()
+        received = _exchange_rows(sent, wave, LOADED, self._kind, self._comm, self._widths)
         self.rows.index_copy_(0, wave.slots_at("remote", LOADED).long(), received)
         self._comm.ledger.add_count("remote_rows", len(received))
 
@@ -91,12 +98,23 @@ class GradientBuffer:
         dtype: Type of the gradients.
         comm: Communicator.
         sharing: Whether gradients of remote rows are sent to their owners.
+        widths: Columns that each type of nodes uses; None for all.
     """
 
-    def __init__(self, num_slots: int, width: int, dtype: torch.dtype, comm: Comm, *, sharing: bool) -> None:
+    def __init__(
+        self,
+        num_slots: int,
+        width: int,
+        dtype: torch.dtype,
+        comm: Comm,
+        *,
+        sharing: bool,
+        widths: RowWidths | None = None,
+    ) -> None:
         self._rows = zero_rows(num_slots, width, dtype, comm.device)
         self._comm = comm
         self._sharing = sharing
+        self._widths = widths
 
     def zero_new_rows(self, wave: Wave) -> None:
         """Zero the slots of new rows."""
@@ -119,7 +137,7 @@ class GradientBuffer:
         if self._comm.size == 1 or not self._sharing:
             return
         evicted = select_rows(self._rows, wave.slots_at("remote", EVICTED))
-        received = self._comm.all_to_all(evicted, wave.split_sizes_at(EVICTED), Kind.GRADIENTS).wait()
+        received = _exchange_rows(evicted, wave, EVICTED, Kind.GRADIENTS, self._comm, self._widths)
         counts = wave.rows_at("sent", EVICTED).counts
         slots = wave.slots_at("sent", EVICTED).split_with_sizes(counts)
         # One peer after another: slots repeat between peers, and a fixed order keeps sums reproducible.
@@ -130,6 +148,18 @@ class GradientBuffer:
         """Return the evicted rows and ``[N, W]`` their gradients, contiguous for the copy to HOST."""
         # A copy: the next wave overwrites these slots while the write is still pending.
         return wave.rows_at("loads", EVICTED), select_rows(self._rows, wave.slots_at("loads", EVICTED))
+
+
+def _exchange_rows(rows_NW: Tensor, wave: Wave, event: int, kind: Kind, comm: Comm, widths: RowWidths | None) -> Tensor:
+    """Send loaded rows, or gradients of evicted ones, to the workers of their way; return those of others."""
+    sizes = wave.split_sizes_at(event)
+    if widths is None:
+        return comm.all_to_all(rows_NW, sizes, kind).wait()
+    nodes = wave.nodes_at("sent", event), wave.nodes_at("remote", event)
+    sent, received = nodes if event == LOADED else nodes[::-1]
+    given, taken = RowPacking(widths, sent, sizes.send), RowPacking(widths, received, sizes.receive)
+    vector = comm.all_to_all(given.copy_used(rows_NW), SplitSizes(given.sizes, taken.sizes), kind).wait()
+    return taken.copy_back(vector)
 
 
 def select_rows(rows_BW: Tensor, slot_N: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
+from outgrow.core.graph_types import RowWidths
 from outgrow.core.ledger import Kind
 from outgrow.engine.layer_plan import has_fixed_weights
 from outgrow.engine.row_exchange import RowSendPlan
@@ -221,21 +222,28 @@ def forward_cooperatively(
         return layer.update(x_dst, split_block.partial_sums.aggregate(source.values, comm, kind), block)
     if comm.size > 1:
         sampled = split_block.sampled
+        nodes = sampled.block.src_nodes
         send_plan = RowSendPlan(
-            comm, SplitSizes(sampled.send_counts, sampled.recv_counts), sampled.send_index, sampled.num_owned
+            comm,
+            SplitSizes(sampled.send_counts, sampled.recv_counts),
+            sampled.send_index,
+            sampled.num_owned,
+            (nodes[sampled.send_index], nodes[sampled.num_owned :]),
         )
-        source = _concat_remote_sources(source, send_plan, kind)
+        source = _concat_remote_sources(source, send_plan, kind, layer.row_widths())
     return layer.update(x_dst, layer.aggregate(block, source, target), block)
 
 
-def _concat_remote_sources(source: NodeMessages, send_plan: RowSendPlan, kind: Kind) -> NodeMessages:
+def _concat_remote_sources(
+    source: NodeMessages, send_plan: RowSendPlan, kind: Kind, widths: RowWidths | None
+) -> NodeMessages:
     """Return the messages of own sources, then those of others, which are received as one matrix."""
     columns, score = source
     assert columns is not None
     if score is None:
-        return NodeMessages(torch.cat([columns, send_plan.send_rows(columns, kind).wait()]), None)
+        return NodeMessages(torch.cat([columns, send_plan.send_rows(columns, kind, widths).wait()]), None)
     # Columns and scores in one matrix: one message for each pair of workers instead of two.
     width = columns.shape[1] * columns.shape[2]
-    others = send_plan.send_rows(torch.cat([columns.flatten(1), score], 1), kind).wait()
+    others = send_plan.send_rows(torch.cat([columns.flatten(1), score], 1), kind, widths).wait()
     theirs = others[:, :width].reshape(-1, *columns.shape[1:])
     return NodeMessages(torch.cat([columns, theirs]), torch.cat([score, others[:, width:]]))

@@ -117,7 +117,7 @@ class TensorParallel(Strategy):
             InputError: One is not, or has parameters on another device.
         """
         whole = sorted(
-            {type(each.conv).__name__ for each in model.layers_list() if not each.conv.aggregation.sliceable}
+            {type(each.conv).__name__ for each in model.layers_list() if each.conv.with_sliceable_columns() is None}
         )
         if whole:
             raise InputError(
@@ -137,7 +137,9 @@ class TensorParallel(Strategy):
             )
 
     def prepare(self, problem: Problem) -> Execution:
-        """Return the execution that trains the problem."""
+        """Return the execution that trains the problem; layers take the form that keeps columns apart."""
+        for layer in problem.model.layers_list():
+            layer.conv = layer.conv.with_sliceable_columns() or layer.conv
         with ExitStack() as stack:
             # If a step of the preparation fails, the stack removes the files; else the execution closes it.
             return _TensorExecution(problem, self, _make_mapped_graph(problem, self, stack), stack.pop_all())

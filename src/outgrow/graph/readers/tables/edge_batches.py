@@ -23,6 +23,7 @@ from outgrow.graph.readers.tables.id_columns import (
     unmatched_quote_error,
 )
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
+from outgrow.graph.readers.tables.time_columns import TimeColumn
 
 _LONGEST_ID = (1 << 16) - 1
 
@@ -36,6 +37,7 @@ class EdgeBatch(NamedTuple):
         relation: ``[n]`` Arrow array of int64 or large strings; None if edges have no type.
         weight: ``[n]`` float32; None if edges have no weight.
         features: ``[n, C]`` as `EdgeFeatureReader.encode_rows` returns them; None if edges have no features.
+        time: ``[n]`` int64; None if edges have no times.
         first_row: Number of the first of these rows in the table, from 0.
     """
 
@@ -44,6 +46,7 @@ class EdgeBatch(NamedTuple):
     relation: ArrowArray | None
     weight: NDArray[np.float32] | None
     features: NDArray[Any] | None
+    time: NDArray[np.int64] | None
     first_row: int
 
 
@@ -52,6 +55,7 @@ def read_edge_batches(
     roles: EdgeRoles,
     id_types: Mapping[str, DataType] | None = None,
     features: EdgeFeatureReader | None = None,
+    times: TimeColumn | None = None,
 ) -> Iterator[EdgeBatch]:
     """Yield the edges of a table, in batches of bounded size.
 
@@ -61,6 +65,7 @@ def read_edge_batches(
         id_types: Type of ``src``, ``dst`` and ``relation``, ``pa.int64()`` or ``pa.large_string()``; None for what the
             first rows look like, see `choose_id_types`.
         features: Reader of the columns of features; None to pass over these.
+        times: The column of times; None to pass over it.
 
     Raises:
         InputError: A value of another type or none, with its line or row; or a broken file.
@@ -72,7 +77,9 @@ def read_edge_batches(
         require_number_type(table, roles.weight)
     chosen = {**choose_id_types(table, columns), **dict(id_types or {})}
     row = 0
-    for batch in _read_rows(table, columns, chosen, {} if features is None else features.all_types):
+    others = {} if features is None else dict(features.all_types)
+    others |= {} if times is None else {times.name: times.read_type}
+    for batch in _read_rows(table, columns, chosen, others):
         ids = {}
         for role, values in zip(columns, batch.columns, strict=False):
             where = _Place(table, columns[role], row)
@@ -84,7 +91,8 @@ def read_edge_batches(
                 ids[role] = _to_texts(values, where)
         found = weight if "weight" in columns else None
         rows = None if features is None else features.encode_rows(batch, row)
-        yield EdgeBatch(ids["src"], ids["dst"], ids.get("relation"), found, rows, row)
+        time = None if times is None else times.convert_rows(batch.column(times.name), row)
+        yield EdgeBatch(ids["src"], ids["dst"], ids.get("relation"), found, rows, time, row)
         row += len(batch)
 
 
@@ -112,11 +120,11 @@ def _join(batches: list[EdgeBatch]) -> EdgeBatch:
         None if parts[0] is None else pa.concat_arrays(parts)
         for parts in zip(*((each.src, each.dst, each.relation) for each in batches), strict=True)
     )
-    weight, features = (
+    weight, features, time = (
         None if parts[0] is None else np.concatenate(parts)
-        for parts in zip(*((each.weight, each.features) for each in batches), strict=True)
+        for parts in zip(*((each.weight, each.features, each.time) for each in batches), strict=True)
     )
-    return EdgeBatch(src, dst, relation, weight, features, batches[0].first_row)
+    return EdgeBatch(src, dst, relation, weight, features, time, batches[0].first_row)
 
 
 class _Place(NamedTuple):
@@ -131,17 +139,17 @@ class _Place(NamedTuple):
 
 
 def _read_rows(
-    table: Table, columns: Mapping[str, str], chosen: Mapping[str, DataType], features: Mapping[str, DataType | None]
+    table: Table, columns: Mapping[str, str], chosen: Mapping[str, DataType], others: Mapping[str, DataType | None]
 ) -> Iterator[RecordBatch]:
     """Yield rows; integers that the parser does not take for such, as ``1.0``, come as texts or floats."""
     import pyarrow as pa
 
-    names = [*columns.values(), *features]
+    names = [*columns.values(), *others]
     integers = [columns[role] for role, kind in chosen.items() if kind == pa.int64()]
     own = {name: kind for name in names if (kind := table.find_type(name)) and pa.types.is_floating(kind)}
     types = {name: pa.float64() if role == "weight" else chosen[role] for role, name in columns.items()}
     types |= {name: kind for name, kind in own.items() if name in integers}
-    types |= {name: kind for name, kind in features.items() if kind is not None}
+    types |= {name: kind for name, kind in others.items() if kind is not None}
     table.refuse_leading_zeros(integers)
     rows = 0
     try:

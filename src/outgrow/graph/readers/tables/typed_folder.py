@@ -7,6 +7,7 @@ the name of its type.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from outgrow.core.errors import InputError
@@ -16,6 +17,7 @@ from outgrow.graph.readers.tables.edge_features import find_edge_features, has_f
 from outgrow.graph.readers.tables.open_table import open_table
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import Table
+from outgrow.graph.readers.tables.time_columns import missing_column_error
 from outgrow.graph.readers.tables.typed_nodes import NodeTypeTable, check_columns
 from outgrow.graph.readers.tables.typed_tables import EdgeTypeTable, TypedTableSource
 from outgrow.graph.readers.typed_parts import Relation
@@ -24,6 +26,7 @@ TYPED_OPTIONS = (
     "label",
     "features",
     "edge_features",
+    "time_column",
     "categorical",
     "split",
     "split_seed",
@@ -78,10 +81,14 @@ def make_typed_source(
     """
     tables = [NodeTypeTable(name=kind, table=table, options=options) for kind, table in nodes.items()]
     check_columns(tables, options)
+    every = [*nodes.values(), *edges.values()]
+    if options.time_column and not any(options.time_column in table.names for table in every):
+        names = sorted({column for table in every for column in table.names})
+        raise missing_column_error(name, options.time_column, names)
     return TypedTableSource(
         name,
         tables,
-        _edge_tables(edges, options.edge_features),
+        [replace(each, time_column=options.time_column) for each in _edge_tables(edges, options.edge_features)],
         unknown_nodes=options.unknown_nodes,
         split_index=options.split_index,
     )

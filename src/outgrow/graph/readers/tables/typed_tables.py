@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.core.validation import validate_choice
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.node_ids import NodeIds
@@ -24,8 +25,10 @@ from outgrow.graph.readers.tables.edge_table import UNKNOWN_NODES, EdgeTableSour
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import Table
+from outgrow.graph.readers.tables.time_columns import Clock
 from outgrow.graph.readers.tables.typed_ids import TypedIds, join_ids
 from outgrow.graph.readers.tables.typed_nodes import NodeTypeTable, TypedNodeTable, find_id_column, read_typed_nodes
+from outgrow.graph.readers.times import NO_TIME
 from outgrow.graph.readers.typed_parts import (
     Relation,
     are_weighted,
@@ -44,12 +47,14 @@ class EdgeTypeTable:
         table: The table.
         columns: Column of each role that is not found by its name, as in `TableOptions`.
         features: Columns of features of edges, as in `TableOptions`.
+        time_column: Column of times, if the table has it.
     """
 
     relation: Relation
     table: Table
     columns: Mapping[str, str] = field(default_factory=dict)
     features: tuple[str, ...] = ()
+    time_column: str = ""
 
 
 @final
@@ -93,6 +98,7 @@ class TypedTableSource(GraphSource):
         self._names = self._list_types()
         self._edge_options = [_choose_options(each, unknown_nodes) for each in edges]
         self._categories: dict[str, IdEncoder] = {}
+        self._clock = Clock()
 
     @property
     def name(self) -> str:
@@ -124,6 +130,7 @@ class TypedTableSource(GraphSource):
         first = dict(zip(self._names, count_borders(self._parts), strict=False))
         weighted = self._are_weighted()
         form = self._join_features()
+        timed = any(source.times is not None for source in self._sources)
         for number, (edges, source) in enumerate(zip(self._edges, self._sources, strict=True)):
             for chunk in source.read_edges():
                 count = len(chunk.src)
@@ -133,12 +140,19 @@ class TypedTableSource(GraphSource):
                     np.full(count, number, np.int32),
                     np.ones(count, np.float32) if weighted and chunk.weight is None else chunk.weight,
                     fill_edge_features(chunk.features, form, count),
+                    np.full(count, NO_TIME) if timed and chunk.time is None else chunk.time,
                 )
 
     def read_edge_feature_sizes(self) -> tuple[int, ...]:
         """Return the number of categories of each column of features; tables share the categories of a column."""
         found = [sizes for source in self._sources if (sizes := source.read_edge_feature_sizes())]
         return tuple(map(max, zip(*found, strict=True)))
+
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
+        """Return the names of the columns of features, and of the categories of all tables."""
+        found = [columns for source in self._sources if (columns := source.read_edge_columns())]
+        # Tables share the categories of texts; of those that are numbered one table may have fewer.
+        return tuple(max(same, key=lambda column: len(column.categories)) for same in zip(*found, strict=True))
 
     def read_ids(self) -> NodeIds | None:
         """Return the id of each node, unique within its type; None if no table has ids."""
@@ -166,7 +180,7 @@ class TypedTableSource(GraphSource):
     @cached_property
     def _tables(self) -> dict[str, TypedNodeTable]:
         return {
-            each.name: read_typed_nodes(each, scratch=self._scratch, memory_bytes=self._memory_bytes)
+            each.name: read_typed_nodes(each, scratch=self._scratch, memory_bytes=self._memory_bytes, clock=self._clock)
             for each in self._nodes
         }
 
@@ -192,6 +206,7 @@ class TypedTableSource(GraphSource):
                 src_ids=self._ids[src].encoder,
                 dst_ids=self._ids[dst].encoder,
                 categories=self._categories,
+                clock=self._clock,
             )
             if self._scratch is not None and self._memory_bytes is not None:
                 source.set_scratch(self._scratch, self._memory_bytes)
@@ -276,4 +291,9 @@ def _choose_options(edges: EdgeTypeTable, unknown_nodes: str) -> TableOptions:
         found = find_id_column(edges.table, kind)
         if found is not None and role not in columns:
             columns[role] = found
-    return TableOptions(columns=columns, edge_features=edges.features, unknown_nodes=unknown_nodes)
+    return TableOptions(
+        columns=columns,
+        edge_features=edges.features,
+        time_column=edges.time_column,
+        unknown_nodes=unknown_nodes,
+    )

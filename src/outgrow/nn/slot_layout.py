@@ -1,0 +1,162 @@
+"""`SlotLayout`: where in the rows of each node type the parts are that belong to its relations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from outgrow.core.graph_types import GraphTypes
+from outgrow.nn.layer import Features
+from outgrow.ops.row_slots import Slot, gather_slots
+from outgrow.ops.sparse import SparseRows, index_rows, slice_rows
+
+Shape = tuple[int, int]
+Rows = Tensor | slice
+NOTHING: Shape = (0, 0)
+
+
+class SlotLayout:
+    """Places of the parts ``[C, F]`` of several relations in rows ``[C', F']`` of the nodes of one end. Final.
+
+    Parts of equal columns have channels of their own, of which columns may be sliced. Others are laid flat into one
+    channel, one after another. Rows are as wide as those of the type with the most.
+
+    Args:
+        shapes: ``(C, F)`` of each relation; (0, 0) for none.
+        types: Type of the nodes at this end of each relation.
+        num_types: ``T``.
+        shared: Whether the part of a relation is the input of the node, which relations with the same type share.
+
+    Attributes:
+        shape: ``(C', F')``; (0, 0) if no relation has a part.
+        used: ``[T]``: numbers that are used of a row of each type, its first ones.
+    """
+
+    def __init__(
+        self, shapes: Sequence[Shape], types: Sequence[int], num_types: int, shared: Sequence[bool] | None = None
+    ) -> None:
+        shared = [False] * len(shapes) if shared is None else shared
+        columns = {shape[1] for shape in shapes if shape != NOTHING}
+        self.by_channel = len(columns) == 1
+        self.shapes = shapes
+        self.shared = shared
+        self._unit = next(iter(columns)) if self.by_channel else 1
+        # Of each relation, its first unit: a channel, or a number of a flat row.
+        self._first = [0] * len(shapes)
+        ends = [0] * num_types
+        # What relations share comes first, once for each type.
+        for is_shared in (True, False):
+            for number, (shape, kind) in enumerate(zip(shapes, types, strict=True)):
+                if shared[number] == is_shared and shape != NOTHING:
+                    self._first[number] = 0 if is_shared else ends[kind]
+                    ends[kind] = max(ends[kind], self._first[number] + self._count(shape))
+        self.units = max(ends, default=0)
+        self.shape = NOTHING if not self.units else ((self.units, self._unit) if self.by_channel else (1, self.units))
+        self.used = tuple(end * self._unit for end in ends)
+
+    @property
+    def is_input(self) -> bool:
+        """Whether rows are the input of the nodes, and nothing else."""
+        return all(self.shared) and self.units == self._count(self.shapes[0]) if self.shapes else False
+
+    def _count(self, shape: Shape) -> int:
+        return shape[0] if self.by_channel else shape[0] * shape[1]
+
+    def slot(self, relation: int, rows: Rows) -> Slot:
+        """Return the slot of a relation in some rows."""
+        first = self._first[relation]
+        return Slot(rows, first, first + self._count(self.shapes[relation]))
+
+    def to_units(self, rows_VCF: Tensor) -> Tensor:
+        """Return rows ``[V, C', F']`` as the table of slots, without a copy."""
+        return rows_VCF if self.by_channel else rows_VCF.transpose(1, 2)
+
+    def from_units(self, table_VSF: Tensor) -> Tensor:
+        """Return the table of slots as rows ``[V, C', F']``, without a copy."""
+        return table_VSF if self.by_channel else table_VSF.transpose(1, 2)
+
+    def gather(self, rows_VCF: Tensor, asked: Mapping[int, Rows]) -> dict[int, Tensor]:
+        """Return the part ``[n, C, F]`` of each of some relations, in the rows asked for."""
+        parts = gather_slots(self.to_units(rows_VCF), [self.slot(*pair) for pair in asked.items()])
+        return {
+            number: part if self.by_channel else part.reshape(len(part), *self.shapes[number])
+            for number, part in zip(asked, parts, strict=True)
+        }
+
+    def flatten(self, part_VCF: Tensor) -> Tensor:
+        """Return a part ``[n, C, F]`` as it is in the table of slots."""
+        return part_VCF if self.by_channel else part_VCF.reshape(len(part_VCF), -1, 1)
+
+
+class TypedRows:
+    """The rows of each node type among some nodes. Final.
+
+    Args:
+        types: The types.
+        nodes_V: ``[V]`` int64, global ids.
+
+    Attributes:
+        rows: By type, ``[n]`` int64 or a range; for types that have rows among the nodes.
+    """
+
+    def __init__(self, types: GraphTypes, nodes_V: Tensor) -> None:
+        self.nodes = nodes_V
+        kinds = types.types_of(nodes_V)
+        counts = torch.bincount(kinds, minlength=types.num_types).tolist()
+        ends = [0]
+        for count in counts:
+            ends.append(ends[-1] + count)
+        found: list[Rows] = [slice(first, last) for first, last in pairwise(ends)]
+        # Own nodes ascend, and with them their types; those of a batch do not.
+        if len(kinds) > 1 and not bool((kinds[1:] >= kinds[:-1]).all()):
+            order = kinds.argsort(stable=True)
+            found = list(torch.split(order, counts))
+        self.rows = {kind: rows for kind, (rows, count) in enumerate(zip(found, counts, strict=True)) if count}
+
+    def index(self, kind: int) -> Tensor:
+        """Return the rows of a type, ``[n]`` int64, ascending."""
+        rows = self.rows.get(kind, slice(0, 0))
+        if isinstance(rows, slice):
+            return torch.arange(rows.start, rows.stop, device=self.nodes.device)
+        return rows
+
+    def nodes_of(self, kind: int) -> Tensor:
+        """Return the nodes of a type, ``[n]`` int64."""
+        return self.nodes[self.rows[kind]]
+
+    def split(self, x_VD: Features) -> dict[int, Features]:
+        """Return the input of the nodes of each type, ``[n, D]``."""
+        if isinstance(x_VD, Tensor):
+            parts = gather_slots(x_VD, [Slot(rows, 0, x_VD.shape[1]) for rows in self.rows.values()])
+            return dict(zip(self.rows, parts, strict=True))
+        return {kind: _select_rows(x_VD, rows) for kind, rows in self.rows.items()}
+
+    def split_columns(self, x_VD: Features, types: GraphTypes) -> dict[int, Features]:
+        """Return the columns of each type in the rows of its nodes; dense where all of a type are filled."""
+        found = dict[int, Features]()
+        for kind, rows in self.rows.items():
+            first, last = types.type_columns(types.names[kind])
+            if isinstance(x_VD, Tensor):
+                found[kind] = x_VD[rows, first:last]
+            else:
+                found[kind] = slice_columns(_select_rows(x_VD, rows), first, last)
+        return found
+
+
+def _select_rows(x_VD: SparseRows, rows: Rows) -> SparseRows:
+    found = slice_rows(x_VD, rows.start, rows.stop) if isinstance(rows, slice) else index_rows(x_VD, rows)
+    assert isinstance(found, SparseRows)
+    return found
+
+
+def slice_columns(x_VD: SparseRows, first: int, last: int) -> Features:
+    """Return columns ``first`` to ``last - 1`` of rows that have no others; dense if none is missing."""
+    width = last - first
+    # Features of a type of dense tables fill all its columns: their product needs no look-up of columns.
+    if len(x_VD.values) == len(x_VD) * width and bool((x_VD.indptr.diff() == width).all()):
+        return x_VD.values.view(len(x_VD), width)
+    return replace(x_VD, indices=x_VD.indices - first, num_columns=width)

@@ -1,0 +1,202 @@
+"""Edges of a block by pairs of relation and row, relation by relation: of the pairs that have edges, and no others.
+
+Letters: ``E`` edges, ``R`` relations, ``P`` pairs, at most ``E`` of them; ``Vd`` destinations, ``Vs`` sources. Results
+are computed once per block and cached with its edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.core.block import Edges
+from outgrow.ops.aggregation.relation_edges import validate_relations
+from outgrow.ops.backend import as_numpy, gpu_dispatch, parallel_kernel, prange, serial_kernel
+from outgrow.ops.csc import cached_transpose
+from outgrow.ops.memory_pool import as_input_rows, as_output_rows
+
+Array = NDArray[Any]
+
+CHUNK_ROWS = 1 << 15
+"""Pairs that are computed at a time: few, so that their rows stay small beside those of all nodes."""
+
+
+class PairChunk(NamedTuple):
+    """The edges of some consecutive pairs.
+
+    Attributes:
+        rows: ``[p]`` int64, row of each pair in the block.
+        indptr: ``[p + 1]`` int64, from 0.
+        indices: ``[e]``, row at the other end of each edge.
+        edge: ``[e]``, position of each edge in the block.
+        spans: For each relation among the pairs its number, its first pair here, and the one after its last.
+    """
+
+    rows: Tensor
+    indptr: Tensor
+    indices: Tensor
+    edge: Tensor
+    spans: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PairEdges:
+    """Edges by pairs of relation and row; within a pair they have the order of the block.
+
+    Attributes:
+        rows: ``[P]`` int64, row of each pair in the block: ascending within a relation, none twice.
+        indptr: ``[P + 1]`` int64, ends of the edges of each pair.
+        indices: ``[E]`` int32 or int64, row at the other end of each edge.
+        edge: ``[E]`` int32 or int64, position of each edge in the block.
+        borders: ``[R + 1]``: the first pair of each relation, and the number of pairs.
+    """
+
+    rows: Tensor
+    indptr: Tensor
+    indices: Tensor
+    edge: Tensor
+    borders: tuple[int, ...]
+
+    @property
+    def num_edges(self) -> int:
+        """``E``."""
+        return len(self.indices)
+
+    def chunks(self, most: int = CHUNK_ROWS) -> Iterator[PairChunk]:
+        """Yield all pairs in order, at most ``most`` at a time."""
+        for first in range(0, len(self.rows), most):
+            last = min(first + most, len(self.rows))
+            begin, end = int(self.indptr[first]), int(self.indptr[last])
+            spans = ((r, max(a, first), min(b, last)) for r, (a, b) in enumerate(pairwise(self.borders)))
+            yield PairChunk(
+                rows=self.rows[first:last],
+                indptr=self.indptr[first : last + 1] - begin,
+                indices=self.indices[begin:end],
+                edge=self.edge[begin:end],
+                spans=tuple((r, a - first, b - first) for r, a, b in spans if b > a),
+            )
+
+
+def in_edge_pairs(edges: Edges, num_relations: int) -> PairEdges:
+    """Return the in-edges by pairs of relation and destination; made once for the edges of a block.
+
+    Raises:
+        InputError: A relation is missing or not in ``[0, num_relations)``.
+    """
+    relation = validate_relations(edges, num_relations)
+    slot = f"in-edges of {num_relations} relations by pair"
+    if slot not in edges.cache:
+        edges.cache[slot] = _group(edges.indptr, edges.indices, None, relation, num_relations)
+    return cast(PairEdges, edges.cache[slot])
+
+
+def out_edge_pairs(edges: Edges, num_relations: int) -> PairEdges:
+    """Return the out-edges by pairs of relation and source; made once for the edges of a block.
+
+    Raises:
+        InputError: A relation is missing or not in ``[0, num_relations)``.
+    """
+    relation = validate_relations(edges, num_relations)
+    slot = f"out-edges of {num_relations} relations by pair"
+    if slot not in edges.cache:
+        back = cached_transpose(edges)
+        edges.cache[slot] = _group(back.indptr, back.indices, back.edge, relation, num_relations)
+    return cast(PairEdges, edges.cache[slot])
+
+
+def _group(indptr: Tensor, indices: Tensor, edge: Tensor | None, relation: Tensor, num_relations: int) -> PairEdges:
+    counts, rows, ends, order = sort_by_pair(indptr, edge, relation, num_relations)
+    # The host must know the borders: each relation has a product of its own.
+    borders = (0, *counts.cumsum(0).tolist())
+    narrow = torch.int32 if len(indices) < 2**31 else torch.int64
+    return PairEdges(
+        rows=rows,
+        indptr=ends,
+        indices=indices[order],
+        edge=(order if edge is None else edge[order]).to(narrow),
+        borders=borders,
+    )
+
+
+@gpu_dispatch
+def sort_by_pair(
+    indptr: Tensor, edge: Tensor | None, relation: Tensor, num_relations: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return edges of rows sorted by relation, and by row within a relation; equal ones keep their order.
+
+    Args:
+        indptr: ``[V + 1]`` int64.
+        edge: ``[E]`` position of the relation of each edge; None if it is that of the edge.
+        relation: ``[E]`` integer, in ``[0, num_relations)``.
+        num_relations: ``R``.
+
+    Returns:
+        ``[R]`` int64, the number of pairs of each relation; ``[P]`` int64, the row of each pair; ``[P + 1]`` int64, the
+        ends of its edges; ``[E]`` int64, the position of each edge among the given ones.
+    """
+    given = as_numpy(indptr), None if edge is None else as_numpy(edge), as_numpy(relation)
+    counts = np.zeros((2, num_relations), dtype=np.int64)
+    _count_pairs(*given, np.full(num_relations, -1), counts)
+    begin = np.cumsum(counts, 1) - counts
+    rows, ends = np.empty(counts[0].sum(), dtype=np.int64), np.zeros(counts[0].sum() + 1, dtype=np.int64)
+    order = np.empty(len(relation), dtype=np.int64)
+    _place_edges(*given, np.full(num_relations, -1), begin, rows, ends[1:], order)
+    return torch.from_numpy(counts[0]), torch.from_numpy(rows), torch.from_numpy(ends), torch.from_numpy(order)
+
+
+@gpu_dispatch
+def add_rows(out_VF: Tensor, rows: Tensor, values_NF: Tensor) -> None:
+    """Add ``values[n]`` to ``out[rows[n]]``, in place; ``rows`` are ``[N]`` distinct int64."""
+    _add_rows_kernel(
+        as_output_rows(out_VF[:, None]), as_numpy(rows), as_input_rows(values_NF[:, None]), out_VF.shape[1]
+    )
+
+
+@parallel_kernel
+def _add_rows_kernel(out: Array, rows: Array, values: Array, columns: int) -> None:
+    for n in prange(len(rows)):
+        row = rows[n]
+        for f in range(columns):
+            out[row, f] += values[n, f]
+
+
+@serial_kernel
+def _count_pairs(indptr: Array, edge: Array | None, relation: Array, row: Array, counts: Array) -> None:
+    # Counting sort: two passes over the edges. ``row`` is the last row of each relation, from which its pairs follow.
+    for v in range(len(indptr) - 1):
+        for i in range(indptr[v], indptr[v + 1]):
+            r = relation[i if edge is None else edge[i]]
+            counts[1, r] += 1
+            if row[r] != v:
+                row[r] = v
+                counts[0, r] += 1
+
+
+@serial_kernel
+def _place_edges(
+    indptr: Array,
+    edge: Array | None,
+    relation: Array,
+    row: Array,
+    begin: Array,
+    rows: Array,
+    ends: Array,
+    order: Array,
+) -> None:
+    for v in range(len(indptr) - 1):
+        for i in range(indptr[v], indptr[v + 1]):
+            r = relation[i if edge is None else edge[i]]
+            if row[r] != v:
+                row[r] = v
+                rows[begin[0, r]] = v
+                begin[0, r] += 1
+            order[begin[1, r]] = i
+            begin[1, r] += 1
+            ends[begin[0, r] - 1] = begin[1, r]
