@@ -219,7 +219,7 @@ def train(
         "seed": seed,
     }
     given |= {"batch_size": batch_size, "fanout": fanout, "sampler": sampler, "memory": memory}
-    given |= {"metrics": metric, "targets": target or None, "link_relations": link_relations}
+    given |= {"metrics": metric, "targets": ",".join(target) if target else None, "link_relations": link_relations}
     given["temporal_strategy"] = temporal_strategy
     if task is not None:
         validate_choice("task", task, dict.fromkeys(TASKS))
