@@ -50,6 +50,7 @@ def list_mutants() -> list[Mutant]:
     from tests.graph.statistics.test_statistics import MUTANTS as STATISTICS
     from tests.graph.test_node_ids import BROKEN_BY as BROKEN_ORDERS
     from tests.graph.test_node_ids import MUTANTS as ID_ORDERS
+    from tests.nn.test_typed_layers import MUTANTS as TYPED_LAYERS
 
     from promises import MUTANTS as PROMISES
     from suites.disagreements import MUTANTS as DISAGREEMENTS
@@ -118,6 +119,9 @@ def list_mutants() -> list[Mutant]:
         },
         "nn/test_conformance.py::test_a_mutant_is_found": {
             name: (mutant.breaks, mutant.make) for name, mutant in LAYERS.items()
+        },
+        "nn/test_typed_layers.py::test_a_mutant_is_found": {
+            name: (breaks, make) for name, (breaks, make, _) in TYPED_LAYERS.items()
         },
         "core/test_files.py::test_the_checks_find_mutants": {
             name: (mutant.breaks, mutant.make_write) for name, mutant in WRITES.items()

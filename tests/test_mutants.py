@@ -42,6 +42,7 @@ NUMBERS = {
     "tests/suites/test_disagreements.py": 4,
     "tests/test_promises.py": 19,
     "tests/nn/test_conformance.py": 8,
+    "tests/nn/test_typed_layers.py": 3,
     "tests/core/test_files.py": 14,
     "tests/fuzz/test_readers.py": 11,
 }

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from outgrow.core.block import Edges
 from outgrow.core.errors import InputError
 from outgrow.core.graph_types import EdgeType, GraphTypes
-from outgrow.nn import HGTConv, Layer, RGCNMatrixConv, TypedLinear
+from outgrow.nn import HGTConv, Layer, RGCNMatrixConv, TypedLinear, relation_matrices
 from outgrow.nn.hetero_checks import module_name, type_module_name
+from outgrow.ops.aggregation import typed_attention
+from outgrow.ops.edge_weight import mean_weight
 from outgrow.ops.sparse import SparseRows
 from suites.typed import EDGE_TYPES, GRAPHS, NAMES, TYPES
 from support import destinations_of, normal
@@ -268,3 +274,48 @@ def test_other_types_are_refused() -> None:
 def test_what_cannot_be_made(make: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         make()
+
+
+def mean_over_all_relations() -> AbstractContextManager[object]:
+    """R-GCN divides by the in-degree of the destination, over all its relations together."""
+    return patch.object(
+        relation_matrices, "relation_mean_weight", lambda block, relations, dtype: mean_weight(block, dtype)
+    )
+
+
+def weights_of_another_type() -> AbstractContextManager[object]:
+    """Nodes have the weights of the type after theirs."""
+    types_of = GraphTypes.types_of
+    return patch.object(GraphTypes, "types_of", lambda types, nodes: (types_of(types, nodes) + 1) % types.num_types)
+
+
+def softmax_by_relation() -> AbstractContextManager[object]:
+    """Attention of HGT is divided by the sum over the edges of one relation."""
+
+    def divide(edges: Edges, score_EK: Tensor) -> Tensor:
+        assert edges.relation is not None
+        slot = destinations_of(edges) * len(EDGE_TYPES) + edges.relation.long()
+        weight = torch.exp(score_EK)
+        totals = weight.new_zeros(int(slot.max()) + 1, weight.shape[1]).index_add(0, slot, weight)
+        return weight / totals[slot]
+
+    return patch.object(typed_attention, "softmax_over_in_edges", divide)
+
+
+Check = Callable[[], None]
+MUTANTS: dict[str, tuple[str | None, Callable[[], AbstractContextManager[object]], Check]] = {
+    make.__name__: (make.__doc__, make, check)
+    for make, check in (
+        (mean_over_all_relations, partial(test_rgcn_with_types_is_a_loop_over_relations, "types", None)),
+        (weights_of_another_type, partial(test_typed_linear_is_that_of_pyg, False, False)),
+        (softmax_by_relation, partial(test_hgt_is_that_of_pyg, "types", IN)),
+    )
+}
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_mutant_is_found(mutant: str) -> None:
+    _, make, check = MUTANTS[mutant]
+    with make(), pytest.raises(AssertionError):
+        check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,9 @@ from scipy.sparse import block_diag, csr_array
 import outgrow as og
 from outgrow.app.model_registry import build_model
 from outgrow.core.errors import InputError
-from outgrow.nn import HGT, RGCN, HeteroEncoder, HGTConv, Model, RGCNConv, RGCNMatrixConv
+from outgrow.engine.layer_plan import numbers_per_edge
+from outgrow.nn import HGT, RGCN, HeteroEncoder, HGTConv, Model, RGCNConv, RGCNMatrixConv, TypedRGCN
+from outgrow.planning.sizes import model_sizes
 from suites.typed import typed_topology
 
 NAMES = ("author", "paper", "venue")
@@ -91,10 +94,10 @@ def test_what_the_models_are_made_of() -> None:
     blocks = RGCN(8, 8, 3, num_relations=6, bases=None, num_blocks=4)
     shapes = [tuple(layer.conv.aggregation.matrix.shape) for layer in blocks.layers_list()]  # type: ignore[union-attr]
     assert shapes == [(6, 4, 2, 2), (6, 1, 8, 3)]
-    typed = RGCN(5, 8, 3, num_relations=6, bases=None, types=types)
+    typed = TypedRGCN(5, 8, 3, types=types, num_blocks=2)
     assert isinstance(typed.encoder, HeteroEncoder)
     assert typed.encoder.out_features == 8
-    shared = RGCN(5, 8, 3, num_relations=6, bases=None, types=make_graph((5,)).types, sparse_input=True)
+    shared = TypedRGCN(5, 8, 3, types=make_graph((5,)).types, sparse_input=True)
     assert shared.encoder is None
     assert [layer.accepts_sparse for layer in shared.layers_list()] == [True, False]
     first = RGCN(5, 8, 3, num_relations=6, bases=None, project_first=True)
@@ -102,18 +105,18 @@ def test_what_the_models_are_made_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("make", "words"),
     [
-        ({"num_blocks": 2}, "bases=4"),
-        ({"types": make_graph((5,)).types}, "bases=4"),
-        ({"bases": None, "num_blocks": 7}, "num_blocks 7"),
-        ({"bases": None, "num_blocks": 0}, "num_blocks"),
-        ({"bases": None, "types": make_graph((3, 2, 4)).types}, "9, the columns"),
+        (lambda: RGCN(5, 8, 3, num_relations=6, num_blocks=2), "bases=4"),
+        (lambda: RGCN(5, 8, 3, num_relations=6, bases=None, num_blocks=7), "num_blocks 7"),
+        (lambda: RGCN(5, 8, 3, num_relations=6, bases=None, num_blocks=0), "num_blocks"),
+        (lambda: TypedRGCN(5, 8, 3, types=make_graph((3, 2, 4)).types), "9, the columns"),
+        (lambda: HGT(5, 8, 3, types=make_graph((3, 2, 4)).types), "9, the columns"),
     ],
 )
-def test_rgcn_refuses(options: dict[str, Any], words: str) -> None:
+def test_models_that_cannot_be_made(make: Callable[[], Model], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        RGCN(5, 8, 3, num_relations=6, **options)
+        make()
 
 
 def test_predictions_of_a_named_run_know_the_types(tmp_path: Any) -> None:
@@ -122,3 +125,16 @@ def test_predictions_of_a_named_run_know_the_types(tmp_path: Any) -> None:
     model = build_model("hgt", og.load(tmp_path / "store"), {"hidden": 8})
     out = og.predict(graph, model)
     assert out.shape[0] == 40
+
+
+def test_a_plan_counts_what_a_node_is_multiplied_by() -> None:
+    graph = make_graph((5,))
+    per_node = graph.num_edges / graph.num_nodes / 6
+    assert per_node == 1  # 240 edges of 6 relations, of 40 nodes
+    first, last = model_sizes(TypedRGCN(5, 8, 3, types=graph.types, layers=2), graph).layers
+    # Its type's weight, and six matrices: as many relations as in-edges.
+    assert first.weights == (0, 5 * 8 + 6 * 5 * 8)
+    assert last.weights == (0, 8 * 3 + 6 * 8 * 3)
+    hgt = model_sizes(HGT(5, 8, 3, types=graph.types, heads=2, layers=2), graph)
+    assert hgt.layers[0].weights == (8 * 16, 8 * 8 + 8 * 8 + 2 * 6 * 2 * 4 * 4 + 0)
+    assert numbers_per_edge(hgt.layer_plans[0]) == 3 * 2

@@ -15,7 +15,7 @@ from outgrow.nn.edge_models import GINE, EdgeNetwork, GATv2, Transformer
 from outgrow.nn.model import Model
 from outgrow.nn.stack import Stack
 from outgrow.nn.to_hetero import to_hetero
-from outgrow.nn.typed_models import HGT
+from outgrow.nn.typed_models import HGT, TypedRGCN
 from outgrow.nn.zoo import GAT, GCN, GGCN, GGNN, GIN, RGCN, SAGE, CommNet, FiLM, RGCNDiagonal
 
 _NOT_OPTIONS = {"in_features", "out_features", "stack", "activation", "return"}
@@ -62,13 +62,8 @@ MODELS: Mapping[str, ModelEntry] = {
     "film": ModelEntry(build=FiLM, fixed_options={"num_relations": 0}, typed=True),
     "film-relational": ModelEntry(build=FiLM, graph_options=("num_relations",)),
     "hgt": ModelEntry(build=HGT, graph_options=("types",), encodes_types=True),
-    "rgcn": ModelEntry(build=RGCN, graph_options=("sparse_input", "num_relations"), fixed_options={"types": None}),
-    "rgcn-typed": ModelEntry(
-        build=RGCN,
-        graph_options=("sparse_input", "num_relations", "types"),
-        fixed_options={"bases": None},
-        encodes_types=True,
-    ),
+    "rgcn": ModelEntry(build=RGCN, graph_options=("sparse_input", "num_relations")),
+    "rgcn-typed": ModelEntry(build=TypedRGCN, graph_options=("sparse_input", "types"), encodes_types=True),
     "rgcn-diagonal": ModelEntry(build=RGCNDiagonal, graph_options=("num_relations",)),
 }
 

@@ -16,6 +16,7 @@ from outgrow.nn.layer import Features, Layer, NodeMessages
 from outgrow.nn.model import Model
 from outgrow.nn.pyg import PyGAggregation, PyGConv
 from outgrow.ops.aggregation.gated import Gated
+from outgrow.ops.aggregation.typed_attention import TypedAttention
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.epilogue import is_fused_activation
 
@@ -257,4 +258,6 @@ def numbers_per_edge(layer_plan: LayerPlan) -> int:
     widths = layer_plan.layer.spec
     if isinstance(layer_plan.layer.conv.aggregation, PyGAggregation):
         return widths.in_features + widths.out_features + 2
+    if isinstance(layer_plan.layer.conv.aggregation, TypedAttention):
+        return _PER_SCORE * layer_plan.layer.conv.aggregation.heads
     return max(1, _PER_SCORE * widths.score, widths.aggregate[0])

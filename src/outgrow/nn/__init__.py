@@ -53,6 +53,7 @@ from outgrow.nn.stack import Stack as Stack
 from outgrow.nn.to_hetero import to_hetero as to_hetero
 from outgrow.nn.typed_linear import TypedLinear as TypedLinear
 from outgrow.nn.typed_models import HGT as HGT
+from outgrow.nn.typed_models import TypedRGCN as TypedRGCN
 from outgrow.nn.zoo import GAT as GAT
 from outgrow.nn.zoo import GCN as GCN
 from outgrow.nn.zoo import GGCN as GGCN

@@ -12,18 +12,16 @@ import torch
 from torch.nn import functional
 
 from outgrow.core.errors import InputError
-from outgrow.core.graph_types import GraphTypes
-from outgrow.core.validation import require_counts, validate_choice
+from outgrow.core.validation import validate_choice
 from outgrow.nn.attention import GATConv
 from outgrow.nn.convolution import CommNetConv, GCNConv, GINConv, SAGEConv, SAGEMaxConv
 from outgrow.nn.film import FiLMConv
 from outgrow.nn.gated import GGCNConv, GGNNConv
-from outgrow.nn.layer import Conv, Epilogue
+from outgrow.nn.layer import Conv
 from outgrow.nn.model import Model
-from outgrow.nn.relation_matrices import RGCNMatrixConv
 from outgrow.nn.relational import RGCNConv, RGCNDiagonalConv
 from outgrow.nn.stack import LayerPosition, StackOptions, accept_stack_options, make_stack
-from outgrow.nn.typed_models import make_type_encoder, with_encoder
+from outgrow.nn.typed_models import make_matrix_convs, require_blocks
 
 
 @accept_stack_options()
@@ -200,7 +198,6 @@ def RGCN(
     num_relations: int,
     bases: int | None = 4,
     num_blocks: int | None = None,
-    types: GraphTypes | None = None,
     project_first: bool | None = None,
     sparse_input: bool = False,
     **stack: Unpack[StackOptions],
@@ -214,8 +211,6 @@ def RGCN(
         num_relations: Number of relations of edges.
         bases: Weights that the relations of a layer share; None for a matrix for each relation.
         num_blocks: Blocks on the diagonals of these matrices, in layers whose widths it divides; None for full ones.
-        types: ``graph.types``, for a weight of its own for the nodes of each type; where types have feature columns of
-            their own, or none, each also has an input of its own, of width ``hidden``. None if types are not read.
         project_first: Project before the sum in all layers, as strategy ``tensor`` needs without bases; None for the
             order with narrower source rows.
         sparse_input: The first layer projects before it aggregates, as sparse features need; `og.train` and the
@@ -223,47 +218,26 @@ def RGCN(
         **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
 
     Raises:
-        InputError: ``num_blocks`` or ``types`` beside ``bases``, or ``num_blocks`` that no layer can have.
+        InputError: ``num_blocks`` beside ``bases``, or ``num_blocks`` that no layer can have.
     """
-    if bases is not None and (num_blocks is not None or types is not None):
+    if bases is not None and num_blocks is not None:
         raise InputError(
-            "RGCN with bases has neither blocks nor weights per node type",
-            needed="bases=None beside num_blocks or types",
+            "RGCN with bases has no blocks",
+            needed="bases=None beside num_blocks",
             got=f"bases={bases}",
-            repair="give bases=None, or leave the others out",
+            repair="give bases=None, or leave num_blocks out",
         )
-    encodes = types is not None and not types.shares_columns
+    built = make_stack(stack)
+    if bases is None:
+        first = sparse_input or project_first
+        make_matrices = make_matrix_convs(num_relations, num_blocks, project_first=project_first, first_layer=first)
+        return require_blocks(built.build((in_features, hidden, out_features), make_matrices), num_blocks)
 
     def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
-        first = _first_projection_option(position, sparse_input and not encodes)
-        first = project_first if first is None else first
-        if bases is not None:
-            return RGCNConv(width_in, width_out, num_relations, bases=bases, project_first=first)
-        blocks = None if num_blocks is None or width_in % num_blocks or width_out % num_blocks else num_blocks
-        names = () if types is None else types.names
-        return RGCNMatrixConv(
-            width_in, width_out, num_relations, num_blocks=blocks, node_types=names, project_first=first
-        )
+        first = _first_projection_option(position, sparse_input) or project_first
+        return RGCNConv(width_in, width_out, num_relations, bases=bases, project_first=first)
 
-    require_counts(num_blocks=1 if num_blocks is None else num_blocks)
-    width = hidden if encodes else in_features
-    model = make_stack(stack).build((width, hidden, out_features), make_conv)
-    if num_blocks is not None:
-        _require_blocks(model, num_blocks)
-    if types is None or not encodes:
-        return model
-    return with_encoder(model, make_type_encoder(types, in_features, hidden, Epilogue(), embeddings=True))
-
-
-def _require_blocks(model: Model, num_blocks: int) -> None:
-    widths = [(layer.spec.in_features, layer.spec.out_features) for layer in model.layers_list()]
-    if not any(width_in % num_blocks == width_out % num_blocks == 0 for width_in, width_out in widths):
-        raise InputError(
-            "no layer of RGCN can have blocks",
-            needed="num_blocks that divides both widths of a layer at least",
-            got=f"num_blocks {num_blocks} for widths {', '.join(f'{a} to {b}' for a, b in widths)}",
-            repair="change num_blocks or hidden",
-        )
+    return built.build((in_features, hidden, out_features), make_conv)
 
 
 @accept_stack_options()

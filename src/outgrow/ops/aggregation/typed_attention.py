@@ -32,6 +32,7 @@ class TypedAttention(nn.Module, Aggregation):
         columns: ``F``.
 
     Attributes:
+        heads: Number of heads.
         order: Names of the edge types, in the order of the relations of the edges.
     """
 
@@ -47,6 +48,7 @@ class TypedAttention(nn.Module, Aggregation):
                 for matrix in matrices[name].detach():
                     nn.init.xavier_uniform_(matrix)
             self.priors[name] = nn.Parameter(torch.ones(heads))
+        self.heads = heads
         self.order = tuple(names)
 
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
