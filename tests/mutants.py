@@ -50,6 +50,7 @@ def list_mutants() -> list[Mutant]:
     from tests.graph.statistics.test_statistics import MUTANTS as STATISTICS
     from tests.graph.test_node_ids import BROKEN_BY as BROKEN_ORDERS
     from tests.graph.test_node_ids import MUTANTS as ID_ORDERS
+    from tests.nn.test_edge_layers import MUTANTS as EDGE_LAYERS
     from tests.nn.test_typed_layers import MUTANTS as TYPED_LAYERS
 
     from promises import MUTANTS as PROMISES
@@ -122,6 +123,9 @@ def list_mutants() -> list[Mutant]:
         },
         "nn/test_typed_layers.py::test_a_mutant_is_found": {
             name: (breaks, make) for name, (breaks, make, _) in TYPED_LAYERS.items()
+        },
+        "nn/test_edge_layers.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in EDGE_LAYERS.items()
         },
         "core/test_files.py::test_the_checks_find_mutants": {
             name: (mutant.breaks, mutant.make_write) for name, mutant in WRITES.items()

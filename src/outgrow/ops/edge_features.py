@@ -149,16 +149,16 @@ def edge_projection(values_ED: Tensor, starts_D: Tensor | None, weight_IK: Tenso
 def edge_projection_grad(values_ED: Tensor, starts_D: Tensor | None, grad_EK: Tensor, out_IK: Tensor) -> None:
     """Compute the gradient of the weight from that of the product, into ``out_IK``."""
     features, starts = EdgeFeatures(values_ED, starts_D).to_arrays()
-    sums = zero_sums(*out_IK.shape)
+    sums = zero_sums(MOST_SHARES, *out_IK.shape)
     _make_gradient_kernel(_fixed_width(out_IK))(features, starts, as_numpy(grad_EK), sums)
     as_numpy(out_IK)[:] = sums.sum(0)
 
 
-def zero_sums(*shape: int) -> NDArray[np.float64]:
-    """Return zeros ``[shares, *shape]`` for gradients of a weight, one for each share of the edges."""
+def zero_sums(most: int, *shape: int) -> NDArray[np.float64]:
+    """Return zeros ``[shares, *shape]``: sums over the edges of each share, of which there are at most ``most``."""
     # Many categories make a large weight, of which fewer copies are held; their number follows from the shape alone.
-    shares = _SUMMED_NUMBERS // max(1, int(np.prod(shape)))
-    return np.zeros((max(_LEAST_SHARES, min(MOST_SHARES, shares)), *shape))
+    shares = max(_LEAST_SHARES, _SUMMED_NUMBERS // max(1, int(np.prod(shape))))
+    return np.zeros((min(most, MOST_SHARES, shares), *shape))
 
 
 def _fixed_width(rows: Tensor) -> int | None:
