@@ -68,14 +68,12 @@ def with_relations(topology: Topology, count: int) -> Topology:
     return replace(topology, relation=torch.from_numpy(relation.astype(np.int8)))
 
 
-def with_edge_features(topology: Topology, dtype: torch.dtype = torch.float32, columns: int = 3) -> Topology:
-    """The same graph with normal numbers as features of edges, or codes of 5 categories."""
-    random = np.random.default_rng(6)
-    shape = topology.num_edges, columns
+def with_edge_features(topology: Topology, count: int = 3, dtype: torch.dtype = torch.float64) -> Topology:
+    """The same graph with features of each edge: normal numbers, or codes of 5 categories."""
     if dtype.is_floating_point:
-        return replace(topology, edge_features=torch.from_numpy(random.standard_normal(shape)).to(dtype))
-    codes = torch.from_numpy(random.integers(0, 5, shape)).to(dtype)
-    return replace(topology, edge_features=codes, feature_sizes=(5,) * columns)
+        return replace(topology, edge_features=normal(topology.num_edges, count, seed=3, dtype=dtype))
+    codes = torch.from_numpy(np.random.default_rng(6).integers(0, 5, (topology.num_edges, count))).to(dtype)
+    return replace(topology, edge_features=codes, feature_sizes=(5,) * count)
 
 
 class Drawn(NamedTuple):

@@ -19,14 +19,15 @@ from suites.mutants import MUTANTS as GRADIENTS
 
 TESTS = Path(__file__).parent
 NUMBERS = {
-    "tests/suites/test_exactness.py": 62,
-    "tests/suites/test_objectives.py": 2,
-    "tests/suites/test_links.py": 6,
+    "tests/suites/test_exactness.py": 66,
+    "tests/suites/test_objectives.py": 5,
+    "tests/suites/test_links.py": 7,
     "tests/suites/test_held_out.py": 5,
     "tests/suites/test_loop.py": 4,
     "tests/suites/test_evaluation.py": 4,
     "tests/app/test_append.py": 4,
     "tests/app/test_predict_workers.py": 2,
+    "tests/graph/builders/test_edge_features.py": 2,
     "tests/graph/readers/test_id_encoder.py": 3,
     "tests/graph/readers/test_forms_tables.py": 8,
     "tests/graph/readers/test_typed_mutants.py": 7,
@@ -37,9 +38,12 @@ NUMBERS = {
     "tests/suites/test_leaks.py": 1,
     "tests/suites/test_metrics.py": 5,
     "tests/suites/test_samplers.py": 7,
+    "tests/suites/test_typed.py": 3,
     "tests/suites/test_disagreements.py": 4,
     "tests/test_promises.py": 19,
     "tests/nn/test_conformance.py": 8,
+    "tests/nn/test_edge_layers.py": 3,
+    "tests/nn/test_typed_layers.py": 3,
     "tests/core/test_files.py": 14,
     "tests/fuzz/test_readers.py": 11,
 }

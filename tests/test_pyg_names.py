@@ -14,17 +14,25 @@ import torch
 
 import outgrow as og
 from outgrow.app.model_registry import MODELS, model_options
+from outgrow.core.graph_types import GraphTypes
 from outgrow.nn.stack import Stack, StackOptions
 from outgrow.ops.sparse import SparseRows
 
 ENTRIES = {entry.build.__name__: entry.build for entry in MODELS.values()}
-RELATIONAL = {"RGCN", "RGCNDiagonal"}
+TYPES = GraphTypes(names=("a",), borders=(0, 4), columns=(0, 4), edge_types=(("a", "to", "a"),))
+NEEDED: dict[str, dict[str, object]] = {
+    "GINE": {"edge_dim": 2},
+    "HGT": {"types": TYPES},
+    "RGCN": {"num_relations": 2},
+    "RGCNDiagonal": {"num_relations": 2},
+    "TypedRGCN": {"types": TYPES},
+}
 EDGES = np.array([[3, 0, 2, 0, 1], [1, 2, 1, 1, 0]])
 
 
 def made_by(build: Callable[..., og.nn.Model], **options: object) -> og.nn.Model:
     torch.manual_seed(0)
-    return build(4, 8, 3, **({"num_relations": 2} if build.__name__ in RELATIONAL else {}), **options)
+    return build(4, 8, 3, **NEEDED.get(build.__name__, {}), **options)
 
 
 def small_graph(**options: object) -> og.Graph:

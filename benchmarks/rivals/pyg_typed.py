@@ -2,7 +2,8 @@
 
 Forms: ``edge-index``, edges sorted by destination; ``sparse``, transposed adjacency matrices of torch in compressed
 rows, which `SAGEConv` multiplies by without a row for each edge. `HGTConv` and `GATv2Conv` take the first only:
-torch_sparse and pyg_lib, whose matrices and products they could use too, were not there.
+torch_sparse and pyg_lib, whose matrices and products they could use too, were not there. ``start`` trains nothing: it
+writes down the parameters that all rivals start from.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 from rivals.common import Arrays, Job, main, train
-from rivals.typed_data import HEADS, Facts, TypedArrays, read_facts, read_typed
+from rivals.typed_data import HEADS, Facts, TypedArrays, read_facts, read_typed, start_file
 from torch import Tensor, nn
 from torch_geometric.nn import GATv2Conv, HGTConv, Linear, SAGEConv, to_hetero
 
-SPARSE = "sparse"
+SPARSE, START = "sparse", "start"
 
 
 class SAGE(nn.Module):
@@ -107,16 +108,35 @@ def make_inputs(facts: Facts, arrays: TypedArrays, model: str, form: str) -> tup
 
 
 def start(job: Job, model: nn.Module, inputs: tuple[Any, ...]) -> None:
-    """Give lazy parameters their shapes, draw the values that all rivals start from, and write them down."""
+    """Set the parameters to what all rivals start from; if that is not written down yet, draw it and write it."""
     with torch.no_grad():
-        model(*inputs)
+        # Lazy parameters get their shapes from an input without edges.
+        model(*_without_edges(inputs))
+    file = start_file(job)
+    if not file.exists():
         torch.manual_seed(0)
+        # The priors of relations and the shares of residuals of HGT are 1, as they are in its layers.
+        fixed = ("skip", "p_rel")
+        drawn = {
+            name: value.detach() if any(part in name.split(".") for part in fixed) else _draw(value)
+            for name, value in model.named_parameters()
+        }
+        np.savez(file, **{name: value.numpy() for name, value in drawn.items()})
+    with np.load(file) as values, torch.no_grad():
         for name, value in model.named_parameters():
-            # The priors of relations and the shares of residuals of HGT stay at 1.
-            if not name.endswith(("skip", "p_rel")) and ".p_rel." not in name and ".skip." not in name:
-                value.copy_(torch.randn(value.shape) * value.shape[-1] ** -0.5)
-    values = {name: value.detach().numpy() for name, value in model.named_parameters()}
-    np.savez(job.folder / f"start-{job.model.replace(':', '-')}.npz", **values)
+            value.copy_(torch.from_numpy(values[name]))
+
+
+def _draw(like: Tensor) -> Tensor:
+    # By both sides, as Glorot; a vector as if it had as many columns as rows.
+    return torch.randn(like.shape) * (2 / (like.shape[0] + like.shape[-1])) ** 0.5
+
+
+def _without_edges(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    none = torch.empty(2, 0, dtype=torch.int64)
+    if isinstance(inputs[1], dict):
+        return inputs[0], dict.fromkeys(inputs[1], none)
+    return inputs[0], none, inputs[2][:0]
 
 
 def work(job: Job) -> dict[str, Any]:
@@ -129,6 +149,8 @@ def work(job: Job) -> dict[str, Any]:
     inputs = make_inputs(facts, arrays, name, job.form)
     first = 0 if name == "gatv2" else facts.type_nodes(target).start
     start(job, model, inputs)
+    if job.form == START:
+        return {}
     calls: dict[str, Callable[[], Tensor]] = {
         "sage": lambda: model(*inputs)[target],
         "hgt": lambda: model(*inputs),

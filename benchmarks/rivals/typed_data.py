@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from rivals.common import Job
 
 GRAPHS = {"acm": "heco-acm", "wordnet": "wordnet", "mag": "ogbn-mag@0.1", "mag-small": "ogbn-mag@0.02"}
 MODELS = ("sage", "hgt", "gatv2")
@@ -97,6 +98,11 @@ class TypedArrays(NamedTuple):
         out = np.zeros((len(self.feature_indptr) - 1, columns), dtype=np.float32)
         out[np.repeat(np.arange(len(out)), np.diff(self.feature_indptr)), self.feature_indices] = self.feature_values
         return out
+
+
+def start_file(job: Job) -> Path:
+    """The parameters that all rivals start from, under PyG's names."""
+    return job.folder / f"start-{job.model.replace(':', '-')}.npz"
 
 
 def read_facts(folder: Path) -> Facts:

@@ -117,7 +117,7 @@ def test_blocks_give_the_logits_of_a_model() -> None:
 def test_batches_have_the_features_of_their_edges() -> None:
     """Half precision is widened for the layers of PyG, and blocks carry them as stored to layers that read them."""
     graph = graph_of()
-    graph = replace(graph, topology=with_edge_features(graph.topology, torch.float16))
+    graph = replace(graph, topology=with_edge_features(graph.topology, dtype=torch.float16))
     assert graph.edge_features is not None
     for batch in og.NeighborLoader(graph, "train", 16, (4, 3)):
         assert torch.equal(batch.edge_attr, graph.edge_features[batch.e_id].float())

@@ -29,6 +29,7 @@ from outgrow.nn import (
     Projection,
     RGCNConv,
     RGCNDiagonalConv,
+    RGCNMatrixConv,
     SAGEConv,
     SAGEMaxConv,
 )
@@ -175,6 +176,17 @@ def rgcn(make: Callable[..., nn.Module], *, project_first: bool) -> Case:
     return Case(ours, theirs, pairs)
 
 
+def rgcn_matrices(blocks: int | None, *, project_first: bool) -> Case:
+    ours = RGCNMatrixConv(IN, OUT, RELATIONS, num_blocks=blocks, project_first=project_first)
+    theirs = pyg.RGCNConv(IN, OUT, RELATIONS, num_blocks=blocks)
+    pairs = [
+        Pair(ours.aggregation.matrix, theirs.weight, same if blocks else lambda weight: weight[:, None]),
+        Pair(ours.itself.weight, theirs.root, same),
+        bias(ours.itself.bias, theirs.bias),
+    ]
+    return Case(ours, theirs, pairs)
+
+
 def rgcn_diagonal() -> Case:
     ours = RGCNDiagonalConv(IN, OUT, RELATIONS)
     theirs = pyg.RGCNConv(IN, OUT, RELATIONS, num_blocks=IN)
@@ -214,6 +226,10 @@ CASES: dict[str, Callable[[], Case]] = {
     "rgcn, project first": lambda: rgcn(pyg.RGCNConv, project_first=True),
     "rgcn, aggregate first": lambda: rgcn(pyg.RGCNConv, project_first=False),
     "rgcn, against the fast one": lambda: rgcn(pyg.FastRGCNConv, project_first=False),
+    "rgcn, matrices, project first": lambda: rgcn_matrices(None, project_first=True),
+    "rgcn, matrices, aggregate first": lambda: rgcn_matrices(None, project_first=False),
+    "rgcn, blocks, project first": lambda: rgcn_matrices(5, project_first=True),
+    "rgcn, blocks, aggregate first": lambda: rgcn_matrices(5, project_first=False),
     "rgcn, diagonal": rgcn_diagonal,
 }
 

@@ -21,7 +21,7 @@ from support import normal, random_topology, topologies, topology_of, with_edge_
 
 TOLERANCE = 1e-12
 GRAPHS = {
-    name: with_edge_features(with_relations(topology, RELATIONS), torch.float64, EDGE_DIM)
+    name: with_edge_features(with_relations(topology, RELATIONS), EDGE_DIM)
     for name, topology in {
         "multi-graph": random_topology(40, 250),
         "weighted": random_topology(40, 250, weighted=True),
@@ -78,7 +78,7 @@ def test_every_way_to_cut_the_work(graph: str, conv: str, finish: str, dtype: to
 @settings(deadline=None, max_examples=10)
 def test_any_graph_and_any_key(conv: str, topology: Topology, key: int | None) -> None:
     layer = layer_of(CONVS[conv](), "finished")
-    given = with_edge_features(with_relations(topology, RELATIONS), torch.float64, EDGE_DIM)
+    given = with_edge_features(with_relations(topology, RELATIONS), EDGE_DIM)
     for plan in plans_for(layer):
         assert difference(plan, layer, given, key) <= TOLERANCE
 
@@ -88,8 +88,11 @@ def test_the_plans_that_each_layer_promises() -> None:
     everything = {"chunks", "gathered", "columns", "weighed_parts", "edge_parts"}
     weighed_whole = {name for name in CONVS if name.startswith(("gat-", "rgcn-", "propagate-"))}
     expected = {name: everything - {"edge_parts"} if name in weighed_whole else everything for name in CONVS}
-    expected["sage-max"] = {"chunks", "gathered", "columns"}
-    expected["foreign"] = {"chunks", "gathered"}
+    expected["sage-max"] = expected["edge"] = {"chunks", "gathered", "columns"}
+    expected |= {name: {"chunks", "gathered"} for name in CONVS if name.startswith(("foreign", "gatv2", "transformer"))}
+    # Matrices mix the columns of what is summed.
+    for name in ("rgcn-matrices", "rgcn-blocks"):
+        expected[name] -= {"columns"}
     assert promised == expected
 
 

@@ -12,7 +12,23 @@ from torch.func import functional_call
 
 from generators import apart
 from outgrow.engine.shard import layer_topology
-from outgrow.nn import GAT, GCN, GGCN, GGNN, GIN, GINE, RGCN, SAGE, CommNet, FiLM, Model, RGCNDiagonal
+from outgrow.nn import (
+    GAT,
+    GCN,
+    GGCN,
+    GGNN,
+    GIN,
+    GINE,
+    RGCN,
+    SAGE,
+    CommNet,
+    EdgeNetwork,
+    FiLM,
+    GATv2,
+    Model,
+    RGCNDiagonal,
+    Transformer,
+)
 from support import normal, random_topology, whole_blocks, with_edge_features, with_relations
 
 POINTS = 4
@@ -51,7 +67,7 @@ def test_a_layer(conv: str, finish: str) -> None:
     def make(seed: int) -> nn.Module:
         return layer_of(CONVS[conv](), finish, seed)
 
-    topology = with_edge_features(with_relations(random_topology(7, 16), RELATIONS), torch.float64, EDGE_DIM)
+    topology = with_edge_features(with_relations(random_topology(7, 16), RELATIONS), EDGE_DIM)
     block, x = layer_topology(topology, make(0)).block.with_rng_key(99), normal(7, IN)
     require_gradients(make, (block, x, x), 1, 2, fast=finish == "finished")
 
@@ -75,7 +91,10 @@ MODELS: dict[str, Callable[[], Model]] = {
     "sage-max": lambda: SAGE(4, 5, 3, layers=2, pool="max", activation=torch.tanh),
     "gat": lambda: GAT(4, 6, 3, heads=2, out_heads=2, layers=2, attention_dropout=0.3),
     "gin": lambda: GIN(4, 5, 3, activation=torch.tanh),
+    "gatv2": lambda: GATv2(4, 6, 3, heads=2, out_heads=2, edge_dim=EDGE_DIM, attention_dropout=0.3),
+    "transformer": lambda: Transformer(4, 6, 3, heads=2, edge_dim=EDGE_DIM, activation=torch.tanh),
     "gine": lambda: GINE(4, 5, 3, edge_dim=EDGE_DIM, activation=torch.tanh),
+    "edge-network": lambda: EdgeNetwork(4, 5, 3, edge_dim=EDGE_DIM, activation=torch.tanh),
     "commnet": lambda: CommNet(4, 5, 3),
     "ggcn": lambda: GGCN(4, 5, 3, activation=torch.tanh),
     "ggnn": lambda: GGNN(4, 5, 3, layers=3),
@@ -90,6 +109,6 @@ def test_a_model(name: str) -> None:
     def make(seed: int) -> nn.Module:
         return MODELS[name]().double()
 
-    topology = with_edge_features(with_relations(random_topology(8, 20), RELATIONS), torch.float64, EDGE_DIM)
+    topology = with_edge_features(with_relations(random_topology(8, 20), RELATIONS), EDGE_DIM)
     blocks = whole_blocks(MODELS[name](), topology)
     require_gradients(make, (blocks, normal(8, 4), 12345), 1, fast=True)

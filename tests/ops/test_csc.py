@@ -96,7 +96,7 @@ def test_an_added_self_loop_weighs_one_and_others_keep_their_weight(index: torch
 def test_self_loops_have_features_as_they_have_weights(dtype: torch.dtype) -> None:
     """An added one has zeros, or codes of no category; of several the last counts."""
     pairs = [(0, 0), (1, 0), (2, 0), (0, 2), (2, 2), (2, 2)]
-    topology = with_edge_features(topology_of(3, pairs), dtype)
+    topology = with_edge_features(topology_of(3, pairs), dtype=dtype)
     given = topology.edge_features
     assert given is not None
     added = torch.full((1, 3), 0 if dtype.is_floating_point else -1, dtype=dtype)
@@ -111,4 +111,4 @@ def test_self_loops_have_features_as_they_have_weights(dtype: torch.dtype) -> No
 def test_self_loops_of_a_graph_without_edges_have_no_features() -> None:
     looped = with_edge_features(topology_of(2, [])).with_self_loops
     assert looped.edge_features is not None
-    assert torch.equal(looped.edge_features, torch.zeros(2, 3))
+    assert torch.equal(looped.edge_features, torch.zeros(2, 3, dtype=torch.float64))

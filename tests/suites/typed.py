@@ -17,12 +17,15 @@ from outgrow.core.graph_types import EdgeType, GraphTypes
 from outgrow.engine.problem import Problem
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.graph.topology import Topology
+from outgrow.nn.attention import GATConv
 from outgrow.nn.convolution import CommNetConv, GINConv, SAGEConv, SAGEMaxConv
 from outgrow.nn.gated import GGCNConv
 from outgrow.nn.hetero import HeteroConv
+from outgrow.nn.hgt import HGTConv
 from outgrow.nn.layer import Conv, Epilogue, Layer
 from outgrow.nn.model import Model
 from outgrow.nn.pyg import PyGConv
+from outgrow.nn.relation_matrices import RGCNMatrixConv
 from outgrow.runtime.distributed.worker import WorkerContext
 from suites.cases import DEALS
 from suites.exactness import WAYS, Gradient, split_by_memory, step_of, storage_reads, underived
@@ -34,12 +37,12 @@ BORDERS = (0, 14, 14, 33, 40)
 """A type has no nodes, and another has fewer than there are workers times two."""
 EDGE_TYPES: tuple[EdgeType, ...] = (
     ("author", "writes", "paper"),
-    ("paper", "written by", "author"),
+    ("paper", "written_by", "author"),
     ("paper", "cites", "paper"),
     ("paper", "in", "venue"),
     ("venue", "of", "paper"),
     ("author", "knows", "author"),
-    ("venue", "without edges", "author"),
+    ("venue", "without_edges", "author"),
 )
 TYPES = GraphTypes(names=NAMES, borders=BORDERS, columns=(0, 0, 0, 0, IN), edge_types=EDGE_TYPES)
 
@@ -83,6 +86,18 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "sage-max": lambda: HeteroConv(every(lambda: SAGEConv(IN, OUT, project_first=False)), "max"),
     "sage-project-first": lambda: HeteroConv(every(lambda: CommNetConv(IN, OUT, project_first=True))),
     "mixed": lambda: HeteroConv(every(*MIXED), "mean"),
+    "rgcn": lambda: RGCNMatrixConv(IN, OUT, len(EDGE_TYPES), node_types=NAMES[::-1], project_first=False),
+    "rgcn-blocks": lambda: RGCNMatrixConv(IN, OUT, len(EDGE_TYPES), num_blocks=2, node_types=NAMES, project_first=True),
+    "hgt": lambda: HGTConv(IN, OUT, NAMES[::-1], EDGE_TYPES[::-1], heads=2),
+    "gat": lambda: HeteroConv(every(lambda: GATConv(IN, OUT, 2, attention_dropout=0.3, self_loops=False))),
+    "gat-and-sage": lambda: HeteroConv(
+        every(
+            lambda: GATConv(IN, OUT, 2, self_loops=False),
+            lambda: SAGEConv(IN, OUT, project_first=False),
+            lambda: GATConv(IN, OUT, 3, average=True, self_loops=False),
+        ),
+        "mean",
+    ),
     "foreign": lambda: HeteroConv(every(lambda: PyGConv(Foreign(), IN, OUT))),
     "foreign-and-ours": lambda: HeteroConv(every(lambda: PyGConv(Foreign(), IN, OUT), *MIXED), "max"),
 }

@@ -168,7 +168,7 @@ def train(
 
     if progress and is_torch_preloaded():
         log_warning("import outgrow before torch: torch's waiting threads now take time from the kernels")
-    with make_progress_display(graph, model, settings, show=progress and is_torchrun_leader()) as listener:
+    with make_progress_display(request.task, settings, show=progress and is_torchrun_leader()) as listener:
         session = Session(
             graph=graph,
             model=model,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 
 from outgrow.app.link_task import validate_link_problem
@@ -10,6 +12,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.engine.batches import BatchConfig
 from outgrow.graph.builders.validate import require_trainable
+from outgrow.graph.edge_types import count_relation_edges
 from outgrow.graph.graph import Graph
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, Fanout, require_fanouts_for_sampler
 from outgrow.inference.modes import validate_evaluation
@@ -44,6 +47,7 @@ def validate_problem(graph: Graph, model: Model, task: NodeTask | None = None) -
         return
     require_trainable(graph)
     validate_model_fits_graph(graph, model)
+    _validate_trained_types(graph, model)
     _validate_trainable(model)
     _validate_task(graph, model, task or make_node_task(graph, TrainConfig()))
 
@@ -88,6 +92,7 @@ def validate_model_fits_graph(graph: Graph, model: Model) -> None:
     _validate_weights(graph, model)
     _validate_edge_features(graph, model)
     if model.reads_types:
+        _validate_types(graph)
         model.bind_types(graph.types)
     # Aggregating sparse rows before projecting them would make them dense, and as wide as the features.
     if graph.sparse and not model.accept_sparse_features():
@@ -136,6 +141,39 @@ def _validate_relations(graph: Graph, model: Model) -> None:
                 got=f"{graph.num_relations} relations",
                 repair="build the model with graph.num_relations, for a graph whose edges have relations: "
                 "`outgrow info` tells, `outgrow convert` keeps a relation column",
+            )
+
+
+def _validate_types(graph: Graph) -> None:
+    """Check that no type lacks nodes and no edge type edges: their modules would train on nothing."""
+    types = graph.types
+    empty = [name for name, (first, last) in zip(types.names, pairwise(types.borders), strict=True) if first == last]
+    edges = count_relation_edges(graph.topology, types.num_relations)
+    unused = [str(each) for each, count in zip(types.edge_types, edges, strict=True) if not count]
+    if empty or unused:
+        found = [f"no nodes of {', '.join(empty)}"] * bool(empty) + [f"no edges of {', '.join(unused)}"] * bool(unused)
+        raise InputError(
+            f"modules per type do not fit {graph.name!r}: they would be trained on nothing",
+            needed="at least one node of each type, and one edge of each edge type",
+            got="; ".join(found),
+            repair="leave these types out of the graph, and out of the model",
+        )
+
+
+def _validate_trained_types(graph: Graph, model: Model) -> None:
+    """Check that the last layer gives something of each type that the loss reads."""
+    last = model.layers_list()[-1].conv
+    if last.types is None:
+        return
+    for name in last.types_without_output:
+        first, end = last.types.type_nodes(name)
+        train = graph.split.train
+        if count := int(((train >= first) & (train < end)).sum()):
+            raise InputError(
+                f"no relation enters {name!r}, of which the last layer therefore gives nothing",
+                needed="an edge type into each type that has nodes to train on",
+                got=f"{count:,} of them are nodes of {name}",
+                repair="give the graph reverse edges with relations of their own, or another split",
             )
 
 

@@ -11,9 +11,12 @@ from outgrow.core.validation import validate_choice, validate_types
 from outgrow.graph.graph import Graph
 from outgrow.nn.decoder import Decoder, DistMult, Dot
 from outgrow.nn.decoupled import Decoupled, DecoupledGAT
+from outgrow.nn.edge_models import GINE, EdgeNetwork, GATv2, Transformer
 from outgrow.nn.model import Model
 from outgrow.nn.stack import Stack
-from outgrow.nn.zoo import GAT, GCN, GGCN, GGNN, GIN, GINE, RGCN, SAGE, CommNet, FiLM, RGCNDiagonal
+from outgrow.nn.to_hetero import to_hetero
+from outgrow.nn.typed_models import HGT, TypedRGCN
+from outgrow.nn.zoo import GAT, GCN, GGCN, GGNN, GIN, RGCN, SAGE, CommNet, FiLM, RGCNDiagonal
 
 _NOT_OPTIONS = {"in_features", "out_features", "stack", "activation", "return"}
 
@@ -27,31 +30,40 @@ class ModelEntry:
         graph_options: Options that are taken from the graph, never from the user.
         fixed_options: Options that the name implies.
         needs_edge_features: Whether the model cannot be built for a graph whose edges have no features.
+        typed: Whether its layers may be copied for each edge type (`to_hetero`).
+        encodes_types: Whether it finds the feature columns of each node type itself.
     """
 
     build: Callable[..., Model]
     graph_options: tuple[str, ...] = ()
     fixed_options: Mapping[str, object] = field(default_factory=dict)
     needs_edge_features: bool = False
+    typed: bool = False
+    encodes_types: bool = False
 
 
 MODELS: Mapping[str, ModelEntry] = {
     "gcn": ModelEntry(build=GCN, graph_options=("sparse_input",)),
-    "sage": ModelEntry(build=SAGE, graph_options=("sparse_input",), fixed_options={"pool": "mean"}),
-    "sage-max": ModelEntry(build=SAGE, graph_options=("sparse_input",), fixed_options={"pool": "max"}),
-    "gat": ModelEntry(build=GAT, graph_options=("edge_dim",), fixed_options={"num_relations": 0}),
+    "sage": ModelEntry(build=SAGE, graph_options=("sparse_input",), fixed_options={"pool": "mean"}, typed=True),
+    "sage-max": ModelEntry(build=SAGE, graph_options=("sparse_input",), fixed_options={"pool": "max"}, typed=True),
+    "gat": ModelEntry(build=GAT, graph_options=("edge_dim",), fixed_options={"num_relations": 0}, typed=True),
     "gat-relational": ModelEntry(build=GAT, graph_options=("num_relations", "edge_dim")),
-    "gin": ModelEntry(build=GIN, graph_options=("sparse_input",)),
-    "gine": ModelEntry(build=GINE, graph_options=("sparse_input", "edge_dim"), needs_edge_features=True),
-    "commnet": ModelEntry(build=CommNet, graph_options=("sparse_input",)),
+    "gatv2": ModelEntry(build=GATv2, graph_options=("edge_dim",), typed=True),
+    "transformer": ModelEntry(build=Transformer, graph_options=("edge_dim",), typed=True),
+    "gin": ModelEntry(build=GIN, graph_options=("sparse_input",), typed=True),
+    "gine": ModelEntry(build=GINE, graph_options=("sparse_input", "edge_dim"), needs_edge_features=True, typed=True),
+    "edge-network": ModelEntry(build=EdgeNetwork, graph_options=("sparse_input", "edge_dim"), needs_edge_features=True),
+    "commnet": ModelEntry(build=CommNet, graph_options=("sparse_input",), typed=True),
     "decoupled": ModelEntry(build=Decoupled, fixed_options={"heads": 0, "num_relations": 0}),
     "decoupled-gat": ModelEntry(build=DecoupledGAT),
     "decoupled-rgcn": ModelEntry(build=Decoupled, graph_options=("num_relations",), fixed_options={"heads": 0}),
-    "ggcn": ModelEntry(build=GGCN),
-    "ggnn": ModelEntry(build=GGNN, graph_options=("sparse_input",)),
-    "film": ModelEntry(build=FiLM, fixed_options={"num_relations": 0}),
+    "ggcn": ModelEntry(build=GGCN, typed=True),
+    "ggnn": ModelEntry(build=GGNN, graph_options=("sparse_input",), typed=True),
+    "film": ModelEntry(build=FiLM, fixed_options={"num_relations": 0}, typed=True),
     "film-relational": ModelEntry(build=FiLM, graph_options=("num_relations",)),
+    "hgt": ModelEntry(build=HGT, graph_options=("types",), encodes_types=True),
     "rgcn": ModelEntry(build=RGCN, graph_options=("sparse_input", "num_relations")),
+    "rgcn-typed": ModelEntry(build=TypedRGCN, graph_options=("sparse_input", "types"), encodes_types=True),
     "rgcn-diagonal": ModelEntry(build=RGCNDiagonal, graph_options=("num_relations",)),
 }
 
@@ -81,6 +93,7 @@ _OF_GRAPH: Mapping[str, Callable[[Graph], object]] = {
     "sparse_input": lambda graph: graph.sparse,
     "num_relations": _count_relations,
     "edge_dim": lambda graph: graph.num_edge_features,
+    "types": lambda graph: graph.types,
 }
 
 
@@ -99,18 +112,26 @@ def choose_decoder(graph: Graph) -> str:
 
 def reads_relations(name: str, settings: Mapping[str, object]) -> bool:
     """Whether a model of this name and these settings reads the relations of edges."""
-    return "num_relations" in MODELS[name].graph_options or settings.get("decoder") == "distmult"
+    return bool({"num_relations", "types"} & set(MODELS[name].graph_options)) or settings.get("decoder") == "distmult"
+
+
+def reads_types(name: str, settings: Mapping[str, object]) -> bool:
+    """Whether a model of this name and these settings has modules per type."""
+    return MODELS[name].encodes_types or bool(settings.get("hetero"))
 
 
 def model_options(name: str) -> dict[str, Any]:
     """Return options of a model and their types, ``hidden`` first and ``decoder``, one of `DECODERS`, last.
+
+    Models of one kind of edges also have ``hetero``: a copy of each convolution for each edge type (`to_hetero`).
 
     Raises:
         InputError: There is no such model.
     """
     entry = validate_choice("model", name, MODELS)
     # Signatures are the only list of options: a new parameter of a model needs no entry here.
-    hints = {"hidden": int, **get_type_hints(Stack), **get_type_hints(entry.build), "decoder": str}
+    typed = {"hetero": bool} if entry.typed else {}
+    hints = {"hidden": int, **get_type_hints(Stack), **get_type_hints(entry.build), **typed, "decoder": str}
     hidden = _NOT_OPTIONS | set(entry.graph_options) | set(entry.fixed_options)
     return {option: hint for option, hint in hints.items() if option not in hidden}
 
@@ -131,7 +152,7 @@ def build_model(name: str, graph: Graph, options: Mapping[str, object]) -> Model
     for option in options:
         validate_choice(f"option of model {name}", option, known)
     validate_types(options, known)
-    rest = {key: value for key, value in options.items() if key not in ("hidden", "decoder")}
+    rest = {key: value for key, value in options.items() if key not in ("hidden", "hetero", "decoder")}
     entry, hidden, decoder = MODELS[name], options["hidden"], options.get("decoder")
     if entry.needs_edge_features:
         _require_edge_features(graph, name)
@@ -141,6 +162,8 @@ def build_model(name: str, graph: Graph, options: Mapping[str, object]) -> Model
         # A link model ends with embeddings for the decoder instead of a logit for each class.
         width = graph.num_classes if make_decoder is None else hidden
         model = entry.build(graph.num_features, hidden, width, **entry.fixed_options, **given, **rest)
+        if options.get("hetero"):
+            model = to_hetero(model, graph)
         return model if make_decoder is None else model.with_decoder(make_decoder(graph, hidden))
     except (ValueError, TypeError) as error:
         raise InputError(

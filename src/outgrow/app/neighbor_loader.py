@@ -38,7 +38,7 @@ from outgrow.graph.store.reader import find_feature_file
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops.kernels.numerics import accumulate_dtype
-from outgrow.ops.rows.edge_features import gather_edge_features
+from outgrow.ops.rows.edge_rows import gather_edge_features
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.storage.row_file import IoPool, RowFile
 from outgrow.runtime.system.environment import torchrun_rank, torchrun_world_size
@@ -57,7 +57,7 @@ class BlockBatch(NamedTuple):
         seeds: ``[n]`` int64.
         blocks: Sampled neighbourhood, a block for each layer; the first is that of the first layer.
         x: ``[Vs, D]`` features of the first block's sources, dense or sparse; None for a graph without.
-        y: ``[n, ...]`` labels of the seeds; None for a graph without.
+        y: ``[n, ...]`` labels of the seeds, ``graph.task_labels``; None for a graph without.
         input_id: ``[n]`` int64, positions of the seeds among those that the loader was given.
     """
 
@@ -225,8 +225,8 @@ class NeighborLoader:
         if x is not None:
             # Layers of PyG take no sparse rows: those of a batch are few enough to be dense.
             data.x = x.to_dense() if isinstance(x, SparseRows) else x
-        if graph.labels is not None:
-            data.y = _index_labels(graph.labels, nodes)
+        if graph.task_labels is not None:
+            data.y = _index_labels(graph.task_labels, nodes)
         if graph.topology.weight is not None:
             data.edge_weight = graph.topology.weight[edge_ids]
         if graph.topology.relation is not None:
@@ -242,7 +242,7 @@ class NeighborLoader:
         return data
 
     def _make_block_batch(self, batch: _Batch) -> BlockBatch:
-        labels = self.graph.labels
+        labels = self.graph.task_labels
         blocks = self._sampler.sample_blocks(batch.seeds, batch.epoch, batch.step)
         return BlockBatch(
             seeds=batch.seeds,

@@ -14,6 +14,7 @@ from outgrow.core.validation import validate_types
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NODE_TASKS, LinkPrediction, MultiLabel, NodeClassification, NodeRegression, NodeTask
+from outgrow.nn.type_tasks import TypeTasks
 from outgrow.training.config import TrainConfig
 
 _LINK_OPTIONS = tuple(field.name for field in fields(LinkPrediction))
@@ -116,6 +117,29 @@ def resolve_task(
     if isinstance(task, LinkPrediction):
         return settings.with_options(**asdict(task)), None
     return settings.with_options(**task.options()), task
+
+
+def describe_outputs(graph: Graph, task: NodeTask | None) -> dict[str, Any]:
+    """Return what ``config.json`` records of the outputs of a model: their number, and what they mean.
+
+    Args:
+        graph: The graph, with the labels of the targets alone.
+        task: The task; None for a model of links.
+    """
+    record = {
+        "classes": graph.num_classes if task is None else graph_for_model(graph, task).num_classes,
+        "class_names": list(graph.class_names),
+        "several_labels": graph.multi_label,
+        "task": None if task is None else task.kind,
+    }
+    if not isinstance(task, TypeTasks):
+        return record
+    names = {each.name: list(each.class_names) for each in graph.type_labels}
+    targets = [
+        {"type": each.name, "task": each.task.kind, "outputs": each.num_outputs, "class_names": names[each.name]}
+        for each in task.targets
+    ]
+    return {**record, "targets": targets}
 
 
 def require_recorded_task(record: Mapping[str, Any], out: Path) -> None:

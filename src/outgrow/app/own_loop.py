@@ -336,7 +336,7 @@ _OF_TRAIN = ("workers", "out", "resume", "progress", "callbacks", "allow_changed
 _OF_STEPS = (
     *("seed", "batch_size", "fanout", "weighted", "sampler", "temporal_strategy", "precision"),
     *("eval", "val", "test", "eval_fanout", "eval_batch_size", "metrics"),
-    *("task", "class_weight", "label_smoothing", "pos_weight", "loss"),
-    *("negatives", "val_links", "test_links", "split_seed"),
+    *("task", "targets", "class_weight", "label_smoothing", "pos_weight", "loss"),
+    *("negatives", "val_links", "test_links", "split_seed", "link_relations"),
 )
 """Fields of `TrainConfig` that steps and evaluations depend on."""

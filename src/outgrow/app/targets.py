@@ -39,6 +39,22 @@ def select_graph_targets(graph: Graph, config: TrainConfig) -> Graph:
     return chosen
 
 
+def require_options_of_model(config: TrainConfig, *, of_links: bool) -> None:
+    """Check that nothing is asked for that a model of links, or one of nodes, does not have.
+
+    Raises:
+        InputError: Targets of a model of links, or relations of links of one of nodes.
+    """
+    name = "targets" if of_links else "link_relations"
+    if getattr(config, name):
+        raise InputError(
+            f"{name} {'belong to models of nodes' if of_links else 'belong to models of links'}",
+            needed="link_relations, to predict the links of some" if of_links else "--task links, or a decoder",
+            got=f"{name}={getattr(config, name)!r}",
+            repair=f"leave {name} out",
+        )
+
+
 def describe_targets(task: NodeTask) -> str:
     """Return what is predicted of each of several node types, in one line for people; empty for one task."""
     if not isinstance(task, TypeTasks):

@@ -44,6 +44,22 @@ def find_edge_types(
     )
 
 
+def count_relation_edges(topology: Topology, num_relations: int) -> tuple[int, ...]:
+    """Return the number of edges of each relation, by one pass over these; of all edges if they have none.
+
+    Args:
+        topology: In-edges of all nodes.
+        num_relations: ``R``.
+    """
+    if topology.relation is None:
+        return (topology.num_edges,)
+    relations = as_numpy(topology.relation)
+    counts = np.zeros(num_relations, dtype=np.int64)
+    for first in range(0, len(relations), _EDGES_AT_ONCE):
+        counts += np.bincount(relations[first : first + _EDGES_AT_ONCE], minlength=num_relations)
+    return tuple(counts.tolist())
+
+
 def _split_name(name: str, type_names: Sequence[str]) -> EdgeType | None:
     """Return the parts of the name of a relation; None unless it begins and ends with names of types."""
     for source in type_names:

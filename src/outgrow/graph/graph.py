@@ -270,9 +270,8 @@ class Graph:
     def select_targets(self, names: str | Sequence[str]) -> Graph:
         """Return the graph with the labels of some node types alone; arrays of nodes and edges are shared.
 
-        Of one type, ``labels`` are its labels, and unknown for other nodes. Of several, each has labels of its own in
-        ``type_labels``, and a model has outputs for each of them, one type after the other. Nodes of other types are in
-        no part of a split.
+        Of one type, ``labels`` are its labels, unknown for other nodes. Of several, each has labels of its own, and a
+        model has outputs for each of them, one type after the other. Nodes of other types are in no part of a split.
 
         Args:
             names: One type, or several.
@@ -300,11 +299,10 @@ class Graph:
         )
 
     def _labels_of_type(self, kind: NodeType) -> TypeLabels:
-        if self.type_labels:
+        if self.labels is None:
             return next(each for each in self.type_labels if each.name == kind.name)
-        assert self.labels is not None
-        labels = self.labels[kind.first : kind.last]
-        return TypeLabels(name=kind.name, labels=labels, num_classes=self.num_classes, class_names=self.class_names)
+        own = self.labels[kind.first : kind.last]
+        return TypeLabels(name=kind.name, labels=own, num_classes=self.num_classes, class_names=self.class_names)
 
     @property
     def x(self) -> Tensor | SparseRows | None:

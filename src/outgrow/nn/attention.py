@@ -14,14 +14,11 @@ from outgrow.core.validation import require_counts, validate_probability
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.nn.projection import Projection, project_rows
 from outgrow.ops.aggregation.attention import attention_weight
+from outgrow.ops.aggregation.edge_attention import drop_attention
 from outgrow.ops.aggregation.relation_edges import self_loop_relation
 from outgrow.ops.aggregation.relational import basis_weight
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.edge_features import project_edges
-from outgrow.ops.rng import dropout_edges, fold_in
-
-# Sub-key of the attention's dropout, so that it is independent of the draws of the epilogue.
-_ATTENTION = 1
 
 
 @check_arguments()
@@ -67,17 +64,9 @@ class GATConv(Conv):
         self_loops: bool = True,
     ) -> None:
         super().__init__()
-        require_counts(heads=heads)
-        if not average and out_features % heads:
-            raise InputError(
-                "heads must divide out_features",
-                needed=f"a multiple of {heads} features, or average=True",
-                got=f"{heads} heads and {out_features} features",
-                repair="change one of the two",
-            )
+        columns = head_columns(out_features, heads, average)
         validate_probability("attention_dropout", attention_dropout)
         require_counts(0, num_relations=num_relations, edge_dim=edge_dim)
-        columns = out_features if average else out_features // heads
         self.heads = heads
         self.columns = columns
         self.average = average
@@ -138,11 +127,7 @@ class GATConv(Conv):
         assert target.scores is not None
         edge_EK = self.edge_scores(block) if block.edge_scores is None else block.edge_scores
         alpha_EK = attention_weight(block.edges, source.scores, target.scores, 0.2, edge_EK)
-        if block.key is None or self.dropout == 0:
-            return alpha_EK
-        # Drawn by edge id, so the mask of an edge does not depend on the block it is in.
-        key = fold_in(block.key, _ATTENTION)
-        return dropout_edges(alpha_EK, block.edge_ids, block.first_edge, key, self.dropout)
+        return drop_attention(block, alpha_EK, self.dropout)
 
     def edge_scores(self, block: Block) -> Tensor | None:
         """Return ``[E, K]``: the terms of relations, weights and features in the scores; None if there are none."""
@@ -167,12 +152,29 @@ class GATConv(Conv):
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the heads concatenated, or their mean."""
-        return _mean_over_heads(aggregate_VCF) if self.average else aggregate_VCF.flatten(1)
+        return mean_over_heads(aggregate_VCF) if self.average else aggregate_VCF.flatten(1)
 
     @property
     def epilogue_bias(self) -> Tensor:
         """The bias, fused with the epilogue."""
         return self.bias
+
+
+def head_columns(out_features: int, heads: int, average: bool) -> int:
+    """Return the columns of each head of a layer.
+
+    Raises:
+        InputError: ``heads`` is less than 1, or does not divide ``out_features`` though heads are concatenated.
+    """
+    require_counts(heads=heads)
+    if not average and out_features % heads:
+        raise InputError(
+            "heads must divide out_features",
+            needed=f"a multiple of {heads} features, or average=True",
+            got=f"{heads} heads and {out_features} features",
+            repair="change one of the two",
+        )
+    return out_features if average else out_features // heads
 
 
 def _fold_score(projection: Projection, score_KF: Tensor) -> Tensor:
@@ -187,6 +189,6 @@ def _block_diagonal_score(score_KF: Tensor) -> Tensor:
     return (score_KF[:, :, None] * heads[:, None]).flatten(0, 1)
 
 
-def _mean_over_heads(aggregate_VCF: Tensor) -> Tensor:
+def mean_over_heads(aggregate_VCF: Tensor) -> Tensor:
     """Return ``[V, F]``: the mean of the heads; a single head without a copy."""
     return aggregate_VCF[:, 0] if aggregate_VCF.shape[1] == 1 else aggregate_VCF.mean(1)

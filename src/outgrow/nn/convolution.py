@@ -22,6 +22,9 @@ from outgrow.ops.edge_weight import graph_edge_weight, mean_weight, symmetric_we
 from outgrow.ops.epilogue import epilogue
 from outgrow.ops.linear import affine
 
+InputWidths = int | tuple[int, int]
+"""Width of the input; or that of sources and that of destinations, which may be nodes of two types."""
+
 
 @check_arguments()
 class GCNConv(Conv):
@@ -94,7 +97,7 @@ class _MeanConv(Conv, ABC):
     The mean commutes with the projection, so either may come first.
 
     Args:
-        in_features: ``D``.
+        in_features: ``D``; or that of sources and that of destinations, in a `HeteroConv`.
         out_features: ``O``.
         project_first: Project before the mean, as sparse features need; None for the order with narrower
             rows.
@@ -104,15 +107,17 @@ class _MeanConv(Conv, ABC):
     accepts_half = True
     normalizes_weights = True
 
-    def __init__(self, in_features: int, out_features: int, project_first: bool | None, *, bias: bool) -> None:
+    def __init__(self, in_features: InputWidths, out_features: int, project_first: bool | None, *, bias: bool) -> None:
         super().__init__()
-        self.itself = Projection(in_features, out_features, bias=bias)
-        self.neighbour = Projection(in_features, out_features)
+        of_sources, of_targets = input_widths(in_features)
+        self.itself = Projection(of_targets, out_features, bias=bias)
+        self.neighbour = Projection(of_sources, out_features)
         self.aggregation = WeightedSum()
-        self.accepts_sparse = _should_project_first(in_features, out_features, project_first)
-        width = out_features if self.accepts_sparse else in_features
+        self.accepts_sparse = _should_project_first(of_sources, out_features, project_first)
+        width = out_features if self.accepts_sparse else of_sources
         self.spec = ConvSpec(
-            in_features=in_features,
+            in_features=of_sources,
+            target_in_features=None if isinstance(in_features, int) else of_targets,
             out_features=out_features,
             source=(1, width),
             aggregate=(1, width),
@@ -155,13 +160,13 @@ class SAGEConv(_MeanConv):
     Hamilton, Ying & Leskovec, Inductive representation learning on large graphs, NeurIPS 2017.
 
     Args:
-        in_features: ``D``.
+        in_features: ``D``; or that of sources and that of destinations, in a `HeteroConv`.
         out_features: ``O``.
         project_first: Project before the mean, as sparse features need; None for the order with narrower
             rows.
     """
 
-    def __init__(self, in_features: int, out_features: int, *, project_first: bool | None = None) -> None:
+    def __init__(self, in_features: InputWidths, out_features: int, *, project_first: bool | None = None) -> None:
         super().__init__(in_features, out_features, project_first, bias=True)
 
 
@@ -173,13 +178,13 @@ class CommNetConv(_MeanConv):
     the mean leaves out the agent itself; here it includes the agent if the graph has a self-loop.
 
     Args:
-        in_features: ``D``.
+        in_features: ``D``; or that of sources and that of destinations, in a `HeteroConv`.
         out_features: ``O``.
         project_first: Project before the mean, as sparse features need; None for the order with narrower
             rows.
     """
 
-    def __init__(self, in_features: int, out_features: int, *, project_first: bool | None = None) -> None:
+    def __init__(self, in_features: InputWidths, out_features: int, *, project_first: bool | None = None) -> None:
         super().__init__(in_features, out_features, project_first, bias=False)
 
 
@@ -190,21 +195,23 @@ class SAGEMaxConv(Conv):
     The pooling aggregator of GraphSAGE (see `SAGEConv`).
 
     Args:
-        in_features: ``D``.
+        in_features: ``D``; or that of sources and that of destinations, in a `HeteroConv`.
         out_features: ``O``.
     """
 
     accepts_half = True
     reads_weights = False
 
-    def __init__(self, in_features: int, out_features: int) -> None:
+    def __init__(self, in_features: InputWidths, out_features: int) -> None:
         super().__init__()
-        self.pool = Projection(in_features, out_features, bias=True)
-        self.itself = Projection(in_features, out_features, bias=True)
+        of_sources, of_targets = input_widths(in_features)
+        self.pool = Projection(of_sources, out_features, bias=True)
+        self.itself = Projection(of_targets, out_features, bias=True)
         self.neighbour = Projection(out_features, out_features)
         self.aggregation = Max()
         self.spec = ConvSpec(
-            in_features=in_features,
+            in_features=of_sources,
+            target_in_features=None if isinstance(in_features, int) else of_targets,
             out_features=out_features,
             source=(1, out_features),
             aggregate=(1, out_features),
@@ -288,6 +295,11 @@ class GINConv(Conv):
             between = epilogue(affine((summed, self.first.weight), bias_O=self.bias), activation=torch.relu)
         out: Tensor = self.second(between)
         return out
+
+
+def input_widths(in_features: InputWidths) -> tuple[int, int]:
+    """Return the input width of sources, and that of destinations."""
+    return (in_features, in_features) if isinstance(in_features, int) else in_features
 
 
 def _should_project_first(in_features: int, out_features: int, asked: bool | None) -> bool:

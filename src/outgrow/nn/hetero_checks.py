@@ -17,6 +17,12 @@ def module_name(edge_type: EdgeType) -> str:
     return "__".join(edge_type).replace(".", "#")
 
 
+def type_module_name(name: str) -> str:
+    """Return the name that a node type's parameters have as a module."""
+    # A prefix, since a module cannot have the name of a method; no dots, which separate names of parameters.
+    return f"type_{name}".replace(".", "#")
+
+
 def types_of_names(edge_types: Sequence[EdgeType]) -> GraphTypes:
     """Return types as the convolutions name them, without nodes."""
     names = tuple(dict.fromkeys(name for source, _, target in edge_types for name in (source, target)))
@@ -85,20 +91,15 @@ def require_convs(convs: Mapping[EdgeType, Conv]) -> None:
                 f"{type(conv).__name__}, which adds them",
                 "use SAGEConv, or one with self_loops=False",
             )
-    specs = [conv.spec for conv in convs.values()]
-    of_each = {
-        "in_features": [spec.in_features for spec in specs],
-        "out_features": [spec.out_features for spec in specs],
-    }
-    for what, given in of_each.items():
-        widths = set(given)
-        if len(widths) > 1:
-            raise InputError(
-                f"the convolutions of a HeteroConv differ in {what}",
-                needed="the same width for all types",
-                got=", ".join(map(str, sorted(widths))),
-                repair="give them one width; features of other widths are projected by an encoder first",
-            )
+    type_widths(convs)
+    widths = {conv.spec.out_features for conv in convs.values()}
+    if len(widths) > 1:
+        raise InputError(
+            "the convolutions of a HeteroConv differ in out_features",
+            needed="the same width for all types, as the nodes of a layer have",
+            got=", ".join(map(str, sorted(widths))),
+            repair="give them one width",
+        )
     names = [module_name(each) for each in convs]
     if len(set(names)) < len(names):
         raise InputError(
@@ -123,3 +124,70 @@ def _is_conv(value: object) -> bool:
 
 def _is_mapping(value: object) -> bool:
     return isinstance(value, Mapping)
+
+
+def type_widths(convs: Mapping[EdgeType, Conv]) -> dict[str, int] | None:
+    """Return the input width of each type if convolutions have pairs of widths; None if all types have the same.
+
+    Raises:
+        InputError: Two convolutions expect another width of a type.
+    """
+    if all(conv.spec.target_in_features is None for conv in convs.values()):
+        widths = {conv.spec.in_features for conv in convs.values()}
+        if len(widths) > 1:
+            raise InputError(
+                "the convolutions of a HeteroConv differ in in_features",
+                needed="the same width for all types; or pairs of widths, such as SAGEConv((128, 64), 32), of features",
+                got=", ".join(map(str, sorted(widths))),
+                repair="give them one width; og.nn.HeteroEncoder projects features of other widths first",
+            )
+        return None
+    found = dict[str, int]()
+    for (source, _, target), conv in convs.items():
+        spec = conv.spec
+        of_target = spec.in_features if spec.target_in_features is None else spec.target_in_features
+        for name, width in ((source, spec.in_features), (target, of_target)):
+            if found.setdefault(name, width) != width:
+                raise InputError(
+                    f"the convolutions of a HeteroConv differ in the width of {name!r}",
+                    needed="one width of each type",
+                    got=f"{found[name]} and {width}",
+                    repair="give each convolution the widths of its source type and its destination type",
+                )
+    return found
+
+
+def require_projection(edge_type: EdgeType, conv: Conv) -> Conv:
+    """Return a convolution in its form that projects first.
+
+    Raises:
+        InputError: It has none.
+    """
+    form = conv.with_projection_first()
+    if form is None:
+        raise InputError(
+            f"the convolution of {edge_type} does not fit a HeteroConv",
+            needed="a convolution that projects its input first, where types have columns of their own",
+            got=type(conv).__name__,
+            repair="project the features by og.nn.HeteroEncoder before the first layer",
+        )
+    return form
+
+
+def require_widths(what: str, widths: Mapping[str, int], types: GraphTypes, *, shared: bool = False) -> None:
+    """Check that some widths are those of a graph's types.
+
+    Raises:
+        InputError: They are not, or types share their columns.
+    """
+    own = {name: last - first for name, (first, last) in ((name, types.type_columns(name)) for name in types.names)}
+    wrong = [f"{width} of {name}" for name, width in widths.items() if own.get(name) != width]
+    if not wrong and types.num_types > 1 and types.shares_columns != shared:
+        wrong = [f"columns that types {'share' if shared else 'do not share'}, unlike those of the graph"]
+    if wrong:
+        raise InputError(
+            f"{what} does not fit the columns of the graph's types",
+            needed=", ".join(f"{width} of {name}" for name, width in own.items()),
+            got="; ".join(wrong),
+            repair="give the widths of graph.types, or one width where types share columns",
+        )

@@ -47,7 +47,7 @@ class ConvSpec:
     """Properties of a convolution that strategies and the planner depend on.
 
     Attributes:
-        in_features: ``D``.
+        in_features: ``D``, of sources.
         out_features: ``O``.
         source: Channels and columns of a source row; (0, 0) if there is none.
         target: Channels and columns of a destination row; (0, 0) if there is none.
@@ -61,6 +61,8 @@ class ConvSpec:
         source_widths: Numbers that are used of a source row of each node type, the first ones of its channels and
             columns; the others are zeros, which no link carries. Empty if all rows are used whole.
         score_widths: The same for the scores of a source.
+        target_in_features: ``D`` of destinations; None if it is that of sources, as of every convolution but those
+            inside a `outgrow.nn.hetero.HeteroConv`.
     """
 
     in_features: int
@@ -76,6 +78,7 @@ class ConvSpec:
     needs_full_neighborhood: bool = False
     source_widths: tuple[int, ...] = ()
     score_widths: tuple[int, ...] = ()
+    target_in_features: int | None = None
 
 
 @renamed_members(**old_names.CONV)
@@ -94,6 +97,7 @@ class Conv(nn.Module, ABC):
         edge_dim: Features that the edges of the graph must have (`Edges.num_features`); 0 if it reads none.
         reads_types: Whether it has modules per type of nodes or edges, and so needs `bind_types`.
         types: Types that it was bound to; None before, and for a convolution without modules per type.
+        types_without_output: Types that no relation enters: their rows are zeros, which nothing may read.
         reads_weights: Whether weights of edges change the results.
         normalizes_weights: Whether weights are divided by their sums, which must then be positive.
         exact: Whether results do not depend on how the work is split; false for draws that are not keyed.
@@ -107,6 +111,7 @@ class Conv(nn.Module, ABC):
     edge_dim: int = 0
     reads_types: bool = False
     types: GraphTypes | None = None
+    types_without_output: tuple[str, ...] = ()
     reads_weights: bool = True
     normalizes_weights: bool = False
     exact: bool = True
@@ -146,6 +151,10 @@ class Conv(nn.Module, ABC):
             InputError: The convolution was made for other types.
         """
 
+    def types_read(self, types: GraphTypes) -> tuple[str, ...]:
+        """Return the names of the types of which it reads the input; by default all."""
+        return types.names
+
     def edge_scores(self, block: Block) -> Tensor | None:
         """Return the ``[E, K]`` terms of the edges' own data in the scores; None if there are none.
 
@@ -165,6 +174,10 @@ class Conv(nn.Module, ABC):
         None if there is no such form, because anything but a product precedes the sum.
         """
         return self if self.spec.source_is_input else None
+
+    def with_sliceable_columns(self) -> Conv | None:
+        """Return this convolution, with the same parameters, in a form that keeps columns apart, or None."""
+        return self if self.aggregation.sliceable else None
 
     def with_projection_first(self) -> Conv | None:
         """Return this convolution, with the same parameters, in a form that accepts sparse rows, or None."""
@@ -270,11 +283,18 @@ class Layer(nn.Module):
         output_hook: Called with the ids of nodes and the layer's output for them, ``[Vd, O]``, unless None.
 
     Raises:
-        InputError: A residual between widths that differ.
+        InputError: A residual between widths that differ, or a convolution with two input widths.
     """
 
     def __init__(self, conv: Conv, epilogue: Epilogue | None = None) -> None:
         super().__init__()
+        if conv.spec.target_in_features is not None:
+            raise InputError(
+                "a layer has two input widths",
+                needed="one width, as all nodes of a graph have",
+                got=f"{conv.spec.in_features} of sources, {conv.spec.target_in_features} of destinations",
+                repair="use the convolution in a HeteroConv, where types of nodes have widths of their own",
+            )
         self.conv = conv
         self.epilogue = epilogue or Epilogue()
         self.norm = make_norm(self.epilogue, conv.spec.in_features, conv.spec.out_features)
@@ -312,6 +332,11 @@ class Layer(nn.Module):
     def reads_target(self) -> bool:
         """Whether `target` or `update` reads the destinations' input."""
         return self.spec.reads_target or self.epilogue.residual
+
+    @property
+    def reads_types(self) -> bool:
+        """Whether the convolution has modules per type."""
+        return self.conv.reads_types
 
     @property
     def accepts_sparse(self) -> bool:
@@ -383,7 +408,10 @@ class Layer(nn.Module):
     @property
     def has_static_aggregate(self) -> bool:
         """Whether the aggregate has no parameters, so that it is constant if the input is."""
-        return self.spec.static_edge_weight and self.spec.source_is_input
+        aggregation = self.conv.aggregation
+        trains = isinstance(aggregation, nn.Module) and next(aggregation.parameters(), None) is not None
+        trains = trains or aggregation.has_parameters
+        return self.spec.static_edge_weight and self.spec.source_is_input and not trains
 
     def forward(self, block: Block, x_src: Features, x_dst: Features) -> Tensor:
         """Return ``[Vd, O]``: all phases, on one worker."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -153,12 +154,22 @@ class Model(nn.Module):
         """Match modules per type with the types of a graph, by name; other modules stay as they are.
 
         Raises:
-            InputError: The model was made for other types.
+            InputError: The model was made for other types, or a layer reads a type that none enters before.
         """
         if self.encoder is not None:
             self.encoder.bind_types(types)
-        for layer in self.layers_list():
+        layers = self.layers_list()
+        for layer in layers:
             layer.conv.bind_types(types)
+        for index, (before, after) in enumerate(pairwise(layers), 1):
+            read = after.conv.types_read(types)
+            if lost := [name for name in before.conv.types_without_output if name in read]:
+                raise InputError(
+                    f"no relation enters {', '.join(lost)}, of which layer {index + 1} reads what layer {index} gives",
+                    needed="an edge type into each type that a later layer reads",
+                    got="edge types " + ", ".join(map(str, types.edge_types)),
+                    repair="give the graph reverse edges, as T.ToUndirected() of PyG does, with relations of their own",
+                )
 
     @property
     def first_reader(self) -> Encoder | Layer:

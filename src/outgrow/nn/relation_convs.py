@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from outgrow.core.block import Block
 from outgrow.core.graph_types import GraphTypes
@@ -80,6 +80,8 @@ class HeteroAggregation(Aggregation):
         apart = not whole and relations.target.shape in (NOTHING, (relations.target.units, relations.source.shape[1]))
         self.sliceable = all(each.sliceable for each in aggregations) and apart
         self.additive = all(each.additive for each in aggregations)
+        modules = [each for each in aggregations if isinstance(each, nn.Module)]
+        self.has_parameters = any(next(each.parameters(), None) is not None for each in modules)
         self._calls: Sequence[Aggregate] = aggregations if restricted is None else restricted
 
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
@@ -142,12 +144,13 @@ def pack_messages(
         x_VD: What they were computed from.
         kept: Parameters; with the input, what results depend on.
     """
-    inputs = [*kept, *([x_VD] if isinstance(x_VD, Tensor) else [])]
+    parameters = list(kept)
+    inputs = [*parameters, *([x_VD] if isinstance(x_VD, Tensor) else [])]
+    empty = torch.empty(0, dtype=(*parameters, x_VD)[0].dtype, device=x_VD.device)
     num_rows = len(rows.nodes)
     # What relations share is written once for each type.
     own = {n: each.values for n, each in given.items() if each.values is not None}
     seen = {(kinds[n], n if not values.shared[n] else -1): n for n in own}
-    like = next(iter(own.values()), None)
     packed = None
     if values.shape != NOTHING:
         channels, columns = values.shape
@@ -155,7 +158,7 @@ def pack_messages(
             [values.flatten(own[n]) for n in seen.values()],
             [values.slot(n, rows.rows[kinds[n]]) for n in seen.values()],
             (num_rows, channels, columns) if values.by_channel else (num_rows, columns, 1),
-            like=torch.empty(0, dtype=x_VD.dtype, device=x_VD.device) if like is None else like,
+            like=next(iter(own.values()), empty),
         )
         packed = keep_in_graph(values.from_units(table), inputs, used=bool(seen))
     scored = {n: each.scores for n, each in given.items() if each.scores is not None}
@@ -165,7 +168,7 @@ def pack_messages(
         [each[:, :, None] for each in scored.values()],
         [scores.slot(n, rows.rows[kinds[n]]) for n in scored],
         (num_rows, scores.units, 1),
-        like=next(iter(scored.values()), packed),
+        like=next(iter(scored.values()), empty),
     )
     return NodeMessages(packed, keep_in_graph(found[:, :, 0], inputs, used=bool(scored)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from outgrow.core.graph_types import GraphTypes
 from outgrow.nn.layer import Features
 from outgrow.ops.row_slots import Slot, gather_slots
-from outgrow.ops.sparse import index_rows, slice_rows
+from outgrow.ops.sparse import SparseRows, index_rows, slice_rows
 
 Shape = tuple[int, int]
 Rows = Tensor | slice
@@ -132,7 +133,30 @@ class TypedRows:
         if isinstance(x_VD, Tensor):
             parts = gather_slots(x_VD, [Slot(rows, 0, x_VD.shape[1]) for rows in self.rows.values()])
             return dict(zip(self.rows, parts, strict=True))
-        return {
-            kind: slice_rows(x_VD, rows.start, rows.stop) if isinstance(rows, slice) else index_rows(x_VD, rows)
-            for kind, rows in self.rows.items()
-        }
+        return {kind: _select_rows(x_VD, rows) for kind, rows in self.rows.items()}
+
+    def split_columns(self, x_VD: Features, types: GraphTypes) -> dict[int, Features]:
+        """Return the columns of each type in the rows of its nodes; dense where all of a type are filled."""
+        found = dict[int, Features]()
+        for kind, rows in self.rows.items():
+            first, last = types.type_columns(types.names[kind])
+            if isinstance(x_VD, Tensor):
+                found[kind] = x_VD[rows, first:last]
+            else:
+                found[kind] = slice_columns(_select_rows(x_VD, rows), first, last)
+        return found
+
+
+def _select_rows(x_VD: SparseRows, rows: Rows) -> SparseRows:
+    found = slice_rows(x_VD, rows.start, rows.stop) if isinstance(rows, slice) else index_rows(x_VD, rows)
+    assert isinstance(found, SparseRows)
+    return found
+
+
+def slice_columns(x_VD: SparseRows, first: int, last: int) -> Features:
+    """Return columns ``first`` to ``last - 1`` of rows that have no others; dense if none is missing."""
+    width = last - first
+    # Features of a type of dense tables fill all its columns: their product needs no look-up of columns.
+    if len(x_VD.values) == len(x_VD) * width and bool((x_VD.indptr.diff() == width).all()):
+        return x_VD.values.view(len(x_VD), width)
+    return replace(x_VD, indices=x_VD.indices - first, num_columns=width)

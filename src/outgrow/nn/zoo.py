@@ -11,16 +11,17 @@ from typing import Unpack
 import torch
 from torch.nn import functional
 
+from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.nn.attention import GATConv
 from outgrow.nn.convolution import CommNetConv, GCNConv, GINConv, SAGEConv, SAGEMaxConv
-from outgrow.nn.edge_messages import GINEConv
 from outgrow.nn.film import FiLMConv
 from outgrow.nn.gated import GGCNConv, GGNNConv
 from outgrow.nn.layer import Conv
 from outgrow.nn.model import Model
 from outgrow.nn.relational import RGCNConv, RGCNDiagonalConv
 from outgrow.nn.stack import LayerPosition, StackOptions, accept_stack_options, make_stack
+from outgrow.nn.typed_models import make_matrix_convs, require_blocks
 
 
 @accept_stack_options()
@@ -134,34 +135,6 @@ def GIN(
     return make_stack(stack).build((in_features, hidden, out_features), make_conv)
 
 
-@accept_stack_options()
-def GINE(
-    in_features: int,
-    hidden: int,
-    out_features: int,
-    *,
-    edge_dim: int,
-    sparse_input: bool = False,
-    **stack: Unpack[StackOptions],
-) -> Model:
-    """A stack of `GINEConv`; other arguments as in `GCN`.
-
-    Args:
-        in_features: Width of the features.
-        hidden: Width of hidden layers.
-        out_features: Number of classes.
-        edge_dim: Features of edges, ``graph.num_edge_features``.
-        sparse_input: The first layer projects the input before all else, as sparse features need; this is another
-            model, with one more product.
-        **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
-    """
-
-    def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
-        return GINEConv(width_in, width_out, edge_dim, project_first=position.is_first and sparse_input)
-
-    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
-
-
 @accept_stack_options(activation=torch.tanh)
 def CommNet(
     in_features: int, hidden: int, out_features: int, *, sparse_input: bool = False, **stack: Unpack[StackOptions]
@@ -223,28 +196,48 @@ def RGCN(
     out_features: int,
     *,
     num_relations: int,
-    bases: int = 4,
+    bases: int | None = 4,
+    num_blocks: int | None = None,
+    project_first: bool | None = None,
     sparse_input: bool = False,
     **stack: Unpack[StackOptions],
 ) -> Model:
-    """A stack of `RGCNConv`; other arguments as in `GCN`.
+    """A stack of `RGCNConv`, or of `RGCNMatrixConv` with ``bases=None``; other arguments as in `GCN`.
 
     Args:
         in_features: Width of the features.
         hidden: Width of hidden layers.
         out_features: Number of classes.
         num_relations: Number of relations of edges.
-        bases: Weights that the relations of a layer share.
+        bases: Weights that the relations of a layer share; None for a matrix for each relation.
+        num_blocks: Blocks on the diagonals of these matrices, in layers whose widths it divides; None for full ones.
+        project_first: Project before the sum in all layers, as strategy ``tensor`` needs without bases; None for the
+            order with narrower source rows.
         sparse_input: The first layer projects before it aggregates, as sparse features need; `og.train` and the
             other functions that get a graph see to it by themselves.
         **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
+
+    Raises:
+        InputError: ``num_blocks`` beside ``bases``, or ``num_blocks`` that no layer can have.
     """
+    if bases is not None and num_blocks is not None:
+        raise InputError(
+            "RGCN with bases has no blocks",
+            needed="bases=None beside num_blocks",
+            got=f"bases={bases}",
+            repair="give bases=None, or leave num_blocks out",
+        )
+    built = make_stack(stack)
+    if bases is None:
+        first = sparse_input or project_first
+        make_matrices = make_matrix_convs(num_relations, num_blocks, project_first=project_first, first_layer=first)
+        return require_blocks(built.build((in_features, hidden, out_features), make_matrices), num_blocks)
 
     def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
-        first = _first_projection_option(position, sparse_input)
+        first = _first_projection_option(position, sparse_input) or project_first
         return RGCNConv(width_in, width_out, num_relations, bases=bases, project_first=first)
 
-    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
+    return built.build((in_features, hidden, out_features), make_conv)
 
 
 @accept_stack_options()

@@ -10,7 +10,7 @@ full cache lines here. Letters: ``N`` rows, ``D`` input width, ``O`` output widt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -107,15 +107,22 @@ class _AffineFunction(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_NO: Tensor) -> tuple[Tensor | None, ...]:
         terms, wanted = ctx.saved_tensors, ctx.needs_input_grad
-        product, weight_gradient = (
-            (bfloat16_matmul, bfloat16_weight_gradient) if ctx.narrow else (_padded_matmul, _weight_gradient)
-        )
+        product, weight_gradient = product_functions(ctx.narrow)
         gradients: list[Tensor | None] = [grad_NO.sum(0) if ctx.has_bias and wanted[0] else None]
         for at in range(0, len(terms), 2):
             x_ND, weight_DO = terms[at], terms[at + 1]
             gradients.append(product(grad_NO, weight_DO.T) if wanted[at + 1] else None)
             gradients.append(weight_gradient(x_ND, grad_NO) if wanted[at + 2] else None)
         return tuple(gradients)
+
+
+def product_functions(narrow: bool) -> tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]:
+    """Return what computes ``x @ weight``, and what computes ``x.T @ grad``.
+
+    Args:
+        narrow: Whether in bfloat16 (see `uses_bfloat16`). Else ``x`` may be a constant in half precision.
+    """
+    return (bfloat16_matmul, bfloat16_weight_gradient) if narrow else (_padded_matmul, _weight_gradient)
 
 
 def _padded_matmul(x_ND: Tensor, weight_DO: Tensor) -> Tensor:

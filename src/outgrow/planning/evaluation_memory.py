@@ -59,7 +59,7 @@ def chunked_inference_bytes(work: Workload, costs: CostModel, computed: ScoredNe
     number = work.model.number_bytes
     # A chunk has a row for each in-edge at most.
     largest = max(
-        float(edges) * share * layer.spec.in_features * number
+        float(edges) * share * (layer.spec.in_features * number + work.graph.edge_row_bytes * (layer.edge_dim > 0))
         for edges, layer in zip(computed.edges, work.model.layers, strict=True)
     )
     most = CHUNKS_IN_FLIGHT * min(CHUNK_BYTES, MEMORY_SHARE * costs.memory / (2 * CHUNKS_IN_FLIGHT))

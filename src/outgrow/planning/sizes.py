@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from outgrow.core.block import Block
 from outgrow.engine.features.cache import mean_row_bytes
 from outgrow.engine.features.remote import input_dtype
 from outgrow.engine.full_graph import has_static_first_aggregate
@@ -16,6 +17,9 @@ from outgrow.graph.topology import Topology
 from outgrow.nn.layer import ConvSpec, Layer, NodeMessages
 from outgrow.nn.model import Model
 from outgrow.nn.pyg import PyGAggregation
+from outgrow.nn.typed_linear import TypedLinear
+from outgrow.ops.aggregation.relation_matmul import RelationMatmul
+from outgrow.ops.aggregation.typed_attention import TypedAttention
 from outgrow.runtime.distributed.serialization import serialize
 from outgrow.strategies.split.layers import supports_partial_sums
 from outgrow.strategies.tensor.model_pass import group_propagation_runs, only_propagates
@@ -39,6 +43,10 @@ class DatasetSizes:
         label_bytes: Bytes of the label of a node.
         val: Number of validation nodes.
         test: Number of test nodes.
+        edge_features: Columns of features of edges ``De``; 0 if there are none, or no layer reads them.
+        edge_feature_bytes: Bytes of a feature of an edge as it is stored.
+        type_nodes: Number of nodes of each type; empty if all have one.
+        relation_edges: Number of edges of each relation; empty if edges have none.
     """
 
     nodes: int
@@ -54,6 +62,15 @@ class DatasetSizes:
     label_bytes: int = 8
     val: int = 0
     test: int = 0
+    type_nodes: tuple[int, ...] = ()
+    relation_edges: tuple[int, ...] = ()
+    edge_features: int = 0
+    edge_feature_bytes: int = 0
+
+    @property
+    def edge_row_bytes(self) -> int:
+        """Bytes of the features of an edge."""
+        return self.edge_features * self.edge_feature_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +88,10 @@ class LayerSizes:
         only_propagates: Whether it only propagates.
         weights: Numbers of the matrices that sources are multiplied by, and of those for destinations.
         edge_numbers: Numbers of an edge's message, where layers of PyG materialise it; else 0.
+        edge_dim: Features of edges that it reads; 0 if it reads none.
+        edge_scores: Numbers that it computes of the features of an edge for its scores; 0 if it computes none.
+        type_widths: Numbers of a source row that are used, and so sent, of each node type; empty if all of them are.
+        type_nodes: Number of nodes of each type, if there are widths of types.
     """
 
     spec: ConvSpec
@@ -83,12 +104,24 @@ class LayerSizes:
     only_propagates: bool
     weights: tuple[int, int]
     edge_numbers: int
+    edge_dim: int = 0
+    edge_scores: int = 0
+    type_widths: tuple[int, ...] = ()
+    type_nodes: tuple[int, ...] = ()
 
     @property
     def source_width(self) -> int:
-        """Numbers of a source row: its columns over all channels, and its scores."""
+        """Numbers of a source row as it is held: its columns over all channels, and its scores."""
         channels, columns = self.spec.source
         return channels * columns + self.spec.score
+
+    @property
+    def sent_width(self) -> float:
+        """Mean numbers of a source row that are used, and so cross links, over the nodes of all types."""
+        if not self.type_widths:
+            return self.source_width
+        used = sum(width * count for width, count in zip(self.type_widths, self.type_nodes, strict=True))
+        return used / max(1, sum(self.type_nodes))
 
     @property
     def aggregate_width(self) -> int:
@@ -151,7 +184,18 @@ def dataset_sizes(graph: Graph) -> DatasetSizes:
         val=len(graph.split.val),
         test=len(graph.split.test),
         label_bytes=_label_bytes(graph),
+        edge_features=0 if graph.edge_features is None else graph.edge_features.shape[1],
+        edge_feature_bytes=0 if graph.edge_features is None else graph.edge_features.itemsize,
+        type_nodes=tuple(kind.last - kind.first for kind in graph.node_types),
+        relation_edges=_count_relation_edges(graph),
     )
+
+
+def _count_relation_edges(graph: Graph) -> tuple[int, ...]:
+    relation = graph.topology.relation
+    if relation is None:
+        return ()
+    return tuple(torch.bincount(relation.int(), minlength=graph.num_relations).tolist())
 
 
 def _label_bytes(graph: Graph) -> int:
@@ -163,7 +207,7 @@ def _resident_bytes(graph: Graph) -> int:
     """Return the bytes of features and topology in memory."""
     assert graph.features is not None
     topology = graph.topology
-    edges = [topology.indptr, topology.indices, topology.weight, topology.relation]
+    edges = [topology.indptr, topology.indices, topology.weight, topology.relation, topology.edge_features]
     edges += [topology.edge_time, topology.node_time]
     return round(graph.num_nodes * mean_row_bytes(graph.features)) + sum(
         each.nbytes for each in edges if each is not None
@@ -194,7 +238,7 @@ def model_sizes(model: Model, graph: Graph) -> ModelSizes:
         aggregate_first_layer=None
         if graph.sparse or first is None
         else _layer_sizes(first, graph, constant=constant, run=0),
-        encoder_numbers=0 if model.encoder is None else _count_weights(model.encoder),
+        encoder_numbers=0 if model.encoder is None else _count_weights(model.encoder, graph),
         layer_plans=tuple(plan_layers(model, graph.features, cache=True)),
     )
 
@@ -202,7 +246,7 @@ def model_sizes(model: Model, graph: Graph) -> ModelSizes:
 def _layer_sizes(layer: Layer, graph: Graph, *, constant: bool, run: int) -> LayerSizes:
     fixed = has_fixed_weights(layer)
     widths = layer.spec
-    weights = _count_weights(layer)
+    weights = _count_weights(layer, graph)
     # A layer that aggregates its input applies all its matrices to destinations, after the aggregation.
     at_sources = 0 if widths.source_is_input else min(weights, widths.in_features * widths.source[0] * widths.source[1])
     return LayerSizes(
@@ -216,17 +260,61 @@ def _layer_sizes(layer: Layer, graph: Graph, *, constant: bool, run: int) -> Lay
         only_propagates=only_propagates(layer),
         weights=(at_sources, weights - at_sources),
         edge_numbers=max(widths.in_features, widths.out_features) * isinstance(layer.conv.aggregation, PyGAggregation),
+        edge_dim=layer.conv.edge_dim,
+        edge_scores=_count_edge_scores(layer, graph),
+        **_type_widths(layer, graph),
     )
 
 
-def _count_weights(module: nn.Module) -> int:
+def _type_widths(layer: Layer, graph: Graph) -> dict[str, tuple[int, ...]]:
+    used = layer.row_widths()
+    if used is None:
+        return {}
+    widths = tuple(sum(of_type) for of_type in zip(*(each for _, each in used.parts), strict=True))
+    return {"type_widths": widths, "type_nodes": tuple(kind.last - kind.first for kind in graph.node_types)}
+
+
+def _count_weights(module: nn.Module, graph: Graph) -> int:
+    """Return the numbers of the matrices that a row of a node is multiplied by, on average over the nodes."""
+    total = float(_count_numbers(module))
+    for part in module.modules():
+        if isinstance(part, TypedLinear):
+            # A node is multiplied by the matrix of its type alone.
+            total -= _count_numbers(part) * (1 - 1 / len(part.types))
+        elif isinstance(part, TypedAttention) or (isinstance(part, RelationMatmul) and not part.project_first):
+            # A node has sums of the relations that enter it, of no more than it has in-edges.
+            relations = max(1, graph.num_relations)
+            total -= _count_numbers(part) * (1 - min(1, graph.num_edges / max(1, graph.num_nodes * relations)))
+    return round(total)
+
+
+def _count_numbers(module: nn.Module) -> int:
     # Vectors are biases and norms, which the epilogue's cost includes.
     return sum(parameter.numel() for parameter in module.parameters() if parameter.dim() > 1)
 
 
 def _has_edge_weights(layer: Layer, graph: Graph) -> bool:
     """Whether a layer with fixed weights has edge weights: tried on a graph of one node with a self-loop."""
-    weight = None if graph.topology.weight is None else graph.topology.weight[:1].new_ones(1)
-    one = Topology(indptr=torch.tensor([0, 1]), indices=torch.zeros(1, dtype=torch.int32), weight=weight)
     rows = NodeMessages(torch.empty(1, 1, layer.spec.source[1]), None)
-    return layer.conv.edge_weight(one.block, rows, NodeMessages(None, None)) is not None
+    return layer.conv.edge_weight(_one_edge(graph), rows, NodeMessages(None, None)) is not None
+
+
+def _count_edge_scores(layer: Layer, graph: Graph) -> int:
+    """Return ``K`` of `outgrow.nn.layer.Conv.edge_scores` of features, tried on the same graph; 0 for none."""
+    if not layer.conv.edge_dim:
+        return 0
+    scores = layer.conv.edge_scores(_one_edge(graph))
+    return 0 if scores is None else scores.shape[1]
+
+
+def _one_edge(graph: Graph) -> Block:
+    """Return a block of one node with a self-loop that has what edges of a graph have."""
+    given, features = graph.topology, graph.edge_features
+    return Topology(
+        indptr=torch.tensor([0, 1]),
+        indices=torch.zeros(1, dtype=torch.int32),
+        relation=None if given.relation is None else torch.zeros(1, dtype=given.relation.dtype),
+        weight=None if given.weight is None else given.weight.new_ones(1),
+        edge_features=None if features is None else features.new_zeros(1, features.shape[1]),
+        feature_sizes=given.feature_sizes,
+    ).block

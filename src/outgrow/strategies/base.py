@@ -21,7 +21,7 @@ from outgrow.engine.inference import infer_shard
 from outgrow.engine.minibatch_loop import MiniBatchLoop, PrefetchConfig
 from outgrow.engine.model_migration import MicroBatchPlan
 from outgrow.engine.problem import Problem as Problem
-from outgrow.engine.shard import GraphShard, make_shard
+from outgrow.engine.shard import GraphShard, make_shard, model_topology
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.graph.partition.partitioner import Partitioner
@@ -224,7 +224,7 @@ class Strategy(ABC):
         method = self.partition_method(graph, model, batches)
         # A hint: the view that the first layer needs is built first, others on demand.
         looped = model.layers_list()[0].spec.self_loops
-        return make_shard(graph.topology, comm, method, graph.store, self_loops=looped)
+        return make_shard(model_topology(graph.topology, model), comm, method, graph.store, self_loops=looped)
 
     def partition_method(self, graph: Graph, model: Model, batches: BatchConfig) -> Partitioner:
         """Return the partitioner; by default the one that ``partition`` names, for any model."""

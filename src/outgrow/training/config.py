@@ -28,7 +28,7 @@ from outgrow.training.optimizers import LR, WEIGHT_DECAY, build_optimizer
 from outgrow.training.optimizers import Adam as Adam
 from outgrow.training.optimizers import AdamW as AdamW
 from outgrow.training.schedules import EPOCH, STEP, Schedule, build_schedule
-from outgrow.training.target_request import parse_targets
+from outgrow.training.target_request import parse_relations, parse_targets
 
 BFLOAT16 = "bfloat16"
 _SYNONYMS = {"num_neighbors": "fanout"}
@@ -90,6 +90,8 @@ class TrainConfig:
         val_links: Link prediction: share of the linked pairs of nodes to validate on.
         test_links: Link prediction: share of the linked pairs to test on.
         split_seed: Seed of the split of links.
+        link_relations: Link prediction: the relations whose links are predicted, names joined by commas or a
+            sequence of them; empty for all.
         eval: How nodes are evaluated: ``auto`` (the cheapest exact way that fits into memory), ``exact`` (all
             neighbours, of the scored nodes alone), ``sampled`` (some neighbours, approximate), ``layerwise`` (all
             nodes) or ``none``.
@@ -143,6 +145,7 @@ class TrainConfig:
     val_links: float = 0.05
     test_links: float = 0.1
     split_seed: int = 0
+    link_relations: Sequence[str] | str = ()
     eval: str = AUTO
     val: str | None = None
     test: str | None = None
@@ -176,6 +179,7 @@ class TrainConfig:
                 validate_choice(name, getattr(self, name), dict.fromkeys(EVALUATION_MODES))
         for name in ("class_weight", "pos_weight"):
             object.__setattr__(self, name, validate_weights(name, getattr(self, name)))
+        object.__setattr__(self, "link_relations", parse_relations(self.link_relations))
         object.__setattr__(self, "targets", parse_targets(self.targets))
         for name, choices in (("task", NODE_TASKS), ("loss", ENTRY_LOSSES)):
             if getattr(self, name) is not None:

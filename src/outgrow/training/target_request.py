@@ -1,4 +1,4 @@
-"""The node types that are asked to be predicted, and their loss weights."""
+"""The node types that are asked to be predicted, with their loss weights, and the relations of links."""
 
 from __future__ import annotations
 
@@ -37,6 +37,23 @@ def parse_targets(given: object) -> dict[str, float] | None:
             raise _targets_error("a positive number as loss weight", f"{name} with {weight!r}")
         made[name] = float(weight)
     return made
+
+
+def parse_relations(given: Sequence[str] | str) -> tuple[str, ...]:
+    """Return the names of relations that are given as a sequence, or joined by commas.
+
+    Raises:
+        InputError: A name is empty, or given twice.
+    """
+    names = tuple(name.strip() for name in (given.split(",") if isinstance(given, str) else given))
+    if not all(names) or len({*names}) < len(names):
+        raise InputError(
+            "the relations of links are not understood",
+            needed="names of relations, each once, as author__writes__paper",
+            got=", ".join(map(repr, names)),
+            repair="correct --link-relations (link_relations)",
+        )
+    return names
 
 
 def _parse_pair(text: str) -> tuple[str, float | str]:

@@ -135,7 +135,7 @@ def multigraphs(draw: st.DrawFn, most: int = 12) -> Topology:
     topology = draw(topologies(most))
     topology = replace(topology, indices=topology.indices.to(draw(st.sampled_from([torch.int32, torch.int64]))))
     features = draw(st.sampled_from([None, torch.float32, torch.bfloat16, torch.int8]))
-    topology = topology if features is None else with_edge_features(topology, features)
+    topology = topology if features is None else with_edge_features(topology, dtype=features)
     return dressed(topology, weights=draw(st.booleans()), relations=draw(st.sampled_from([0, 3])))
 
 

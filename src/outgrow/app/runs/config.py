@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from outgrow.app.model_registry import build_model, model_options, reads_relations
+from outgrow.app.model_registry import build_model, model_options, reads_relations, reads_types
 from outgrow.app.node_task import graph_for_model
 from outgrow.app.runs.python_model import PYTHON, load_python_model
 from outgrow.app.runs.workers import Workers
@@ -111,6 +111,11 @@ class RecordedModel:
     def reads_relations(self) -> bool:
         """Whether relations of edges matter to the model."""
         return reads_relations(self.name, self.options) if self.made is None else self.made.reads_relations
+
+    @property
+    def reads_types(self) -> bool:
+        """Whether what reads the features finds the columns of types itself."""
+        return reads_types(self.name, self.options) if self.made is None else self.made.first_reader.reads_types
 
     def build(self, graph: Graph, seed: int, task: NodeTask | None = None) -> Model:
         """Return the model as the run started with it."""

@@ -22,7 +22,9 @@ def graph_record(graph: Graph) -> dict[str, Any]:
     return record if graph.ids is None else {**record, "ids": summarize_ids(graph.ids)}
 
 
-def align_with_record(graph: Graph, record: Mapping[str, Any], *, reads_relations: bool) -> Graph:
+def align_with_record(
+    graph: Graph, record: Mapping[str, Any], *, reads_relations: bool, reads_types: bool = False
+) -> Graph:
     """Return a graph with relations and feature columns in the order of a recorded run: see `align_graph`.
 
     Raises:
@@ -30,7 +32,7 @@ def align_with_record(graph: Graph, record: Mapping[str, Any], *, reads_relation
     """
     schema = GraphSchema.from_record(record.get("graph_schema"))
     if schema is not None:
-        return align_graph(graph, schema, reads_relations=reads_relations)
+        return align_graph(graph, schema, reads_relations=reads_relations, reads_types=reads_types)
     own = describe_schema(graph)
     if own.columns or (reads_relations and own.relations):
         warn_about_data(
@@ -47,7 +49,9 @@ def align_with_model(graph: Graph, model: Model) -> Graph:
     """
     if model.schema is None:
         return graph
-    return align_graph(graph, model.schema, reads_relations=model.reads_relations)
+    return align_graph(
+        graph, model.schema, reads_relations=model.reads_relations, reads_types=model.first_reader.reads_types
+    )
 
 
 def validate_same_data(

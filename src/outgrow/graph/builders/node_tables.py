@@ -151,7 +151,12 @@ def validate_node_tables(tables: NodeTableSource, num_nodes: int) -> NodeTables:
 def _validate_type_labels(given: TypeLabelTable, types: tuple[NodeType, ...]) -> CheckedTypeLabels:
     [kind] = [each for each in types if each.name == given.name]
     try:
-        labels, classes = validate_labels(np.asarray(given.labels), given.class_names, kind.last - kind.first)
+        labels = np.asarray(given.labels)
+        if given.are_numbers:
+            # The form of targets of a regression, which whole numbers keep here.
+            columns = labels.shape[1] if labels.ndim == 2 else 1
+            return CheckedTypeLabels(given.name, labels, columns, ())
+        labels, classes = validate_labels(labels, given.class_names, kind.last - kind.first)
     except InputError as error:
         raise InputError(
             f"{error.what} (type {given.name})", needed=error.needed, got=error.got, repair=error.repair

@@ -32,6 +32,7 @@ class NodePart:
         labels: ``[n]`` or ``[n, C]``, see `outgrow.graph.readers.source.NodeTableSource`; None if they have none.
         class_names: Name of each class, or empty.
         split: Training, validation and test: each ids, a mask ``[n]``, or several masks ``[n, K]``; or None.
+        are_numbers: Whether labels are said to be numbers; heeded where other types have labels too.
         time: ``[n]`` int64; None if they have no times.
     """
 
@@ -41,6 +42,7 @@ class NodePart:
     labels: NDArray[Any] | None = None
     class_names: tuple[str, ...] = ()
     split: Parts = (None, None, None)
+    are_numbers: bool = False
     time: NDArray[np.int64] | None = None
 
 
@@ -143,15 +145,18 @@ def _join_labels(
     for part, first in zip(parts, borders, strict=False):
         if part.labels is not None and part.count:
             made = to_labels(part.labels, named=bool(part.class_names), where=f"labels of {part.name}")
-            # Labels of which none is known are no target.
-            if not _are_known(made):
-                continue
             known.append((part, first, made.reshape(-1) if made.ndim == 2 and made.shape[1] == 1 else made))
+    # Labels of which none is known are no target beside others.
+    known = [each for each in known if _are_known(each[2])] or known
     if not known:
         return None, (), ()
+    if len(known) > 1:
+        known = [(part, first, _to_numbers(made) if part.are_numbers else made) for part, first, made in known]
     kinds = [_describe_labels(part, labels) for part, _, labels in known]
     if len(set(kinds)) > 1:
-        tables = tuple(TypeLabelTable(part.name, labels, part.class_names) for part, _, labels in known)
+        tables = tuple(
+            TypeLabelTable(part.name, labels, part.class_names, labels.dtype.kind == "f") for part, _, labels in known
+        )
         return None, (), tables
     if len(known) > 1:
         names = ", ".join(part.name for part, _, _ in known)
@@ -170,6 +175,11 @@ def _join_labels(
     for _, first, labels in known:
         joined[first : first + len(labels)] = labels
     return joined, known[0][0].class_names, ()
+
+
+def _to_numbers(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return labels as numbers, NaN where they are unknown."""
+    return labels if labels.dtype.kind == "f" else np.where(labels == -1, np.nan, labels).astype(np.float32)
 
 
 def _are_known(labels: NDArray[Any]) -> bool:

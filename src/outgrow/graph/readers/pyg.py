@@ -291,7 +291,10 @@ def _node_count(store: Any) -> int | None:
     with warnings.catch_warnings():
         # PyG warns where it takes the largest id of an edge for the number of nodes.
         warnings.simplefilter("ignore")
-        count = store.num_nodes
+        try:
+            count = store.num_nodes
+        except AttributeError:  # edges of a type
+            return None
     return None if count is None else int(count)
 
 

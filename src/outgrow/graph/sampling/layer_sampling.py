@@ -18,7 +18,8 @@ from outgrow.graph.topology import NO_TIME, GraphView, SelfLoopView, Topology
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.memory_pool import ArrayPool
 from outgrow.ops.rng import NEIGHBOURS, fold_in
-from outgrow.ops.rows.edge_features import gather_sampled_features
+from outgrow.ops.rows.edge_rows import gather_sampled_features
+from outgrow.ops.rows.gather import WORDS
 from outgrow.ops.sampling.bitset import Bits
 from outgrow.ops.sampling.renumber import gather_row_lengths, gather_values
 from outgrow.ops.sampling.renumber_pairs import PairRows
@@ -236,8 +237,9 @@ class LayerSampling:
         readahead = self._feature_readahead[layer]
         if readahead is not None:
             readahead.read_rows(edges[edges != ADDED])
-        num_bytes = len(edges) * features.shape[1] * features.itemsize
-        out = as_tensor(self.pool.empty_array(num_bytes, np.uint8)).view(features.dtype)
+        # As integers: NumPy has not all types of numbers.
+        count = len(edges) * features.shape[1]
+        out = as_tensor(self.pool.empty_array(count, f"i{features.itemsize}")).view(features.dtype)
         return gather_sampled_features(features, as_tensor(edges), out.view(len(edges), features.shape[1]))
 
     def _gather_pooled(self, values: Array, rows: Ids) -> Tensor:
@@ -257,8 +259,8 @@ def _make_readahead(sampler: EdgeSampler | TemporalEdgeSampler, limit: int | Non
 def _make_feature_readahead(sampler: EdgeSampler | TemporalEdgeSampler, limit: int | None) -> RowReadahead | None:
     if sampler.features is None:
         return None
-    # As bytes: NumPy has not all types of numbers. Every edge is a row of its own.
-    return make_row_readahead(None, [as_numpy(sampler.features.view(torch.uint8))], limit)
+    # Every edge is a row of its own.
+    return make_row_readahead(None, [as_numpy(sampler.features.view(WORDS[sampler.features.itemsize]))], limit)
 
 
 def _counts_in_edges(view: GraphView) -> bool:

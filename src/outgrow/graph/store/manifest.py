@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from outgrow.core.errors import StoreError
+from outgrow.core.graph_schema import EdgeColumn
 from outgrow.graph.graph import GraphOrigin, NodeType
 
 FORMAT = 1
@@ -24,6 +25,7 @@ TYPE_LABELS = "type_labels_"
 """Name of the labels of a node type, before its number among the types with labels of their own."""
 _BITS = "<u2"
 _MOST = 2**63 - 1
+_LARGEST_SIZE = 2**31
 _COUNTS = ("num_nodes", "num_edges", "num_features", "num_classes", "num_splits")
 REPAIR = "write the store again with outgrow convert, or take it from a backup"
 
@@ -61,13 +63,7 @@ class ArrayEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class TypeLabelEntry:
-    """Entry of the labels of a node type, where types have labels of their own: the array ``type_labels_N``.
-
-    Attributes:
-        name: Name of the type.
-        num_classes: ``C``.
-        class_names: Name of each class, or empty.
-    """
+    """Entry of ``type_labels_N``, the labels of a node type: name of the type, number and names of its classes."""
 
     name: str
     num_classes: int
@@ -91,8 +87,8 @@ class Manifest:
         num_splits: Number of splits beside the chosen one; 0 if it is the only one.
         origin: What the arrays were made of.
         type_labels: Entry of the labels of each type that has labels of its own, or empty.
-        edge_feature_sizes: Number of categories of each column of codes that edges have; empty if their features are
-            numbers, or they have none.
+        edge_feature_sizes: Number of categories of each column of codes that edges have; empty if there are none.
+        edge_columns: Names of the columns of features of edges and of their categories, or empty.
     """
 
     name: str
@@ -108,6 +104,7 @@ class Manifest:
     origin: GraphOrigin = field(default_factory=GraphOrigin)
     type_labels: tuple[TypeLabelEntry, ...] = ()
     edge_feature_sizes: tuple[int, ...] = ()
+    edge_columns: tuple[EdgeColumn, ...] = ()
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
@@ -117,7 +114,8 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
         # Left out where it says nothing, so that older versions read the manifest.
         if not kind["num_columns"]:
             del kind["num_columns"]
-    nothing = {"num_splits": 0, "origin": asdict(GraphOrigin()), "type_labels": (), "edge_feature_sizes": ()}
+    lists = dict.fromkeys(("type_labels", "edge_feature_sizes", "edge_columns"), ())
+    nothing = {"num_splits": 0, "origin": asdict(GraphOrigin()), **lists}
     for name in nothing:
         if content[name] == nothing[name]:
             del content[name]
@@ -174,9 +172,11 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     relations = _parse_names(record.pop("relation_names"))
     origin = _parse_origin(record.pop("origin", None))
     labels = tuple(_parse_type_labels(entry, types) for entry in record.pop("type_labels", []))
-    sizes = record.pop("edge_feature_sizes", [])
-    if not isinstance(sizes, list):
-        raise TypeError("sizes of the features of edges that are no list")
+    if labels and (len(labels) < 2 or len({each.name for each in labels}) < len(labels) or "labels" in arrays):
+        raise TypeError("labels of node types that are not those of several types")
+    columns, sizes = EdgeColumn.from_records(record.pop("edge_columns", [])), record.pop("edge_feature_sizes", [])
+    if not isinstance(sizes, list) or bool(sizes) > ("edge_features" in arrays):
+        raise TypeError("sizes of the features of edges that are no list, or of none")
     manifest = Manifest(
         **record,
         arrays=arrays,
@@ -186,8 +186,9 @@ def _from_record(record: dict[str, Any]) -> Manifest:
         origin=origin,
         type_labels=labels,
         edge_feature_sizes=tuple(sizes),
+        edge_columns=columns,
     )
-    _check_counts(sizes)
+    _check_counts(sizes, most=_LARGEST_SIZE)
     _check_counts(vars(manifest)[name] for name in _COUNTS)
     _check_counts(count for entry in arrays.values() for count in (*entry.shape, entry.size))
     _check_counts(count for kind in types for count in (kind.first, kind.last, kind.num_columns))
@@ -219,10 +220,10 @@ def _parse_origin(record: Any) -> GraphOrigin:
     )
 
 
-def _check_counts(given: Iterable[object]) -> None:
+def _check_counts(given: Iterable[object], most: int = _MOST) -> None:
     for count in given:
         # Exactly int: True is an instance of int, and a huge number would overflow in NumPy.
-        if type(count) is not int or not 0 <= count <= _MOST:
+        if type(count) is not int or not 0 <= count <= most:
             raise TypeError(f"{str(count)[:40]} is no count")
 
 

@@ -97,6 +97,7 @@ def write_store(graph: Graph, dest: Path, *, overwrite: bool = False) -> None:
                     for each in graph.type_labels
                 ),
                 edge_feature_sizes=graph.topology.feature_sizes,
+                edge_columns=graph.topology.feature_columns,
             )
         )
 
@@ -219,6 +220,7 @@ def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: Map
             weight=arrays.get("weight"),
             edge_features=arrays.get("edge_features"),
             feature_sizes=manifest.edge_feature_sizes,
+            feature_columns=manifest.edge_columns,
             edge_time=arrays.get("edge_time"),
             node_time=arrays.get("node_time"),
         ),

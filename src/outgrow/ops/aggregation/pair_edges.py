@@ -18,33 +18,32 @@ from torch import Tensor
 
 from outgrow.core.block import Edges
 from outgrow.ops.aggregation.relation_edges import validate_relations
-from outgrow.ops.backend import as_numpy, gpu_dispatch, serial_kernel
+from outgrow.ops.backend import as_numpy, gpu_dispatch, parallel_kernel, prange, serial_kernel
 from outgrow.ops.csc import cached_transpose
+from outgrow.ops.memory_pool import as_input_rows, as_output_rows
 
 Array = NDArray[Any]
 
-CHUNK_ROWS = 1 << 16
+CHUNK_ROWS = 1 << 15
 """Pairs that are computed at a time: few, so that their rows stay small beside those of all nodes."""
 
 
 class PairChunk(NamedTuple):
-    """The edges of the pairs of some consecutive relations.
+    """The edges of some consecutive pairs.
 
     Attributes:
         rows: ``[p]`` int64, row of each pair in the block.
         indptr: ``[p + 1]`` int64, from 0.
         indices: ``[e]``, row at the other end of each edge.
         edge: ``[e]``, position of each edge in the block.
-        edge_span: The first of the edges among those of all pairs, and the one after the last.
-        relations: Of each relation that has pairs here: its number, its first pair here, and the one after its last.
+        spans: For each relation among the pairs its number, its first pair here, and the one after its last.
     """
 
     rows: Tensor
     indptr: Tensor
     indices: Tensor
     edge: Tensor
-    edge_span: tuple[int, int]
-    relations: tuple[tuple[int, int, int], ...]
+    spans: tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,7 +56,6 @@ class PairEdges:
         indices: ``[E]`` int32 or int64, row at the other end of each edge.
         edge: ``[E]`` int32 or int64, position of each edge in the block.
         borders: ``[R + 1]``: the first pair of each relation, and the number of pairs.
-        edge_borders: ``[R + 1]``: the first edge of each relation, and the number of edges.
     """
 
     rows: Tensor
@@ -65,7 +63,6 @@ class PairEdges:
     indices: Tensor
     edge: Tensor
     borders: tuple[int, ...]
-    edge_borders: tuple[int, ...]
 
     @property
     def num_edges(self) -> int:
@@ -73,28 +70,18 @@ class PairEdges:
         return len(self.indices)
 
     def chunks(self, most: int = CHUNK_ROWS) -> Iterator[PairChunk]:
-        """Yield all pairs in order: those of as many whole relations as have ``most`` pairs, at least of one."""
-        first = 0
-        while first < len(self.borders) - 1:
-            last = first + 1
-            while last < len(self.borders) - 1 and self.borders[last + 1] - self.borders[first] <= most:
-                last += 1
-            if self.borders[last] > self.borders[first]:
-                yield self._chunk(first, last)
-            first = last
-
-    def _chunk(self, first: int, last: int) -> PairChunk:
-        low, high = self.borders[first], self.borders[last]
-        begin, end = self.edge_borders[first], self.edge_borders[last]
-        spans = enumerate(pairwise(self.borders[first : last + 1]), first)
-        return PairChunk(
-            rows=self.rows[low:high],
-            indptr=self.indptr[low : high + 1] - begin,
-            indices=self.indices[begin:end],
-            edge=self.edge[begin:end],
-            edge_span=(begin, end),
-            relations=tuple((number, a - low, b - low) for number, (a, b) in spans if b > a),
-        )
+        """Yield all pairs in order, at most ``most`` at a time."""
+        for first in range(0, len(self.rows), most):
+            last = min(first + most, len(self.rows))
+            begin, end = int(self.indptr[first]), int(self.indptr[last])
+            spans = ((r, max(a, first), min(b, last)) for r, (a, b) in enumerate(pairwise(self.borders)))
+            yield PairChunk(
+                rows=self.rows[first:last],
+                indptr=self.indptr[first : last + 1] - begin,
+                indices=self.indices[begin:end],
+                edge=self.edge[begin:end],
+                spans=tuple((r, a - first, b - first) for r, a, b in spans if b > a),
+            )
 
 
 def in_edge_pairs(edges: Edges, num_relations: int) -> PairEdges:
@@ -127,7 +114,7 @@ def out_edge_pairs(edges: Edges, num_relations: int) -> PairEdges:
 def _group(indptr: Tensor, indices: Tensor, edge: Tensor | None, relation: Tensor, num_relations: int) -> PairEdges:
     counts, rows, ends, order = sort_by_pair(indptr, edge, relation, num_relations)
     # The host must know the borders: each relation has a product of its own.
-    borders, edge_borders = ((0, *each) for each in counts.cumsum(1).tolist())
+    borders = (0, *counts.cumsum(0).tolist())
     narrow = torch.int32 if len(indices) < 2**31 else torch.int64
     return PairEdges(
         rows=rows,
@@ -135,7 +122,6 @@ def _group(indptr: Tensor, indices: Tensor, edge: Tensor | None, relation: Tenso
         indices=indices[order],
         edge=(order if edge is None else edge[order]).to(narrow),
         borders=borders,
-        edge_borders=edge_borders,
     )
 
 
@@ -152,8 +138,8 @@ def sort_by_pair(
         num_relations: ``R``.
 
     Returns:
-        ``[2, R]`` int64: the numbers of pairs and of edges of each relation; ``[P]`` int64, the row of each pair;
-        ``[P + 1]`` int64, the ends of its edges; ``[E]`` int64, the position of each edge among the given ones.
+        ``[R]`` int64, the number of pairs of each relation; ``[P]`` int64, the row of each pair; ``[P + 1]`` int64, the
+        ends of its edges; ``[E]`` int64, the position of each edge among the given ones.
     """
     given = as_numpy(indptr), None if edge is None else as_numpy(edge), as_numpy(relation)
     counts = np.zeros((2, num_relations), dtype=np.int64)
@@ -162,7 +148,23 @@ def sort_by_pair(
     rows, ends = np.empty(counts[0].sum(), dtype=np.int64), np.zeros(counts[0].sum() + 1, dtype=np.int64)
     order = np.empty(len(relation), dtype=np.int64)
     _place_edges(*given, np.full(num_relations, -1), begin, rows, ends[1:], order)
-    return torch.from_numpy(counts), torch.from_numpy(rows), torch.from_numpy(ends), torch.from_numpy(order)
+    return torch.from_numpy(counts[0]), torch.from_numpy(rows), torch.from_numpy(ends), torch.from_numpy(order)
+
+
+@gpu_dispatch
+def add_rows(out_VF: Tensor, rows: Tensor, values_NF: Tensor) -> None:
+    """Add ``values[n]`` to ``out[rows[n]]``, in place; ``rows`` are ``[N]`` distinct int64."""
+    _add_rows_kernel(
+        as_output_rows(out_VF[:, None]), as_numpy(rows), as_input_rows(values_NF[:, None]), out_VF.shape[1]
+    )
+
+
+@parallel_kernel
+def _add_rows_kernel(out: Array, rows: Array, values: Array, columns: int) -> None:
+    for n in prange(len(rows)):
+        row = rows[n]
+        for f in range(columns):
+            out[row, f] += values[n, f]
 
 
 @serial_kernel

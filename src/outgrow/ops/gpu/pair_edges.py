@@ -22,16 +22,20 @@ def sort_by_pair(
         num_relations: ``R``.
 
     Returns:
-        ``[2, R]`` int64: the numbers of pairs and of edges of each relation; ``[P]`` int64, the row of each pair;
-        ``[P + 1]`` int64, the ends of its edges; ``[E]`` int64, the position of each edge among the given ones.
+        ``[R]`` int64, the number of pairs of each relation; ``[P]`` int64, the row of each pair; ``[P + 1]`` int64, the
+        ends of its edges; ``[E]`` int64, the position of each edge among the given ones.
     """
     # Edges come by row, so a stable sort by relation alone leaves those of a relation by row.
     kinds, order = torch.sort(relation if edge is None else relation[edge], stable=True)
     pair = kinds.long() * len(indptr) + edge_destinations(indptr, len(order))[order]
     found, sizes = torch.unique_consecutive(pair, return_counts=True)
-    of_pair = found // len(indptr)
     every = torch.arange(num_relations, device=indptr.device)
-    counts = [torch.searchsorted(each, every, right=True) for each in (of_pair, kinds.long())]
-    counts = [torch.diff(each, prepend=each.new_zeros(1)) for each in counts]
+    last = torch.searchsorted(found // len(indptr), every, right=True)
     ends = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-    return torch.stack(counts), found % len(indptr), ends, order
+    return torch.diff(last, prepend=last.new_zeros(1)), found % len(indptr), ends, order
+
+
+def add_rows(out_VF: Tensor, rows: Tensor, values_NF: Tensor) -> None:
+    """Add ``values[n]`` to ``out[rows[n]]``, in place; ``rows`` are ``[N]`` distinct int64."""
+    # Rows are distinct, so that no two additions meet and their order does not matter.
+    out_VF.index_add_(0, rows, values_NF)

@@ -48,7 +48,7 @@ def _layer_traffic(
     """Return the traffic of a layer in a batch: for each pair of workers, rows or partial sums, whichever is less."""
     moved: Bytes = Counter()
     number = work.model.number_bytes
-    row_bytes = layer.source_width * number
+    row_bytes = round(layer.sent_width * number)
     # A request for partial sums lists the destinations and, for each edge, its source and its weight.
     request = (
         _TOLD_BYTES * cross_edges.destinations + (_TOLD_BYTES + number * layer.has_edge_weights) * cross_edges.edges

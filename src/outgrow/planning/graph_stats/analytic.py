@@ -64,9 +64,8 @@ class AnalyticGraph:
 
     def owner_stats(self, chunks: int, parts: int, *, self_loops: bool) -> OwnerStats:
         """Return an even assignment of nodes; the expected ranges are not known."""
-        return OwnerStats(
-            _split_evenly(self.sizes.nodes, parts), is_contiguous=False, owner_bytes=self._owner_bytes(parts)
-        )
+        nodes, edges = (_split_evenly(count, parts) for count in (self.sizes.nodes, self.sizes.edges))
+        return OwnerStats(nodes, False, self._owner_bytes(parts), np.stack([edges, edges + nodes]))
 
     def _partition_stats(self, method: str, parts: int, spec: SamplingSpec | None = None) -> PartitionStats:
         away = self._remote_edge_share(method, parts)
@@ -118,8 +117,9 @@ class AnalyticGraph:
             evicted_rows=load,
             listed_rows=load + 2 * remote,
             loaded_rows=load * chunks,
+            edge_row_bytes=sizes.edge_row_bytes,
         )
-        num_bytes = _PER_ROW * (load + remote) + _PER_EDGE * edges + 16 * rows
+        num_bytes = _PER_ROW * (load + remote) + (_PER_EDGE + sizes.edge_row_bytes) * edges + 16 * rows
         files = np.full((parts, chunks), num_bytes, dtype=np.int64)
         waves = WaveStats(round(loaded), sent, sent, files, extent)
         return ChunkStats(8 * parts * chunks, dict.fromkeys(views, waves))

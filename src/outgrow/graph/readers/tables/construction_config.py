@@ -116,6 +116,7 @@ def _node_table(given: Any, at: int, path: Path, options: TableOptions) -> NodeT
         scaling={aliases[name]: scaling for name, scaling in features.scaling.items()},
         split_ids=split_ids,
         categories=categories,
+        are_numbers=bool(labels) and labels[0].get("task_type") == "regression",
     )
 
 

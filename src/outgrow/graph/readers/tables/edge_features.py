@@ -11,16 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeColumn
 from outgrow.graph.node_ids import ArrowArray
 from outgrow.graph.readers.tables.column_types import shorten_name
 from outgrow.graph.readers.tables.id_columns import missing_value_error
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
 from outgrow.graph.readers.tables.node_features import FeatureColumn, list_widths, read_number_rows
-from outgrow.graph.readers.tables.node_roles import expand_patterns, has_number_lists, has_texts
+from outgrow.graph.readers.tables.node_roles import expand_patterns, has_number_lists, has_texts, mark_numbers
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
 
 _CATEGORY = ":category"
 _SHOWN_CATEGORIES = 20
+_MOST_NAMES = 1 << 16
 # Whole numbers up to this one are exact in float32, in which codes stand beside numbers.
 _LARGEST_CODE = 2**24
 
@@ -111,6 +113,22 @@ class EdgeFeatureReader:
     def _count_categories(self, name: str) -> tuple[int, ...]:
         return (len(self._encoders[name]) if name in self._texts else self._largest.get(name, -1) + 1,)
 
+    def list_columns(self) -> tuple[EdgeColumn, ...]:
+        """Return the names of the columns and categories, once all rows are read; nothing if these are too many."""
+        sizes = [self._count_categories(name)[0] for name in (*self._texts, *self._codes)]
+        if sum(sizes) > _MOST_NAMES:
+            return ()
+        return tuple(column for name in self.names for column in self._name_columns(name))
+
+    def _name_columns(self, name: str) -> list[EdgeColumn]:
+        if name in self._texts:
+            return [EdgeColumn(name, tuple(str(word) for word in self._encoders[name].finish()))]
+        if name in self._codes:
+            return [EdgeColumn(name, tuple(map(str, range(self._count_categories(name)[0]))))]
+        if name in self._widths:
+            return [EdgeColumn(f"{name}[{at}]") for at in range(self._widths[name])]
+        return [EdgeColumn(name)]
+
     def encode_rows(self, batch: RecordBatch, row: int) -> NDArray[Any]:
         """Return ``[n, C]`` features: int32 if all columns are categories, else float32.
 
@@ -159,9 +177,27 @@ class EdgeFeatureReader:
         found = [
             name for name, kind in kinds if has_texts(kind) or types.is_binary(kind) or types.is_large_binary(kind)
         ]
+        self._refuse_mixed([name for name in found if not self._told[name]])
         for name in found:
             self._encoders.setdefault(name, IdEncoder())
         return frozenset(found)
+
+    def _refuse_mixed(self, names: Sequence[str]) -> None:
+        """Refuse columns of texts most of which are numbers: one wrong row would make categories of them."""
+        for batch in self._table.read_batches(names) if names else ():
+            for name in names:
+                numbers, empty = mark_numbers(batch.column(name))
+                others = np.flatnonzero(~numbers & ~empty)
+                if len(others) and 2 * int(numbers.sum()) > len(batch):
+                    raise InputError(
+                        f"{self._table.locate_row(int(others[0]))}: the column {shorten_name(name)} has a text among "
+                        "numbers",
+                        needed="numbers in every row, or texts of which most are no numbers",
+                        got=f"numbers in {int(numbers.sum()):,} of the first {len(batch):,} rows",
+                        repair=f"correct the row; or take its values as texts: --edge-features {name}{_CATEGORY}",
+                    )
+            # The rows that told the types.
+            return
 
     @cached_property
     def _codes(self) -> frozenset[str]:

@@ -116,7 +116,7 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     if options.categorical == "refuse":
         texts = [name for name in dict.fromkeys((*free, *named)) if has_texts(types[name])]
         # Other columns of texts may be long, and are not read once more.
-        _refuse_mixed(table, [name for name in texts if 2 * _mark_numbers(first.column(name))[0].sum() > len(first)])
+        _refuse_mixed(table, [name for name in texts if 2 * mark_numbers(first.column(name))[0].sum() > len(first)])
     read = {ids, *labels, kind, split_columns.split, split_columns.time, *split_columns.masks.values(), *features}
     read.add(own_time)
     # Bytes may be texts of another encoding, which is said when they are read as texts.
@@ -195,7 +195,7 @@ def _has_bytes(kind: DataType) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
-def _mark_numbers(texts: ArrowArray) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def mark_numbers(texts: ArrowArray) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which texts are numbers, and which are empty or missing."""
     import pyarrow as pa
     from pyarrow import compute
@@ -220,7 +220,7 @@ def _refuse_mixed(table: Table, names: Sequence[str]) -> None:
     row = 0
     for batch in table.read_batches(names, kinds) if names else ():
         for name in names:
-            numbers, empty = _mark_numbers(batch.column(name))
+            numbers, empty = mark_numbers(batch.column(name))
             others = np.flatnonzero(~numbers & ~empty)
             count, total, first = counts[name]
             first = row + int(others[0]) if first < 0 and len(others) else first

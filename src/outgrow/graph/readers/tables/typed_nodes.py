@@ -43,6 +43,7 @@ class NodeTypeTable:
         scaling: What becomes of columns of features.
         split_ids: Ids of the nodes of a part of the split, which comes from files; empty for what the table says.
         categories: Columns of features that are categories; None if ``options`` say so of all columns of texts.
+        are_numbers: Whether labels are said to be numbers.
     """
 
     name: str
@@ -51,6 +52,7 @@ class NodeTypeTable:
     scaling: Mapping[str, FeatureScaling] = field(default_factory=dict)
     split_ids: Mapping[str, ArrowArray] = field(default_factory=dict)
     categories: frozenset[str] | None = None
+    are_numbers: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -128,6 +130,7 @@ def read_typed_nodes(
             labels=made.labels,
             class_names=made.class_names,
             split=_find_parts(given, ids) if given.split_ids else _stack_splits(made),
+            are_numbers=given.are_numbers,
             time=made.time,
         ),
         read=made.read,
