@@ -16,8 +16,8 @@ from outgrow.ops.csc import find_self_loops, in_degree, looped_in_degree, replac
 from outgrow.ops.rows.edge_rows import edge_row_bytes, gather_edge_features
 from outgrow.ops.sampling.layerwise import column_share_bounds
 from outgrow.ops.sampling.self_loops import GivenLoops
-from outgrow.ops.sampling.temporal import NO_TIME as NO_TIME
-from outgrow.ops.sampling.temporal import TimeOrder, order_by_time
+from outgrow.ops.sampling.time_order import NO_TIME as NO_TIME
+from outgrow.ops.sampling.time_order import TimeOrder, order_by_time
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

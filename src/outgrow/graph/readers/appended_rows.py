@@ -151,6 +151,21 @@ def append_times(graph: Graph, tables: Sequence[NodeTable], num_nodes: int) -> N
     return out
 
 
+def refuse_times(graph: Graph, column: str) -> None:
+    """Refuse a column of times for a graph without.
+
+    Raises:
+        InputError: There is one.
+    """
+    if column and graph.edge_time is None and graph.node_time is None:
+        raise _append_error(
+            f"{graph.name} has no times, and those of new rows would have nothing to be compared with",
+            needed="a store with times, or no column of times",
+            got=f"--time-column {column}",
+            repair="leave it out, or convert all of the tables together",
+        )
+
+
 def append_splits(graph: Graph, tables: Sequence[NodeTable]) -> tuple[Parts, tuple[Parts, ...]]:
     """Return the split of a graph with new nodes in the parts that their tables say, and all of its splits.
 

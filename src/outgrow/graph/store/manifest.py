@@ -308,7 +308,6 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         if sizes
         else ArraySchema((edges, -1), (*_FLOATS, BFLOAT16)),
         "edge_time": ArraySchema((edges,), ("<i8",)),
-        "node_time": ArraySchema((nodes,), ("<i8",)),
         "features": ArraySchema((nodes, manifest.num_features), (*_FLOATS, BFLOAT16)),
         "feature_indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "feature_indices": ArraySchema((values,), ("<i4",)),
@@ -317,14 +316,13 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         if several
         else ArraySchema((nodes,), (*_SMALL, "<i8", *_FLOATS)),
         **_type_label_schemas(manifest),
-        **{part: ArraySchema((-1,), ("<i8",)) for part in _PARTS},
+        **dict.fromkeys(_PARTS, ArraySchema((-1,), ("<i8",))),
         **{f"{part}_{at}": ArraySchema((-1,), ("<i8",)) for at in range(manifest.num_splits) for part in _PARTS},
-        "ids": ArraySchema((nodes,), ("<i8",)),
+        **dict.fromkeys(("ids", "id_hashes", "node_time"), ArraySchema((nodes,), ("<i8",))),
         "id_offsets": ArraySchema((nodes + 1,), ("<i8",)),
         "id_data": ArraySchema((-1,), ("|u1",)),
         "id_order": ArraySchema((nodes,), _IDS),
-        "id_hashes": ArraySchema((nodes,), ("<i8",)),
-        **{f"{part}_links": ArraySchema((-1, 3), ("<i8",)) for part in ("val", "test")},
+        **dict.fromkeys(("val_links", "test_links"), ArraySchema((-1, 3), ("<i8",))),
     }
 
 
