@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from layer_table import CONVS, IN, RELATIONS, layer_of, one_of_each
+from layer_table import CONVS, EDGE_DIM, IN, RELATIONS, layer_of, one_of_each
 from torch import Tensor
 
 from outgrow.core.block import Block
@@ -24,10 +24,10 @@ from outgrow.ops.memory_pool import LARGE_ROWS
 from outgrow.runtime.distributed.async_exchange import AsyncAllToAll
 from outgrow.runtime.distributed.comm import Comm
 from suites.checks import named, on_workers
-from support import normal, random_topology, with_relations
+from support import normal, random_topology, with_edge_features, with_relations
 
 NODES, WORKERS, KEY = 30, 3, 12345
-GRAPH = with_relations(random_topology(NODES, 160, weighted=True), RELATIONS)
+GRAPH = with_edge_features(with_relations(random_topology(NODES, 160, weighted=True), RELATIONS), EDGE_DIM)
 OWNER = torch.arange(NODES) * 7 % NODES % WORKERS
 ADDITIVE = [name for name, conv in one_of_each().items() if conv.aggregation.additive]
 

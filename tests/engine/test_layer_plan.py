@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from layer_table import CONVS, IN, OUT, RELATIONS, layer_of
+from layer_table import CONVS, EDGE_DIM, IN, OUT, RELATIONS, layer_of
 
 from engine.own_features import COLUMNS, sparse
 from outgrow.engine.layer_plan import AggregatePolicy, LayerPlan, has_fixed_weights, plan_layers
@@ -12,7 +12,7 @@ from outgrow.engine.shard import layer_topology
 from outgrow.nn import GCNConv, SAGEConv
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model
-from support import normal, random_topology, with_relations
+from support import normal, random_topology, with_edge_features, with_relations
 
 FIXED = {
     "gcn",
@@ -28,8 +28,10 @@ FIXED = {
     "propagate",
 }
 """Layers that sum up rows with weights that the graph fixes."""
-RAW = {"propagate", *(name for name in CONVS if name.endswith("aggregate-first"))}
+RAW = {"propagate", "nn", *(name for name in CONVS if name.endswith("aggregate-first"))}
 """Layers whose source rows are their input; PyG's read them within."""
+CONSTANT = FIXED & RAW | {"nn"}
+"""Layers whose aggregate of raw features has no parameters; the features of edges that `NNConv` weighs by have none."""
 OWN_ROWS_ONLY = {"gcn", "gcn-aggregate-first", "propagate", "propagate-relations"}
 """Layers that read nothing of a destination but its aggregate."""
 
@@ -48,7 +50,7 @@ def test_first_middle_and_last(name: str) -> None:
     """An aggregate is kept where its gradient needs no parameter; that of raw features is computed once."""
     aggregate = AggregatePolicy.CACHED if name in FIXED else AggregatePolicy.RECOMPUTED
     assert ways(name, name, name) == [
-        AggregatePolicy.CONSTANT if name in FIXED & RAW else aggregate,
+        AggregatePolicy.CONSTANT if name in CONSTANT else aggregate,
         aggregate,
         AggregatePolicy.LAST,
     ]
@@ -57,7 +59,7 @@ def test_first_middle_and_last(name: str) -> None:
 @pytest.mark.parametrize("name", CONVS)
 def test_without_the_cache_all_is_computed_again(name: str) -> None:
     """But for what is constant, which is no cache."""
-    first = AggregatePolicy.CONSTANT if name in FIXED & RAW else AggregatePolicy.RECOMPUTED
+    first = AggregatePolicy.CONSTANT if name in CONSTANT else AggregatePolicy.RECOMPUTED
     assert ways(name, name, name, cache=False) == [first, AggregatePolicy.RECOMPUTED, AggregatePolicy.LAST]
 
 
@@ -116,7 +118,7 @@ def test_source_rows_are_split_as_the_layer_made_them(name: str) -> None:
 @pytest.mark.parametrize("name", CONVS)
 def test_aggregates_are_as_wide_as_tables_for_them(name: str) -> None:
     [each] = traits(name)
-    graph = with_relations(random_topology(7, 20, weighted=True), RELATIONS)
+    graph = with_edge_features(with_relations(random_topology(7, 20, weighted=True), RELATIONS), EDGE_DIM)
     block = layer_topology(graph, each.layer).block
     aggregate = each.layer.aggregate(
         block, *each.layer.source_and_target(normal(7, IN), normal(7, IN), graph.nodes, graph.nodes)

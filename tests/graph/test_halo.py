@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layer_table import CONVS, IN, RELATIONS, layer_of
+from layer_table import CONVS, EDGE_DIM, IN, RELATIONS, layer_of
 from torch import Tensor
 
 from layer_plans import largest_difference, results, whole
@@ -154,17 +154,6 @@ def test_shares_of_a_larger_graph(weighted: bool, divide: Divide) -> None:
     assert_divided(divide(with_edge_features(topology), 3))
 
 
-def test_features_of_a_range_of_rows_are_no_copy() -> None:
-    """So that they stay in their file."""
-    topology = with_edge_features(random_topology(40, 200))
-    given = ranges(topology, 3)
-    for share in given.shares(self_loops=False):
-        features = share.block.edge_features
-        assert features is not None
-        assert topology.edge_features is not None
-        assert features.untyped_storage().data_ptr() == topology.edge_features.untyped_storage().data_ptr()
-
-
 def test_shares_of_a_graph_with_wide_indices() -> None:
     assert_divided(scattered(random_topology(40, 200, index=torch.int64), 3))
 
@@ -274,8 +263,11 @@ def difference(way: Way, layer: Layer, given: Divided) -> float:
 
 
 LAYER_GRAPHS = {
-    "weighted": with_relations(random_topology(40, 250, weighted=True), RELATIONS),
-    "no-edges": with_relations(topology_of(5, []), RELATIONS),
+    name: with_edge_features(with_relations(graph, RELATIONS), EDGE_DIM)
+    for name, graph in {
+        "weighted": random_topology(40, 250, weighted=True),
+        "no-edges": topology_of(5, []),
+    }.items()
 }
 
 
@@ -303,9 +295,9 @@ def test_nothing_is_made_for_the_whole_graph(self_loops: bool) -> None:
 
 @pytest.fixture
 def mapped(tmp_path: Path) -> Topology:
-    """A weighted graph with relations in a store: node ``v`` hears ``v``, ``v + 1`` and ``v + 2``, of 12 in a ring."""
+    """A graph with all that edges have in a store: node ``v`` hears ``v``, ``v + 1`` and ``v + 2``, of 12 in a ring."""
     pairs = [((v + step) % 12, v) for v in range(12) for step in range(3)]
-    topology = with_relations(topology_of(12, pairs, weighted=True), RELATIONS)
+    topology = with_edge_features(with_relations(topology_of(12, pairs, weighted=True), RELATIONS))
     write_store(Graph(name="ring", topology=topology, relation_names=("a", "b", "c")), tmp_path / "store")
     return open_store(tmp_path / "store").topology
 
@@ -326,6 +318,7 @@ def test_a_range_of_a_mapped_graph_is_not_copied(mapped: Topology, owners: list[
     assert share.block.edge_ids is None
     assert shares_memory(edges.weight, mapped.weight)
     assert shares_memory(edges.relation, mapped.relation)
+    assert shares_memory(edges.features, mapped.edge_features)
     assert shares_memory(edges.indices, mapped.indices) == kept
 
 
