@@ -22,6 +22,7 @@ def graph(edge_dim: int) -> og.Graph:
         random.integers(0, NODES, (2, EDGES)),
         features=random.normal(size=(NODES, COLUMNS)).astype("f4"),
         labels=random.integers(0, CLASSES, NODES),
+        split={"train": np.arange(20), "val": np.arange(20, 30), "test": np.arange(30, 40)},
         **given,
     )
 
