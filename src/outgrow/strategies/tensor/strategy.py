@@ -121,7 +121,7 @@ class TensorParallel(Strategy):
             can_project = all(conv is not None and conv.aggregation.sliceable for conv in projected)
             raise InputError(
                 f"strategy {self.name} cannot train this model",
-                needed="layers whose aggregation keeps columns apart, such as those of og.nn",
+                needed="layers whose aggregation keeps columns apart, such as GCN, SAGE, GAT or FiLM",
                 got=f"{', '.join(sorted({type(conv).__name__ for conv in convs}))}, which may mix them",
                 repair="make the model with project_first=True, or choose strategy full or offload"
                 if can_project
