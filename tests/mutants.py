@@ -42,6 +42,7 @@ def list_mutants() -> list[Mutant]:
     from tests.app.test_predict_workers import MUTANTS as PREDICTIONS
     from tests.core.test_files import MUTANTS as WRITES
     from tests.fuzz.broken_readers import MUTANTS as READERS
+    from tests.graph.builders.test_edge_features import MUTANTS as EDGE_FEATURES
     from tests.graph.readers.table_mutants import MUTANTS as TABLES
     from tests.graph.readers.test_id_encoder import MUTANTS as ID_TABLES
     from tests.graph.readers.test_typed_mutants import MUTANTS as TYPED
@@ -49,6 +50,7 @@ def list_mutants() -> list[Mutant]:
     from tests.graph.statistics.test_statistics import MUTANTS as STATISTICS
     from tests.graph.test_node_ids import BROKEN_BY as BROKEN_ORDERS
     from tests.graph.test_node_ids import MUTANTS as ID_ORDERS
+    from tests.nn.test_edge_layers import MUTANTS as EDGE_LAYERS
     from tests.nn.test_typed_layers import MUTANTS as TYPED_LAYERS
 
     from promises import MUTANTS as PROMISES
@@ -62,6 +64,7 @@ def list_mutants() -> list[Mutant]:
     from suites.objectives import MUTANTS as OBJECTIVES
     from suites.samplers import MUTANTS as SAMPLERS
     from suites.test_leaks import MUTANTS as LEAKS
+    from suites.typed_mutants import MUTANTS as TYPED_MODELS
 
     tables: dict[str, Table] = {
         "suites/test_exactness.py::test_a_mutant_is_found": {
@@ -81,6 +84,9 @@ def list_mutants() -> list[Mutant]:
         "suites/test_metrics.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in METRICS.items()
         },
+        "graph/builders/test_edge_features.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in EDGE_FEATURES.items()
+        },
         "app/test_append.py::test_a_mutant_is_found": APPENDED,
         "app/test_predict_workers.py::test_a_mutant_is_found": PREDICTIONS,
         "graph/statistics/test_statistics.py::test_a_mutant_is_found": STATISTICS,
@@ -99,6 +105,9 @@ def list_mutants() -> list[Mutant]:
         "graph/readers/test_typed_mutants.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in TYPED.items()
         },
+        "suites/test_typed.py::test_a_mutant_is_found": {
+            name: (broken.__doc__, broken) for name, (broken, *_) in TYPED_MODELS.items()
+        },
         "suites/test_leaks.py::test_a_leak_is_noticed": {name: (each.__doc__, each) for name, each in LEAKS.items()},
         "suites/test_disagreements.py::test_a_mutant_is_found": {
             name: (breaks, make) for name, (breaks, _, make) in DISAGREEMENTS.items()
@@ -111,6 +120,9 @@ def list_mutants() -> list[Mutant]:
         },
         "nn/test_conformance.py::test_a_mutant_is_found": {
             name: (mutant.breaks, mutant.make) for name, mutant in LAYERS.items()
+        },
+        "nn/test_edge_layers.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in EDGE_LAYERS.items()
         },
         "nn/test_typed_layers.py::test_a_mutant_is_found": {
             name: (breaks, make) for name, (breaks, make, _) in TYPED_LAYERS.items()

@@ -54,6 +54,14 @@ def random_topology(
     return topology_of(num_nodes, pairs, index=index, weighted=weighted)
 
 
+def with_times(topology: Topology) -> Topology:
+    """The same graph with few distinct times of nodes and edges."""
+    random = np.random.default_rng(5)
+    times = (torch.from_numpy(random.integers(0, 12, count)) for count in (topology.num_edges, topology.num_nodes))
+    edge_time, node_time = times
+    return replace(topology, edge_time=edge_time, node_time=node_time)
+
+
 def with_relations(topology: Topology, count: int) -> Topology:
     """The same graph with a relation for each edge."""
     relation = np.random.default_rng(2).integers(0, count, topology.num_edges)

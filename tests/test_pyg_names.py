@@ -114,7 +114,11 @@ def test_relations_and_weights_of_edges() -> None:
         assert torch.equal(by_name, by_synonym)
         with pytest.raises(og.InputError, match=f"option {name} of from_arrays is given twice"):
             small_graph(**{name: values[name], synonym: values[name]})
-    with pytest.raises(og.InputError, match="edge_attr"):
+    rows = [[each] for each in values["weight"]]
+    assert torch.equal(small_graph(edge_attr=rows).edge_attr, small_graph(edge_features=rows).edge_features)
+    with pytest.raises(og.InputError, match="edge_features of from_arrays is given twice"):
+        small_graph(edge_features=rows, edge_attr=rows)
+    with pytest.raises(og.InputError, match=r"needed: shape \[5, De\]"):
         small_graph(edge_attr=values["weight"])
 
 

@@ -9,7 +9,7 @@ from outgrow.app.recipes import choose_model, find_recipe
 from outgrow.training.config import TrainConfig
 
 
-@pytest.mark.parametrize("model", [name for name, entry in MODELS.items() if not entry.needs_edge_features])
+@pytest.mark.parametrize("model", list(MODELS))
 @pytest.mark.parametrize("graph", ["cora", "citeseer", "debian", "wordnet", "anything"])
 def test_a_recipe_builds_its_model_and_its_loop(graph: str, model: str) -> None:
     arrays = planted()
@@ -18,6 +18,7 @@ def test_a_recipe_builds_its_model_and_its_loop(graph: str, model: str) -> None:
         features=arrays["features"],
         labels=arrays["label"],
         relation=arrays["edge_index"][0] % 3,
+        edge_features=arrays["edge_index"].T.astype("f4"),
     )
     recipe = find_recipe(graph, model)
     built = build_model(model, small, recipe.model)

@@ -54,10 +54,18 @@ def test_options_that_are_given_go_before_the_recipe(outgrow: Command, npz: Path
     assert config["train"]["lr"] == 0.02
 
 
-@pytest.mark.parametrize("model", [name for name, entry in MODELS.items() if not entry.needs_edge_features])
+def edge_data(edge_index: np.ndarray, model: str) -> dict[str, np.ndarray]:
+    """Relations of edges, and features of them for a model that reads these: numbers, of which some are the same."""
+    total = edge_index.sum(0)
+    features = np.stack([total % 5, total % 3], 1).astype(np.float32)
+    return {"edge_type": total % 3} | ({"edge_features": features} if "edge_dim" in MODELS[model].graph_options else {})
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_every_model_trains_and_predicts(outgrow: Command, tmp_path: Path, model: str) -> None:
     arrays = planted()
-    np.savez(tmp_path / "typed.npz", **arrays, edge_type=arrays["edge_index"].sum(0) % 3)
+    arrays |= edge_data(arrays["edge_index"], model)
+    np.savez(tmp_path / "typed.npz", **arrays)
     result = outgrow("train", tmp_path / "typed.npz", *SMALL, "--model", model, "--out", "run", "--json")
     assert result.code == 0, result.err
     assert result.summary["loss"][-1] < result.summary["loss"][0]
@@ -65,12 +73,12 @@ def test_every_model_trains_and_predicts(outgrow: Command, tmp_path: Path, model
     assert outgrow("predict", "run", "--out", "predictions.parquet").code == 0
 
 
-@pytest.mark.parametrize("model", [name for name, entry in MODELS.items() if not entry.needs_edge_features])
+@pytest.mark.parametrize("model", MODELS)
 def test_every_model_takes_sparse_features(outgrow: Command, tmp_path: Path, model: str) -> None:
     arrays = planted()
     sparse = csr_array(np.where(arrays.pop("features") > 0.8, 1, 0).astype(np.float32))
     arrays |= {"feat_indptr": sparse.indptr, "feat_indices": sparse.indices, "feat_data": sparse.data}
-    arrays |= {"feat_shape": np.array(sparse.shape), "edge_type": arrays["edge_index"].sum(0) % 3}
+    arrays |= {"feat_shape": np.array(sparse.shape), **edge_data(arrays["edge_index"], model)}
     np.savez(tmp_path / "sparse.npz", **arrays)
     result = outgrow("train", tmp_path / "sparse.npz", *SMALL, "--model", model, "--json")
     assert result.code == 0, result.err

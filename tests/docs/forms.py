@@ -32,10 +32,11 @@ class Row(NamedTuple):
 
 
 def edge_rows() -> Iterator[Row]:
-    """Forms of edge tables."""
+    """Forms of edge tables, last those with features of edges."""
+    from graph.readers.forms_edge_features import FORMS as EDGE_FEATURES
     from graph.readers.forms_tables import FORMS
 
-    for name, make, options, expected in FORMS:
+    for name, make, options, expected in (*FORMS, *EDGE_FEATURES):
         read = expected if isinstance(expected, str) else _describe_edges(expected)
         yield Row(name, _command(_made(make), options), f"refused: {read}" if isinstance(expected, str) else read)
 
@@ -94,6 +95,8 @@ def _describe_edges(edges: list[Any]) -> str:
     facts = ["names as ids"] if edges and isinstance(edges[0][0], str) else []
     facts += ["relations"] if edges and any(isinstance(value, str) for value in edges[0][2:]) else []
     facts += ["weights"] if edges and any(isinstance(value, float) for value in edges[0][2:]) else []
+    features = [value for value in edges[0][2:] if isinstance(value, tuple)] if edges else []
+    facts += ["codes of edges" if isinstance(row[0], int) else f"{len(row)} features of edges" for row in features]
     return f"read: {', '.join([f'{len(edges)} edges', *facts])}"
 
 

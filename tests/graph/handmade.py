@@ -24,8 +24,8 @@ class Edge(NamedTuple):
 class Listed(GraphSource):
     """Edges of a list, some at a time."""
 
-    def __init__(self, edges, tables=None, *, typed=False, weighted=False, at_once=7):
-        self.listed, self.given = edges, tables or NodeTableSource()
+    def __init__(self, edges, tables=None, *, typed=False, weighted=False, at_once=7, features=None):
+        self.listed, self.given, self.features = edges, tables or NodeTableSource(), features
         self.typed, self.weighted, self.at_once = typed, weighted, at_once
 
     @property
@@ -43,6 +43,7 @@ class Listed(GraphSource):
                 np.array(dst, dtype=np.int64),
                 np.array(relation, dtype=np.int8) if self.typed else None,
                 np.array(weight, dtype=np.float32) if self.weighted else None,
+                None if self.features is None else self.features[first : first + self.at_once],
             )
 
 
@@ -84,9 +85,12 @@ def same(one: Graph, other: Graph) -> None:
         assert torch.equal(values, others[name]), name
 
 
+_EDGE_ARRAYS = ("indptr", "indices", "relation", "weight", "edge_features")
+
+
 def arrays(graph):
     named = {
-        **{name: getattr(graph.topology, name) for name in ("indptr", "indices", "relation", "weight")},
+        **{name: getattr(graph.topology, name) for name in _EDGE_ARRAYS},
         **{name: getattr(graph.split, name) for name in ("train", "val", "test")},
         "labels": graph.labels,
     }

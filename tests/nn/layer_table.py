@@ -12,6 +12,7 @@ from outgrow.nn import (
     AttentionPropagateConv,
     CommNetConv,
     Conv,
+    EdgeConv,
     Epilogue,
     FiLMConv,
     GATConv,
@@ -22,6 +23,7 @@ from outgrow.nn import (
     GINConv,
     GINEConv,
     Layer,
+    NNConv,
     PropagateConv,
     PyGConv,
     RelationPropagateConv,
@@ -69,6 +71,9 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "transformer-averaged": lambda: TransformerConv(IN, OUT, 2, average=True, beta=True),
     "gine": lambda: GINEConv(IN, OUT, EDGE_DIM),
     "gine-project-first": lambda: GINEConv(IN, OUT, EDGE_DIM, project_first=True),
+    "nn": lambda: NNConv(IN, OUT, EDGE_DIM),
+    "nn-project-first": lambda: NNConv(IN, OUT, EDGE_DIM, mean=True, project_first=True),
+    "edge": lambda: EdgeConv(IN, OUT),
     "ggcn": lambda: GGCNConv(IN, OUT),
     "ggnn": lambda: GGNNConv(IN, OUT),
     "ggnn-of-another-width": lambda: GGNNConv(IN, OUT, state=4),
@@ -89,6 +94,7 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "gat-concatenated": lambda: GATConv(IN, OUT, 3, attention_dropout=0.4),
     "gat-with-edge-features": lambda: GATConv(IN, OUT, 3, num_relations=RELATIONS, edge_weights=True),
     "gat-with-features-of-edges": lambda: GATConv(IN, OUT, 3, edge_dim=EDGE_DIM, self_loops=False),
+    "gat-with-features-and-loops": lambda: GATConv(IN, OUT, 2, edge_dim=EDGE_DIM, attention_dropout=0.4),
     "gat-averaged": lambda: GATConv(IN, OUT, 2, average=True, attention_dropout=0.4),
 }
 

@@ -88,7 +88,7 @@ def test_the_plans_that_each_layer_promises() -> None:
     everything = {"chunks", "gathered", "columns", "weighed_parts", "edge_parts"}
     weighed_whole = {name for name in CONVS if name.startswith(("gat-", "rgcn-", "propagate-"))}
     expected = {name: everything - {"edge_parts"} if name in weighed_whole else everything for name in CONVS}
-    expected["sage-max"] = {"chunks", "gathered", "columns"}
+    expected["sage-max"] = expected["edge"] = {"chunks", "gathered", "columns"}
     expected |= {name: {"chunks", "gathered"} for name in CONVS if name.startswith(("foreign", "gatv2", "transformer"))}
     # Matrices mix the columns of what is summed.
     for name in ("rgcn-matrices", "rgcn-blocks"):

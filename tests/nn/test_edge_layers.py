@@ -6,16 +6,24 @@ those of the graph have zeros.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from test_against_pyg import Case, Pair, bias, linear, pyg, same
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from outgrow.core.block import Edges
 from outgrow.graph.topology import Topology
-from outgrow.nn import GATConv, GATv2Conv, GINEConv, Layer, TransformerConv
+from outgrow.nn import EdgeConv, GATConv, GATv2Conv, GINEConv, Layer, NNConv, TransformerConv
+from outgrow.ops import edge_features
+from outgrow.ops.aggregation import edge_attention
 from support import destinations_of, normal, random_topology, topology_of, with_edge_features
 
 IN, OUT, HEADS, EDGE_DIM = 5, 6, 3, 4
@@ -134,6 +142,39 @@ def gine() -> Case:
     return Case(ours, theirs, pairs)
 
 
+def edge() -> Case:
+    ours, linear_map = EdgeConv(IN, OUT), nn.Linear(2 * IN, OUT)
+    theirs = pyg.EdgeConv(nn.Sequential(linear_map, nn.ReLU()))
+    pairs = [
+        Pair(ours.itself.weight, linear_map.weight, lambda weight: weight[:, :IN].t()),
+        Pair(ours.difference.weight, linear_map.weight, lambda weight: weight[:, IN:].t()),
+        bias(ours.itself.bias, linear_map.bias),
+    ]
+    return Case(ours, theirs, pairs)
+
+
+def network(*, mean: bool) -> Case:
+    ours = NNConv(IN, OUT, EDGE_DIM, mean=mean)
+    theirs = pyg.NNConv(IN, OUT, StackedWeights(), aggr="mean" if mean else "add")
+    pairs = [
+        linear(ours.itself, theirs.lin),
+        bias(ours.itself.bias, theirs.bias),
+        Pair(ours.edge_weights, theirs.nn.weight, lambda weight: weight.view(EDGE_DIM + 1, IN, OUT)),
+    ]
+    return Case(ours, theirs, pairs)
+
+
+class StackedWeights(nn.Module):
+    """`nn.Linear` whose bias is the last row of its weight, as in our layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(EDGE_DIM + 1, IN * OUT))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return nn.functional.linear(features, self.weight[:-1].t(), self.weight[-1])
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "gat": lambda: gat(average=False),
     "gat, averaged": lambda: gat(average=True),
@@ -149,6 +190,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "transformer, no root": lambda: transformer(root=False),
     "transformer, no features": lambda: transformer(edge_dim=0),
     "gine": gine,
+    "edge": edge,
+    "edge network": lambda: network(mean=False),
+    "edge network, mean": lambda: network(mean=True),
 }
 
 
@@ -182,3 +226,92 @@ def assert_same(case: Case, topology: Topology) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_and_gradients(name: str, graph: str) -> None:
     assert_same(CASES[name](), GRAPHS[graph])
+
+
+def test_no_tensor_is_as_long_as_the_edges_and_as_wide_as_the_rows() -> None:
+    """Neither in torch nor in the memory of kernels: heads and features are all that is held for an edge."""
+    heads, columns, topology = 4, 32, with_edge_features(random_topology(60, 30_000), 3)
+    width, longest = heads * columns, 4 * topology.num_edges
+    layers = [
+        GATConv(IN, width, heads, edge_dim=3, self_loops=False),
+        GATv2Conv(IN, width, heads, edge_dim=3, self_loops=False, attention_dropout=0.5),
+        TransformerConv(IN, width, heads, edge_dim=3),
+        GINEConv(width, IN, 3),
+        NNConv(width, IN, 3),
+        EdgeConv(IN, width),
+    ]
+    for conv in layers:
+        layer, x = Layer(conv.double()), normal(60, conv.spec.in_features).requires_grad_()
+        # Once before: the transpose of the edges is kept with them, and kernels are compiled.
+        layer(topology.block.with_rng_key(1), x, x).sum().backward()
+        tracemalloc.start()
+        with LargestTensor() as seen:
+            layer(topology.block.with_rng_key(1), x, x).sum().backward()
+        held = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert seen.numbers <= longest, type(conv).__name__
+        assert held < 8 * longest, type(conv).__name__
+
+
+class LargestTensor(TorchDispatchMode):
+    """How many numbers the largest tensor has that an operation of torch makes."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor):
+            self.numbers = max(self.numbers, out.numel())
+        return out
+
+
+@contextmanager
+def softmax_over_part_of_a_row() -> Iterator[None]:
+    """Every other edge of a destination has a softmax of its own."""
+
+    def softmax(edges: Edges, score_EK: Tensor) -> Tensor:
+        group = 2 * destinations_of(edges) + torch.arange(edges.num_edges) % 2
+        power = score_EK.exp()
+        return power / power.new_zeros(2 * edges.num_dst, power.shape[1]).index_add(0, group, power)[group]
+
+    with patch.object(edge_attention, "softmax_over_in_edges", softmax):
+        yield
+
+
+@contextmanager
+def values_without_features() -> Iterator[None]:
+    """The features of an edge reach the keys, but not the values."""
+    right = edge_attention.edge_feature_sum
+    with patch.object(edge_attention, "edge_feature_sum", lambda *given: 0 * right(*given)):
+        yield
+
+
+@contextmanager
+def gradient_without_the_last_part() -> Iterator[None]:
+    """The gradient of the projection of features leaves the last edges out."""
+    right = edge_features.edge_projection_grad
+
+    def shorter(values: Tensor, starts: Tensor | None, grad: Tensor, out: Tensor) -> None:
+        most = len(grad) - len(grad) // edge_features.MOST_SHARES
+        right(values[:most], starts, grad[:most], out)
+
+    with patch.object(edge_features, "edge_projection_grad", shorter):
+        yield
+
+
+MUTANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    each.__name__: each
+    for each in (softmax_over_part_of_a_row, values_without_features, gradient_without_the_last_part)
+}
+FOUND_BY = {
+    "softmax_over_part_of_a_row": "gatv2",
+    "values_without_features": "transformer",
+    "gradient_without_the_last_part": "gat",
+}
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found(name: str) -> None:
+    with MUTANTS[name](), pytest.raises(AssertionError, match="not close"):
+        assert_same(CASES[FOUND_BY[name]](), GRAPHS["multi-graph"])

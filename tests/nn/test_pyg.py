@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,13 +17,13 @@ from outgrow.engine.inference import infer_full_graph
 from outgrow.engine.shard import layer_topology
 from outgrow.nn import Epilogue, Layer, Model, PyGConv
 from outgrow.nn.pyg import edge_index
-from support import destinations_of, normal, random_topology, with_relations
+from support import destinations_of, normal, random_topology, with_edge_features, with_relations
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     pyg = pytest.importorskip("torch_geometric.nn", reason="needs the extra pyg")
 
-IN, OUT, RELATIONS = 5, 6, 3
+IN, OUT, RELATIONS, EDGE_DIM = 5, 6, 3, 4
 TYPED = with_relations(random_topology(30, 160), RELATIONS)
 WEIGHTED = random_topology(30, 160, weighted=True)
 CONVS: dict[str, Callable[[], nn.Module]] = {
@@ -39,7 +40,7 @@ CONVS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def wrapped(conv: nn.Module, **options: bool) -> Layer:
+def wrapped(conv: nn.Module, **options: int) -> Layer:
     torch.manual_seed(0)
     return Layer(PyGConv(conv, IN, OUT, **options)).double()
 
@@ -151,3 +152,55 @@ def test_no_pyg_is_needed_to_wrap_what_looks_like_it() -> None:
     layer = Layer(PyGConv(Foreign(), 6, 6))
     assert layer.conv.exact
     assert not layer.accepts_sparse
+
+
+READERS: dict[str, tuple[Callable[[], nn.Module], dict[str, int]]] = {
+    "gatv2": (lambda: pyg.GATv2Conv(IN, OUT, add_self_loops=False, edge_dim=EDGE_DIM), {}),
+    "gine": (lambda: pyg.GINEConv(nn.Linear(IN, OUT), edge_dim=EDGE_DIM), {"edge_dim": EDGE_DIM}),
+    "general": (lambda: pyg.GeneralConv(IN, OUT, in_edge_channels=EDGE_DIM), {"edge_dim": EDGE_DIM}),
+    "edge-network": (lambda: pyg.NNConv(IN, OUT, nn.Linear(EDGE_DIM, IN * OUT)), {"edge_dim": EDGE_DIM}),
+    "transformer": (lambda: pyg.TransformerConv(IN, OUT, edge_dim=EDGE_DIM), {}),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_features_of_edges_are_passed_on(name: str) -> None:
+    make, options = READERS[name]
+    conv = make()
+    layer, x = wrapped(conv, **options), normal(30, IN)
+    topology = with_edge_features(TYPED, EDGE_DIM)
+    assert topology.edge_features is not None
+    index = torch.stack([topology.indices.long(), destinations_of(topology.block.edges)])
+    assert torch.equal(layer(topology.block, x, x), conv.eval()((x, x), index, edge_attr=topology.edge_features))
+    reference = results(whole, layer, topology, x, 7)
+    for plan in plans_for(layer):
+        assert largest_difference(results(plan, layer, topology, x, 7), reference) < 1e-12
+    with pytest.raises(InputError, match="4 features of each edge"):
+        layer(TYPED.block, x, x)
+
+
+def test_codes_are_one_hot_vectors_to_pyg() -> None:
+    conv = pyg.TransformerConv(IN, OUT, edge_dim=5)
+    layer, x = wrapped(conv), normal(30, IN)
+    codes = torch.stack([torch.arange(TYPED.num_edges) % 4 - 1, torch.arange(TYPED.num_edges) % 2], 1).short()
+    # The last row of the identity stands for -1, and its column is left out.
+    first, second = torch.eye(4).double()[codes[:, 0].long()][:, :3], torch.eye(2).double()[codes[:, 1].long()]
+    hot = torch.cat([first, second], 1)
+    coded = replace(TYPED, edge_features=codes, feature_sizes=(3, 2))
+    assert torch.equal(layer(coded.block, x, x), layer(replace(TYPED, edge_features=hot).block, x, x))
+
+
+@pytest.mark.parametrize(
+    ("make", "edge_dim", "found"),
+    [
+        (lambda: pyg.GATv2Conv(IN, OUT, add_self_loops=False, edge_dim=2), 3, "2 features of edges"),
+        (lambda: pyg.SAGEConv(IN, OUT), 3, "accepts edge_attr"),
+        (lambda: pyg.GATv2Conv(IN, OUT, add_self_loops=False), -1, "edge_dim"),
+        (lambda: pyg.NNConv(IN, OUT, nn.Linear(EDGE_DIM, IN * OUT)), None, "edge_dim if it needs"),
+    ],
+)
+def test_features_of_edges_that_cannot_be_passed_on(
+    make: Callable[[], nn.Module], edge_dim: int | None, found: str
+) -> None:
+    with pytest.raises(InputError, match=found):
+        PyGConv(make(), IN, OUT, edge_dim=edge_dim)

@@ -15,12 +15,16 @@ from torch import Tensor
 from outgrow.core.block import Edges
 from outgrow.ops.aggregation import spmm
 from outgrow.ops.aggregation.attention import attention_weight
+from outgrow.ops.aggregation.edge_outer import FeatureWeightedSum
+from outgrow.ops.aggregation.edge_relu import GineSum, leaky_scores
 from outgrow.ops.aggregation.film import Film
 from outgrow.ops.aggregation.gated import Gated
 from outgrow.ops.aggregation.max import Max
 from outgrow.ops.aggregation.relational import RelationScale, basis_weight
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.csc import cached_transpose
+from outgrow.ops.edge_feature_sums import edge_feature_sum
+from outgrow.ops.edge_features import project_edges
 from outgrow.ops.kernels import work_split
 from outgrow.ops.kernels.work_split import balanced_work, split_rows
 from support import Drawn, block_of, normal
@@ -48,6 +52,21 @@ def relation_scale(src: Tensor, scale: Tensor) -> Tensor:
     del layer.scale
     layer.scale = scale
     return layer(BLOCK, src, None, WEIGHT)
+
+
+FEATURED = replace(EDGES, features=normal(EDGES.num_edges, 3, seed=41, dtype=torch.float32), cache={})
+CODED = replace(FEATURED, features=(EDGES.indices % 4 - 1).to(torch.int8)[:, None], feature_sizes=(3,), cache={})
+
+
+def gine(src: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    layer = GineSum(3, COLUMNS)
+    del layer.weight, layer.bias
+    layer.weight, layer.bias = weight, bias
+    return layer(block_of(FEATURED), src, None, WEIGHT)
+
+
+def scores(src: Tensor, dst: Tensor, weight: Tensor, attention: Tensor) -> Tensor:
+    return leaky_scores(FEATURED, src, dst, weight, attention, 0.2)
 
 
 class Case(NamedTuple):
@@ -80,6 +99,12 @@ CASES = {
     "gated": Case(lambda src, dst: Gated()(BLOCK, src, dst, WEIGHT), [(NODES, 2, COLUMNS), (NODES, 1, COLUMNS)]),
     "film": Case(lambda src, dst: Film()(BLOCK, src, dst, WEIGHT), [(NODES, 1, COLUMNS), (NODES, 2, COLUMNS)]),
     "relation-scale": Case(relation_scale, [(NODES, 1, COLUMNS), (RELATIONS, COLUMNS)]),
+    "gine": Case(gine, [(NODES, 1, COLUMNS), (3, COLUMNS), (COLUMNS,)]),
+    "scores-of-gatv2": Case(scores, [(NODES, 2, 3), (NODES, 2, 3), (3, 6), (2, 3)]),
+    "product-of-features": Case(lambda weight: project_edges(FEATURED, weight), [(3, 2)]),
+    "product-of-codes": Case(lambda weight: project_edges(CODED, weight), [(3, 2)]),
+    "sum-of-features": Case(lambda weight: edge_feature_sum(FEATURED, weight, 3), [(EDGES.num_edges, 2)]),
+    "outer-sum": Case(lambda src: FeatureWeightedSum(3)(block_of(FEATURED), src, None, WEIGHT), [(NODES, 1, COLUMNS)]),
     "basis-weight": Case(lambda share: basis_weight(EDGES, share, WEIGHT), [(RELATIONS, 2)]),
 }
 
@@ -117,7 +142,7 @@ def test_the_number_of_threads_changes_no_bit(name: str) -> None:
 
 
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("name", ["weighted-sum", "max"])
+@pytest.mark.parametrize("name", ["weighted-sum", "max", "gine", "scores-of-gatv2"])
 def test_nor_in_kernels_of_a_fixed_width(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (spmm, work_split):
         monkeypatch.setattr(module, "_LARGE", 0)

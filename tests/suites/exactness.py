@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-from layer_table import CONVS, RELATIONS, one_of_each
+from layer_table import CONVS, EDGE_DIM, RELATIONS, one_of_each
 from torch import Tensor
 
 from hosts import on_hosts, spread_over
@@ -35,7 +36,7 @@ from suites.cases import DEALS, DECOUPLED, Case, features_of, model_of
 from suites.mutants import MUTANTS, Mutant
 from suites.objectives import make_task
 from suites.sampled_ways import COLD, FEW, SAMPLED_BY, SAMPLED_WAYS
-from support import disk_folder, random_topology, topology_of, with_relations
+from support import disk_folder, random_topology, topology_of, with_edge_features, with_relations, with_times
 
 FOLDER = str(disk_folder())
 
@@ -99,12 +100,20 @@ WAYS = {
     "offload-5-without-sharing-and-reuse": offload(5, sharing=False, reuse=False),
     "offload-3-pinned": offload(3)._replace(pinned=True),
 }
+
+
+def dressed(topology: Topology) -> Topology:
+    """The graph with relations and features of its edges."""
+    return with_edge_features(with_relations(topology, RELATIONS), EDGE_DIM)
+
+
 GRAPHS = {
-    "multi-graph": with_relations(random_topology(40, 250), RELATIONS),
-    "weighted": with_relations(random_topology(40, 250, weighted=True), RELATIONS),
-    "isolated": with_relations(topology_of(9, [(0, 4), (4, 0), (4, 4)]), RELATIONS),
-    "no-edges": with_relations(topology_of(5, []), RELATIONS),
+    "multi-graph": dressed(random_topology(40, 250)),
+    "weighted": dressed(random_topology(40, 250, weighted=True)),
+    "isolated": dressed(topology_of(9, [(0, 4), (4, 0), (4, 4)])),
+    "no-edges": dressed(topology_of(5, [])),
 }
+GRAPHS = {name: with_times(graph) for name, graph in GRAPHS.items()}
 EPOCH = 3
 
 
@@ -269,7 +278,7 @@ def reference(case: Case, way: Way) -> Gradient:
 
 def underived(given: Topology) -> Topology:
     """The same edges, that nothing was derived from yet."""
-    return Topology(indptr=given.indptr, indices=given.indices, relation=given.relation, weight=given.weight)
+    return replace(given)
 
 
 def references(keys: Iterable[Key]) -> Found:

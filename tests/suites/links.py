@@ -44,6 +44,7 @@ class Case(NamedTuple):
     negatives: int = 1
     graph: str = "typed"
     deal: str = "scattered"
+    relations: tuple[int, ...] = ()
 
 
 Key = tuple[str, Case]
@@ -81,6 +82,8 @@ ODD = [
     Case("gcn", "dot", 2, "without relations"),
     Case("decoupled", "dot", 1, "without relations", "one-node-part"),
     *(Case(model, "distmult", 2, "isolated", "one-node-part") for model in ("gcn", "gat")),
+    *(Case(model, "distmult", 2, relations=(0, 2)) for model in ("gcn", "rgcn")),
+    Case("gat", "dot", 1, "weighted", "one-node-part", relations=(1,)),
 ]
 QUICK = [(way, case) for way in MAIN for case in (*PRODUCT, *ODD)]
 EVERYTHING = [
@@ -109,7 +112,12 @@ def features_of(case: Case) -> Tensor:
 
 def problem_of(case: Case, share: GraphShard) -> Problem:
     ends = torch.tensor(GRAPHS[case.graph][1])
-    targets = LinkTargets(ends=ends, negatives=case.negatives, num_targets=share.topology.num_edges)
+    targets = LinkTargets(
+        ends=ends,
+        negatives=case.negatives,
+        num_targets=share.topology.num_edges,
+        relations=torch.tensor(case.relations) if case.relations else None,
+    )
     return Problem(shard=share, features=features_of(case), targets=targets, model=model_of(case), seed=SEED)
 
 
@@ -122,6 +130,9 @@ def pairs_of(case: Case, topology: Topology, key: int) -> tuple[Tensor, Tensor, 
     """Both ends, the relation and the aim of all pairs: every edge but loops, and what is drawn for it."""
     tail, head = destinations_of(topology.block.edges), topology.indices.long()
     number = (head != tail).nonzero()[:, 0]
+    if case.relations:
+        assert topology.relation is not None
+        number = number[[int(relation) in case.relations for relation in topology.relation[number]]]
     relation = torch.zeros_like(number) if topology.relation is None else topology.relation.long()[number]
     ends = torch.tensor(GRAPHS[case.graph][1])
     firsts, seconds, aims = [head[number]], [tail[number]], [torch.ones(len(number))]
@@ -175,7 +186,7 @@ class Seen(NamedTuple):
     hits: dict[str, int]
 
 
-BROKEN = [(way, Case("gcn", decoder, 2)) for way in MAIN for decoder in DECODERS]
+BROKEN = [(way, Case("gcn", decoder, 2, relations=(0, 2))) for way in MAIN for decoder in DECODERS]
 
 
 def see(keys: Sequence[Key], workers: int) -> list[Seen]:
@@ -274,11 +285,24 @@ def ends_of_one_type() -> Iterator[Hits]:
         yield hits
 
 
+@contextmanager
+def links_of_every_relation() -> Iterator[Hits]:
+    """Edges of relations that are not predicted are trained on too."""
+    hits, right = Hits(), link_objective.mark_relations
+
+    def mark(links: LinkTriples, relations: Tensor | None) -> Tensor:
+        hits.note(not right(links, relations).all())
+        return right(links, None)
+
+    with patch.object(link_objective, "mark_relations", mark):
+        yield hits
+
+
 BETWEEN_WORKERS = (
     links_numbered_by_each_worker,
     fetched_rows_without_gradient,
     mean_over_own_links,
     fetched_rows_misplaced,
 )
-ANYWHERE: tuple[Mutant, ...] = (same_negatives_in_every_epoch, ends_of_one_type)
+ANYWHERE: tuple[Mutant, ...] = (same_negatives_in_every_epoch, ends_of_one_type, links_of_every_relation)
 MUTANTS: Mapping[str, Mutant] = {mutant.__name__: mutant for mutant in (*BETWEEN_WORKERS, *ANYWHERE)}

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from outgrow.engine.batches import BatchConfig
 from outgrow.graph.sampling.edge_sampler import FASTGCN, LABOR, WITH_REPLACEMENT
+from outgrow.graph.sampling.temporal_sampler import LAST, UNIFORM
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.migrate.strategy import Migrate
 from outgrow.strategies.orchestrate.strategy import Orchestrate
@@ -18,6 +19,8 @@ SAMPLED_BY = {
     "labor": replace(FEW, sampler=LABOR),
     "labor-by-weight": replace(FEW, sampler=LABOR, weighted=True),
     "replaced": replace(FEW, sampler=WITH_REPLACEMENT),
+    "temporal": replace(FEW, temporal_strategy=UNIFORM),
+    "temporal-last": replace(FEW, fanout=((1, 2, 1), -1, 4), temporal_strategy=LAST),
     "fastgcn": replace(FEW, fanout=(15, 12, 20), sampler=FASTGCN),
 }
 """Batches by samplers other than the default, as ways name them."""
@@ -30,4 +33,5 @@ SAMPLED_WAYS: dict[str, tuple[Strategy, BatchConfig]] = {
         ("orchestrate", COLD),
     )
     for sampler, batches in SAMPLED_BY.items()
+    if strategy.draws_by_time or not batches.is_temporal
 }

@@ -10,7 +10,7 @@ from pool import run_workers
 from suites.cases import Case
 from suites.exactness import DEALT, WAYS, Key, gradients, references
 from suites.exactness_in_threads import in_threads
-from suites.objectives import MUTANTS, TASKS, WEIGHTED
+from suites.objectives import MUTANTS, OF_TYPES, TASKS, WEIGHTED
 from suites.test_exactness import VISIBLE, require_equal, require_same_bits
 
 STRATEGIES = ("full", "offload-3", "tensor", "sampled", "split", "migrate-one-step", "orchestrate-cold")
@@ -19,6 +19,9 @@ FEW = [(way, Case("gcn", "weighted", task=task)) for way in STRATEGIES for task 
 FEW += [(way, Case("sage-project-first", task="huber-weights")) for way in STRATEGIES]
 # Of three workers one owns nothing.
 FEW += [(way, Case("gcn", "weighted", "one-node-part", task="sample-weights")) for way in STRATEGIES]
+FEW += [
+    (way, Case("gcn", "weighted", deal, task="types")) for way in STRATEGIES for deal in ("one-node-part", "scattered")
+]
 CONVS = ("gcn", "sage-project-first")
 WHOLE = "orchestrate-aggregate"
 EVERY: list[Key] = [
@@ -53,6 +56,7 @@ def test_every_strategy_with_every_task(workers: int) -> None:
 def test_a_mutant_is_found(name: str) -> None:
     # Where the mean of balanced weights is left out, it is 1 all the same.
     tasks = [task for task in WEIGHTED if task != "balanced" or name == "weights_from_own_nodes"]
+    tasks = ["types"] if name in {each.__name__ for each in OF_TYPES} else tasks
     keys = [(way, Case("gcn", "weighted", task=task)) for way in ("full", "sampled") for task in tasks]
     expected = references(keys)
     with MUTANTS[name]() as hits:

@@ -19,10 +19,11 @@ from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.graph.topology import Topology
 from outgrow.nn.attention import GATConv
 from outgrow.nn.convolution import CommNetConv, GINConv, SAGEConv, SAGEMaxConv
+from outgrow.nn.epilogue import Epilogue
 from outgrow.nn.gated import GGCNConv
 from outgrow.nn.hetero import HeteroConv
 from outgrow.nn.hgt import HGTConv
-from outgrow.nn.layer import Conv, Epilogue, Layer
+from outgrow.nn.layer import Conv, Layer
 from outgrow.nn.model import Model
 from outgrow.nn.pyg import PyGConv
 from outgrow.nn.relation_matrices import RGCNMatrixConv
@@ -37,12 +38,12 @@ BORDERS = (0, 14, 14, 33, 40)
 """A type has no nodes, and another has fewer than there are workers times two."""
 EDGE_TYPES: tuple[EdgeType, ...] = (
     ("author", "writes", "paper"),
-    ("paper", "written by", "author"),
+    ("paper", "written_by", "author"),
     ("paper", "cites", "paper"),
     ("paper", "in", "venue"),
     ("venue", "of", "paper"),
     ("author", "knows", "author"),
-    ("venue", "without edges", "author"),
+    ("venue", "without_edges", "author"),
 )
 TYPES = GraphTypes(names=NAMES, borders=BORDERS, columns=(0, 0, 0, 0, IN), edge_types=EDGE_TYPES)
 

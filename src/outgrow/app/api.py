@@ -36,6 +36,7 @@ from outgrow.app.runs.session import Session
 from outgrow.app.runs.signals import raise_as_signal
 from outgrow.app.runs.torchrun import join_torchrun_session
 from outgrow.app.runs.workers import Workers, resolve_workers
+from outgrow.app.targets import select_graph_targets
 from outgrow.app.training_request import make_training_request
 from outgrow.core.arguments import check_arguments
 from outgrow.core.validation import validate_positive, validate_types
@@ -119,7 +120,9 @@ def train(
         config: Options of the training loop; None for the defaults of `TrainConfig`.
         **options: ``task``, what is predicted and by which loss: an ``og.NodeClassification``, ``og.MultiLabel``,
             ``og.NodeRegression`` or ``og.LinkPrediction``, or the name of a task of nodes, such as ``"regression"``;
-            by default the classes or links. ``device``, which workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA
+            by default the classes or links; of several node types also a mapping of their names to tasks. ``targets``,
+            the node types whose labels are predicted, with their loss weights: ``{"paper": 1.0, "author": 0.5}``; by
+            default all types with labels. ``device``, which workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA
             device each; ``"auto"`` leaves it to ``workers``. ``allow_changed_data``, whether to resume though the
             contents of the graph have changed: what was measured on the former ones (scores, the best epoch)
             is forgotten. ``callbacks``, a list of `og.Callback` to call while training goes on. ``metrics``, what to
@@ -151,7 +154,7 @@ def train(
         config = {
             "outgrow": __version__,
             **record_source(graph),
-            "model": describe_python_model(model, graph, request.task),
+            "model": describe_python_model(model, request.targeted, request.task),
             "train": settings.as_record(),
             "metric_objects": list(request.metrics),
             "task_objects": [] if request.task is None else request.task.unnamed_options,
@@ -165,7 +168,7 @@ def train(
 
     if progress and is_torch_preloaded():
         log_warning("import outgrow before torch: torch's waiting threads now take time from the kernels")
-    with make_progress_display(graph, model, settings, show=progress and is_torchrun_leader()) as listener:
+    with make_progress_display(request.task, settings, show=progress and is_torchrun_leader()) as listener:
         session = Session(
             graph=graph,
             model=model,
@@ -180,7 +183,7 @@ def train(
             metrics=request.metrics,
             task=request.task,
         )
-        model.schema = describe_schema(graph)
+        model.schema, model.temporal_strategy = describe_schema(graph), settings.temporal_strategy
         if torchrun_world_size():
             run = join_torchrun_session(
                 session,
@@ -236,6 +239,7 @@ def plan(
     validate_argument_types(graph, model)
     validate_positive("plan", workers=workers)
     settings = (config or TrainConfig()).with_options(**options)
+    graph = graph if model.decoder is not None else select_graph_targets(graph, settings)
     validate_problem(graph, model, task_of_nodes(graph, model, settings, plans=True))
     validate_fanout(graph, model, settings)
     # Without a number of workers, the profile of a fully used machine is the one to plan with.

@@ -49,8 +49,8 @@ def append(
         undirected: Whether to add the missing reverse of every edge, as the store was converted; None for no, if
             the edges of the store do not go both ways already.
         memory_bytes: Maximum memory to use for edges.
-        **options: Options for tables: ``columns``, ``label``, ``features``, ``categorical``, ``split``,
-            ``split_seed``, ``split_index``, ``unknown_nodes`` and ``inverse_relations`` of `TableOptions`.
+        **options: Options for tables: ``columns``, ``label``, ``features``, ``edge_features``, ``categorical``,
+            ``split``, ``split_seed``, ``split_index``, ``unknown_nodes`` and ``inverse_relations`` of `TableOptions`.
 
     Returns:
         The graph of the new version, memory-mapped.

@@ -22,6 +22,7 @@ from outgrow.nn.layer import Conv, Layer
 from outgrow.nn.model import Model
 from outgrow.nn.pyg import PyGAggregation
 from outgrow.nn.tasks import NodeRegression, NodeTask
+from outgrow.nn.type_tasks import TypeTasks
 from outgrow.ops.edge_weight import require_divisible_weights
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
@@ -212,20 +213,29 @@ def _wrapped_name(conv: Conv) -> str:
 
 
 def _validate_task(graph: Graph, model: Model, task: NodeTask) -> None:
-    assert graph.labels is not None
-    task.validate_labels(graph.labels, graph.name)
+    labels = graph.task_labels
+    assert labels is not None
+    task.validate_labels(labels, graph.name)
     last = model.layers_list()[-1]
-    needed = task.count_outputs(graph.labels, graph.num_classes)
+    needed = task.count_outputs(labels, graph.num_classes)
     if last.spec.out_features != needed:
         raise InputError(
             f"the model does not fit the graph {graph.name!r}",
-            needed=f"{needed} outputs, one for each {'target' if task.kind == NodeRegression.kind else 'class'}",
+            needed=f"{needed} outputs, {_describe_outputs(task)}",
             got=f"{last.spec.out_features} outputs",
-            repair="build the model with graph.num_classes"
+            repair="build the model with graph.num_classes, of graph.select_targets(...) where targets are chosen"
+            if needed == graph.num_classes and isinstance(task, TypeTasks)
+            else "build the model with graph.num_classes"
             if needed == graph.num_classes
             else f"build the model with {needed} outputs",
         )
-    task.validate(graph.labels, graph.split.train, needed, graph.name, model.dtype)
+    task.validate(labels, graph.split.train, needed, graph.name, model.dtype)
+
+
+def _describe_outputs(task: NodeTask) -> str:
+    if isinstance(task, TypeTasks):
+        return f"those of {', '.join(f'{each.name} ({each.num_outputs})' for each in task.targets)}"
+    return f"one for each {'target' if task.kind == NodeRegression.kind else 'class'}"
 
 
 def validate_strategy(graph: Graph, model: Model, strategy: Strategy, config: TrainConfig) -> None:

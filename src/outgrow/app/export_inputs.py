@@ -31,7 +31,8 @@ def export_inputs(graph: Graph, model: Model, nodes: Nodes = None) -> tuple[Tens
         nodes: ``[n]`` ids of distinct nodes whose logits are wanted, in order, or a ``[V]`` mask; None for all.
 
     Returns:
-        ``x [S, D]``, in the type of the model, and an entry for each layer; the full neighbourhood of the nodes.
+        ``x [S, D]``, in the type of the model, and an entry for each layer; the full neighbourhood of the nodes. Of a
+        model that was trained on temporal draws, all in-edges before the time of each node.
 
     Raises:
         InputError: The graph has no features, or a node is not of the graph.
@@ -47,7 +48,7 @@ def export_inputs(graph: Graph, model: Model, nodes: Nodes = None) -> tuple[Tens
         )
     layers = model.layers_list()
     views = [sampling_view(graph.topology, layer) for layer in layers]
-    sampler = NeighborSampler(views, (_ALL_NEIGHBORS,) * len(layers), seed=0)
+    sampler = NeighborSampler(views, (_ALL_NEIGHBORS,) * len(layers), seed=0, temporal_strategy=model.temporal_strategy)
     wanted = torch.arange(graph.num_nodes) if nodes is None else to_ids(nodes, graph.num_nodes)
     blocks = sampler.sample_blocks(wanted, _STEP, _STEP)
     rows = index_rows(features, blocks[0].src_nodes)

@@ -10,19 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.app.likely_mistakes import find_likely_mistakes
+from outgrow.app.target_facts import describe_target_types, join_class_counts
 from outgrow.graph.link_leakage import describe_leakage
 from outgrow.graph.statistics.components import count_components
 from outgrow.graph.statistics.degrees import find_count_quantiles, find_degree_quantiles, split_counts
 from outgrow.graph.statistics.edges import EdgeSample, count_edge_kinds, count_sampled_kinds, sample_edges
 from outgrow.graph.statistics.features import (
+    count_categories,
     count_features,
     count_repeated_rows,
+    find_column_quantiles,
     find_label_columns,
     find_numbering_columns,
     find_target_columns,
+    sample_rows,
 )
 from outgrow.graph.statistics.homophily import count_class_edges, count_sampled_class_edges, measure_homophily
 from outgrow.graph.statistics.labels import count_classes, count_labelled, mark_labelled
+from outgrow.graph.statistics.times import summarize_times
 from outgrow.ops.backend import as_numpy
 
 if TYPE_CHECKING:
@@ -43,6 +48,8 @@ def describe_graph(graph: Graph, *, full: bool = False) -> dict[str, Any]:
     """
     facts = _describe_source(graph)
     facts |= _describe_edges(graph, whole=full or graph.num_edges <= COUNTED_EDGES)
+    facts |= _describe_edge_features(graph, full=full)
+    facts |= {"edge_times": summarize_times(graph.edge_time), "node_times": summarize_times(graph.node_time)}
     facts |= _describe_features(graph, full=full) | _describe_labels(graph) | _describe_split(graph)
     facts["likely_mistakes"] = [mistake._asdict() for mistake in find_likely_mistakes(facts)]
     return facts
@@ -71,7 +78,9 @@ def _join_places(graph: Graph) -> dict[str, str]:
 
 
 def _describe_labels(graph: Graph) -> dict[str, Any]:
-    labelled = count_labelled(graph)
+    types = describe_target_types(graph)
+    own = types if graph.type_labels else []
+    labelled = sum(each["labelled_nodes"] for each in own) if own else count_labelled(graph)
     split = graph.split
     parts = {"train": split.train, "val": split.val, "test": split.test}
     nodes: dict[str, NDArray[np.int64] | slice] = {name: as_numpy(part) for name, part in parts.items()}
@@ -80,12 +89,20 @@ def _describe_labels(graph: Graph) -> dict[str, Any]:
     rows = zip(names, *(count.tolist() for count in counts.values()), strict=True) if counts else ()
     return {
         "classes": graph.num_classes,
-        "labels_per_node": "several" if graph.labels is not None and graph.labels.dim() == 2 else "one",
-        "labels_are": "none" if graph.labels is None else "numbers" if graph.has_targets else "classes",
+        "labels_per_node": _join_words(own, "labels_per_node")
+        or ("several" if graph.labels is not None and graph.labels.dim() == 2 else "one"),
+        "labels_are": _join_words(own, "labels_are")
+        or ("none" if graph.labels is None else "numbers" if graph.has_targets else "classes"),
         "labelled_nodes": labelled,
         "label_rate": _share(labelled, graph.num_nodes),
-        "class_counts": [dict(zip(("class", *counts), row, strict=True)) for row in rows],
+        "class_counts": join_class_counts(own) or [dict(zip(("class", *counts), row, strict=True)) for row in rows],
+        "target_types": types,
     }
+
+
+def _join_words(types: list[dict[str, Any]], fact: str) -> str:
+    """Return the different words of a fact on several types; empty if there are none."""
+    return " and ".join(dict.fromkeys(each[fact] for each in types))
 
 
 def _describe_features(graph: Graph, *, full: bool) -> dict[str, Any]:
@@ -114,6 +131,39 @@ def _describe_features(graph: Graph, *, full: bool) -> dict[str, Any]:
             facts["columns_that_tell_label"] = find(features, as_numpy(graph.labels))
     if sampled:
         facts["sampled_features"] = ["feature_range", "constant_feature_columns", "zero_feature_rows"]
+    return facts
+
+
+def _describe_edge_features(graph: Graph, *, full: bool) -> dict[str, Any]:
+    features, sizes = graph.edge_features, list(graph.topology.feature_sizes)
+    facts: dict[str, Any] = {
+        "edge_features": 0 if features is None else features.shape[1],
+        "edge_features_are": "none",
+    }
+    if features is None or not graph.num_edges:
+        return facts
+    dtype = str(features.dtype).removeprefix("torch.")
+    found = count_features(features, full=full)
+    facts |= {
+        "edge_features_are": f"{dtype} {'codes of categories' if sizes else 'numbers'}",
+        "constant_edge_feature_columns": list(found.constant),
+        "edge_features_looked_at": found.num_rows,
+    }
+    if sizes:
+        facts |= {"edge_categories": sizes, "edge_category_counts": count_categories(features, sizes)}
+    else:
+        facts |= {
+            "edge_feature_range": [found.smallest, found.largest],
+            "edge_feature_quantiles": find_column_quantiles(features),
+            "zero_edge_feature_rows": _share(found.zero_rows, found.num_rows),
+        }
+    if found.num_rows < graph.num_edges:
+        names = ("constant_edge_feature_columns", "edge_feature_range", "zero_edge_feature_rows")
+        facts["sampled_edge_features"] = [name for name in names if name in facts]
+    if len(sample_rows(features)) < graph.num_edges:
+        facts.setdefault("sampled_edge_features", []).append(
+            "edge_category_counts" if sizes else "edge_feature_quantiles"
+        )
     return facts
 
 
@@ -191,10 +241,20 @@ def _describe_split(graph: Graph) -> dict[str, Any]:
         "test_nodes": len(split.test),
         "splits": max(1, len(graph.splits)),
         "train_nodes_without_in_edges": int((indptr[train + 1] == indptr[train]).sum()),
-        "train_nodes_without_label": 0 if graph.labels is None else int((~mark_labelled(graph, train)).sum()),
+        "train_nodes_without_label": _count_unlabelled(graph, train),
         "held_out_links": None if links is None else {"val": len(links.val), "test": len(links.test)},
         "link_leakage": describe_leakage(graph),
     }
+
+
+def _count_unlabelled(graph: Graph, nodes: NDArray[np.int64]) -> int:
+    """Return how many of some nodes have no label."""
+    if graph.labels is not None:
+        return int((~mark_labelled(graph, nodes)).sum())
+    if not graph.type_labels:
+        return 0
+    chosen = [graph.select_targets(each.name) for each in graph.type_labels]
+    return len(nodes) - sum(int(mark_labelled(each, as_numpy(each.split.train)).sum()) for each in chosen)
 
 
 def _find_weight_range(graph: Graph, sample: EdgeSample | None) -> list[float] | None:

@@ -20,23 +20,30 @@ from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.datasets import ResolvedSource, resolve_source
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.arrays import ArraySource
+from outgrow.graph.readers.conversions import to_feature_sizes
 from outgrow.graph.readers.objects import open_object
 from outgrow.graph.readers.source import GraphSource, NodeTableSource
 from outgrow.graph.readers.split_source import with_mask_tables
 from outgrow.graph.readers.tables.options import TableOptions
+from outgrow.graph.readers.times import to_times
 from outgrow.graph.store.reader import is_store, open_store, write_store
 
 _SPLITS = ("train", "val", "test")
 
 
-class EdgeSynonyms(TypedDict, total=False):
-    """Names of PyG for arguments of `from_arrays`."""
+class EdgeOptions(TypedDict, total=False):
+    """Features of edges, times, and names of PyG for arguments of `from_arrays`."""
 
+    edge_features: Any
+    edge_feature_sizes: Any
+    edge_time: Any
+    node_time: Any
     edge_type: Any
     edge_weight: Any
+    edge_attr: Any
 
 
-@accept_synonyms(edge_type="relation", edge_weight="weight")
+@accept_synonyms(edge_type="relation", edge_weight="weight", edge_attr="edge_features")
 @check_arguments()
 def from_arrays(
     edge_index: Any,
@@ -48,7 +55,7 @@ def from_arrays(
     relation: Any = None,
     weight: Any = None,
     undirected: bool = False,
-    **synonyms: Unpack[EdgeSynonyms],
+    **edge_options: Unpack[EdgeOptions],
 ) -> Graph:
     """Make a graph from arrays or tensors.
 
@@ -65,28 +72,46 @@ def from_arrays(
         num_nodes: ``V``; None to take it from features, labels or the largest id.
         relation: ``[E]`` integer type of each edge.
         weight: ``[E]`` weight of each edge; kept as float32.
-        undirected: Add the missing reverse of every edge.
-        **synonyms: ``edge_type`` is also ``relation``, ``edge_weight`` also ``weight``, as PyG calls them.
+        undirected: Add the missing reverse of every edge, of the same weight and features.
+        **edge_options: ``edge_features``, ``[E, De]``: floating, whose type is kept; or integer codes of categories,
+            from 0. ``edge_feature_sizes``: the number of categories of each column, ``De`` numbers, 0 for a column of
+            numbers; without, integers are codes up to the largest one, with a warning. ``edge_time``, ``[E]``, and
+            ``node_time``, ``[V]``: integers, whole numbers or ``datetime64``, for temporal draws. ``edge_type`` is also
+            ``relation``, ``edge_weight`` also ``weight`` and ``edge_attr`` also ``edge_features``, as PyG calls them.
 
     Raises:
         InputError: The arrays do not fit each other, or one is given by both of its names.
     """
     # The decorator has already translated the synonyms that exist.
-    for name in synonyms:
-        known = {**inspect.signature(from_arrays).parameters, **EdgeSynonyms.__annotations__}
-        del known["synonyms"]
+    known = {**inspect.signature(from_arrays).parameters, **EdgeOptions.__annotations__}
+    del known["edge_options"]
+    for name in edge_options:
         validate_choice("option of og.from_arrays", name, known)
+    edge_features: Any = edge_options.get("edge_features")
+    sizes = to_feature_sizes(_to_array(edge_options.get("edge_feature_sizes")))
     # NumPy has no bfloat16: such features pass through float32, which holds them exactly.
-    is_bfloat16 = isinstance(features, torch.Tensor) and features.dtype == torch.bfloat16
+    is_bfloat16, are_bfloat16 = (_is_bfloat16(each) for each in (features, edge_features))
     given = {} if split is None else _split_arrays(split)
     tables = NodeTableSource(
         num_nodes=num_nodes,
         features=_to_feature_rows(features.float() if is_bfloat16 else features),
         labels=_to_array(labels),
+        edge_feature_sizes=sizes,
+        node_time=_to_times(edge_options.get("node_time"), "node_time"),
     )
     tables = with_mask_tables(tables, given, "the split")
-    source = ArraySource(_to_array(edge_index), tables, relation=_to_array(relation), weight=_to_array(weight))
+    source = ArraySource(
+        _to_array(edge_index),
+        tables,
+        relation=_to_array(relation),
+        weight=_to_array(weight),
+        edge_features=_to_array(edge_features.float() if are_bfloat16 else edge_features),
+        edge_time=_to_times(edge_options.get("edge_time"), "edge_time"),
+    )
     graph = assemble_graph(source, undirected=undirected)
+    if are_bfloat16 and graph.edge_features is not None:
+        narrow = replace(graph.topology, edge_features=graph.edge_features.to(torch.bfloat16))
+        graph = replace(graph, topology=narrow)
     if is_bfloat16 and graph.features is not None:
         return replace(graph, features=graph.features.to(torch.bfloat16))
     return graph
@@ -158,7 +183,7 @@ def make_table_options(options: Mapping[str, object], function: str) -> TableOpt
     for name in options:
         validate_choice(f"option of {function}", name, known)
     given: dict[str, Any] = dict(options)
-    for name in ("label", "features"):
+    for name in ("label", "features", "edge_features"):
         if isinstance(given.get(name), str):
             given[name] = tuple(given[name].split(","))
         elif name in given:
@@ -178,6 +203,14 @@ def _to_array(values: Any) -> Any:
             got=f"{type(values).__name__}: {str(error).partition('.')[0]}",
             repair="convert it to a NumPy array, or sparse features to scipy.sparse.csr_array",
         ) from error
+
+
+def _to_times(values: Any, name: str) -> Any:
+    return None if values is None else to_times(_to_array(values), name)
+
+
+def _is_bfloat16(values: Any) -> bool:
+    return isinstance(values, torch.Tensor) and values.dtype == torch.bfloat16
 
 
 def _to_feature_rows(values: Any) -> Any:

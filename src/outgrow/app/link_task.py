@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
+from outgrow.core.validation import validate_choice
 from outgrow.engine.link_ranking import KnownLinks, LinkRanker
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.builders.validate import NO_EMBEDDINGS, validate_held_out_links
 from outgrow.graph.graph import Graph
-from outgrow.graph.link_split import LinkSplit, split_links, take_held_out_links
+from outgrow.graph.link_split import LinkSplit, mark_relations, split_links, take_held_out_links
+from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
 from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.strategies.base import Problem
@@ -35,9 +37,31 @@ def make_link_split(graph: Graph, config: TrainConfig) -> LinkSplit:
     Raises:
         InputError: There are too few edges.
     """
+    relations = find_link_relations(graph, config)
     if graph.held_out_links is not None:
-        return take_held_out_links(graph.topology, graph.held_out_links)
-    return split_links(graph.topology, val=config.val_links, test=config.test_links, seed=config.split_seed)
+        return take_held_out_links(graph.topology, graph.held_out_links, relations)
+    return split_links(
+        graph.topology, val=config.val_links, test=config.test_links, seed=config.split_seed, relations=relations
+    )
+
+
+def find_link_relations(graph: Graph, config: TrainConfig) -> Tensor | None:
+    """Return ``[n]`` int64: the numbers of the relations whose links are predicted; None for all edges.
+
+    Raises:
+        InputError: There is no relation of a name.
+    """
+    if not config.link_relations:
+        return None
+    known = {name: number for number, name in enumerate(graph.relation_names)}
+    if not known:
+        raise InputError(
+            f"the edges of {graph.name!r} have no relations",
+            needed="edges with relations, to predict the links of some",
+            got=f"link_relations {', '.join(config.link_relations)}",
+            repair="leave --link-relations (link_relations) out",
+        )
+    return torch.tensor([validate_choice("relation of links", name, known) for name in config.link_relations])
 
 
 def validate_link_options(graph: Graph, config: TrainConfig, given: Iterable[str] = ()) -> None:
@@ -49,8 +73,9 @@ def validate_link_options(graph: Graph, config: TrainConfig, given: Iterable[str
         given: Names of options that were given.
 
     Raises:
-        InputError: An option of the split is given, or is not at its default.
+        InputError: An option of the split is given, or is not at its default; or a relation does not exist.
     """
+    find_link_relations(graph, config)
     if graph.held_out_links is None:
         return
     default = {each.name: each.default for each in fields(TrainConfig) if each.name in SPLIT_OPTIONS}
@@ -68,14 +93,20 @@ def validate_link_options(graph: Graph, config: TrainConfig, given: Iterable[str
 
 def has_validation_links(graph: Graph, config: TrainConfig) -> bool:
     """Return whether there are links to validate on, or will be."""
-    return config.val_links > 0 if graph.held_out_links is None else len(graph.held_out_links.val) > 0
+    if graph.held_out_links is None:
+        return config.val_links > 0
+    return bool(mark_relations(graph.held_out_links.val, find_link_relations(graph, config)).any())
 
 
 def make_link_problem(graph: Graph, model: Model, config: TrainConfig, share: GraphShard) -> Problem:
     """Make the training problem on a shard of the graph without held-out links."""
     assert graph.features is not None
+    relations = find_link_relations(graph, config)
     targets = LinkTargets(
-        ends=node_type_offsets(graph), negatives=config.negatives, num_targets=share.topology.num_edges
+        ends=node_type_offsets(graph),
+        negatives=config.negatives,
+        num_targets=_count_edges(share.topology, relations),
+        relations=relations,
     )
     return Problem(
         shard=share,
@@ -85,6 +116,13 @@ def make_link_problem(graph: Graph, model: Model, config: TrainConfig, share: Gr
         seed=config.seed,
         batches=config.batch_config,
     )
+
+
+def _count_edges(topology: Topology, relations: Tensor | None) -> int:
+    if relations is None:
+        return topology.num_edges
+    assert topology.relation is not None
+    return sum(int((topology.relation == each).sum()) for each in relations.tolist())
 
 
 def make_link_evaluation(

@@ -18,9 +18,10 @@ from outgrow.graph.graph import Graph
 from outgrow.inference.modes import NONE
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import MultiLabel, NodeTask
+from outgrow.nn.type_tasks import TargetType, TypeTasks
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import LINK_METRICS
-from outgrow.training.metric_fit import make_node_metrics
+from outgrow.training.metric_fit import make_node_metrics, make_task_metrics
 from outgrow.training.metric_names import CURVES, KEEPING, MULTICLASS, MULTILABEL, NODE_METRICS
 from outgrow.training.metric_request import MetricRequest
 from outgrow.training.metrics import PIECE_NUMBERS, NodeMetric
@@ -75,9 +76,10 @@ def choose_metrics(
     Raises:
         InputError: A metric does not fit the task, or there is none of a name.
     """
-    assert graph.labels is not None
+    labels = graph.task_labels
+    assert labels is not None
     outputs = model.layers_list()[-1].spec.out_features
-    metrics = make_node_metrics(MetricRequest(config.metrics, objects), task, graph.labels[:0], outputs)
+    metrics = make_task_metrics(MetricRequest(config.metrics, objects), task, labels[:0], outputs)
     return metrics, choose_node_monitor(config.monitor, config.monitor_mode, task, metrics)
 
 
@@ -108,16 +110,23 @@ def validate_metrics(
     objects = objects or {}
     task = task or make_node_task(graph, config)
     metrics, _ = choose_metrics(graph, model, task, config, objects)
-    assert graph.labels is not None
-    val, test = (task.select_known(graph.labels, part) for part in (graph.split.val, graph.split.test))
+    labels = graph.task_labels
+    assert labels is not None
+    val, test = (task.select_known(labels, part) for part in (graph.split.val, graph.split.test))
     evaluated = {
         "validation": (val, config.evaluation.val),
         "test": (test, config.evaluation.test),
     }
     _validate_monitored(config, *evaluated["validation"])
     for name, (nodes, mode) in evaluated.items():
-        if len(nodes) and mode != NONE and metrics:
-            _validate_nodes(name, nodes, graph, task, model, config, objects)
+        if mode == NONE:
+            continue
+        for number, (target, names) in enumerate(_list_targets(graph, model, task)):
+            asked = [each.name.removeprefix(target.qualify("")) for each in metrics if each.target == number]
+            of_target = nodes if target.task is task else nodes[labels[nodes][:, 0] == number]
+            own = labels if not isinstance(task, TypeTasks) else task.labels_of_type(number, labels)
+            if len(of_target) and asked:
+                _validate_nodes(name, own[of_target], target, names, MetricRequest(tuple(asked), objects))
 
 
 def estimate_metric_bytes(graph: Graph, model: Model, config: TrainConfig) -> int:
@@ -161,37 +170,40 @@ def _nothing_to_monitor_error(config: TrainConfig, missing: str) -> InputError:
     )
 
 
+def _list_targets(graph: Graph, model: Model, task: NodeTask) -> list[tuple[TargetType, tuple[str, ...]]]:
+    """Return what is predicted, all nodes or the types with tasks of their own, and the names of their classes."""
+    if isinstance(task, TypeTasks):
+        return list(zip(task.targets, (each.class_names for each in graph.type_labels), strict=True))
+    outputs = model.layers_list()[-1].spec.out_features
+    return [(TargetType(name="", task=task, num_outputs=outputs), graph.class_names)]
+
+
 def _validate_nodes(
-    name: str,
-    nodes: Tensor,
-    graph: Graph,
-    task: NodeTask,
-    model: Model,
-    config: TrainConfig,
-    objects: Mapping[str, Metric],
+    name: str, labels: Tensor, target: TargetType, class_names: Sequence[str], request: MetricRequest
 ) -> None:
-    """Check what metrics need of the nodes of a split.
+    """Check what metrics need of the labels ``[n, ...]`` of the nodes of a split.
 
     Raises:
         InputError: A metric cannot be computed of so few nodes, or needs classes that these do not have.
     """
-    assert graph.labels is not None
-    request = MetricRequest(config.metrics, objects)
+    task, outputs = target.task, target.num_outputs
+    name = f"{name} ({target.name})" if target.name else name
     # Some metrics need two rows at least, which only their value tells.
-    outputs = model.layers_list()[-1].spec.out_features
-    make_node_metrics(request, task, graph.labels[:0], outputs, num_rows=len(nodes))
-    needy = [each for each in config.metrics if each in CURVES or (each in objects and _is_curve(objects[each]))]
+    make_node_metrics(request, task, labels[:0], outputs, num_rows=len(labels))
+    objects = request.objects
+    needy = [each for each in request.names if each in CURVES or (each in objects and _is_curve(objects[each]))]
     if not needy or task.target_kind not in (MULTICLASS, MULTILABEL):
         return
-    labels = graph.labels[nodes].long()
+    labels = labels.long()
     counts = torch.bincount(labels, minlength=outputs) if labels.ndim == 1 else labels.sum(0)
-    lacking = ((counts == 0) | (counts == len(nodes))).nonzero()[:, 0].tolist()
-    shown = ", ".join(_class_name(graph, each) for each in lacking[:_SHOWN]) + (", ..." if lacking[_SHOWN:] else "")
+    lacking = ((counts == 0) | (counts == len(labels))).nonzero()[:, 0].tolist()
+    shown = ", ".join(_class_name(class_names, each) for each in lacking[:_SHOWN])
+    shown += ", ..." if lacking[_SHOWN:] else ""
     if len(lacking) == len(counts):
         raise InputError(
             f"the {name} nodes lack what {needy[0]} needs",
             needed="nodes of a class, and nodes of another",
-            got=f"{len(nodes)} {name} nodes, all with the same labels",
+            got=f"{len(labels)} {name} nodes, all with the same labels",
             repair="leave the metric out, or give another split",
         )
     if lacking:
@@ -203,5 +215,5 @@ def _is_curve(metric: Metric) -> bool:
     return any(each.__name__.endswith(("AUROC", "AveragePrecision")) for each in type(metric).mro())
 
 
-def _class_name(graph: Graph, number: int) -> str:
-    return graph.class_names[number] if number < len(graph.class_names) else str(number)
+def _class_name(names: Sequence[str], number: int) -> str:
+    return names[number] if number < len(names) else str(number)

@@ -20,7 +20,10 @@ from torch.nn import functional
 from outgrow.app.compatibility import stage_name
 from outgrow.core.block import Block, Edges
 from outgrow.core.user_warnings import warn_about_model
+from outgrow.nn.convolution import SAGEConv
 from outgrow.nn.encoder import Encoder, LinearEncoder
+from outgrow.nn.hetero import HeteroConv
+from outgrow.nn.hetero_encoder import HeteroEncoder
 from outgrow.nn.layer import Conv, Layer
 from outgrow.nn.model import Model, layer_key
 from outgrow.nn.pyg import PyGConv
@@ -28,6 +31,8 @@ from outgrow.nn.pyg import PyGConv
 _HALF = 4
 _NODES = 2 * _HALF
 _KEY = 20_240_611
+_LOOP = 100
+"""Id of the self-loop of the first node."""
 _ORDER = (5, 2, 7, 0, 6, 1, 4, 3)
 _ELEMENT_WISE = {
     None,
@@ -100,13 +105,28 @@ def _list_stages(model: Model) -> Iterator[tuple[str, Encoder | Layer]]:
     if model.encoder is not None:
         yield "encoder", model.encoder
     for number, layer in enumerate(model.layers_list()):
-        yield f"layers.{number}", layer
+        yield from _list_parts(f"layers.{number}", layer)
+
+
+def _list_parts(name: str, layer: Layer) -> Iterator[tuple[str, Layer]]:
+    """Yield a layer; of one with modules per edge type each of them, since toy edges have no types."""
+    conv = layer.conv
+    if not isinstance(conv, HeteroConv):
+        yield name, layer
+        return
+    for part, each in conv.convs.items():
+        # Convolutions with two input widths are all of this library.
+        if isinstance(each, Conv) and each.spec.target_in_features is None:
+            yield f"{name}.conv.convs.{part}", Layer(each)
+    if layer.epilogue.activation not in _ELEMENT_WISE:
+        width, dtype = conv.spec.out_features, next((each.dtype for each in conv.parameters()), torch.float32)
+        yield name, Layer(SAGEConv(width, width), layer.epilogue).to(dtype)
 
 
 def _is_own(module: Encoder | Layer) -> bool:
     """Whether all of a stage is of this library, but for activations that torch applies to each number."""
     parts = [part for part in module.modules() if isinstance(part, Conv | Encoder | Layer)]
-    epilogues = [part.epilogue for part in parts if isinstance(part, LinearEncoder | Layer)]
+    epilogues = [part.epilogue for part in parts if isinstance(part, LinearEncoder | HeteroEncoder | Layer)]
     return all(epilogue.activation in _ELEMENT_WISE for epilogue in epilogues) and all(
         type(part).__module__.startswith("outgrow.") and not isinstance(part, PyGConv) for part in parts
     )
@@ -198,6 +218,9 @@ def _run_part(
 
 
 def _find_untrained(model: Model) -> list[str]:
+    if model.reads_types:
+        # Which modules per type are trained depends on the types that have targets.
+        return []
     named = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
     model.train()
     try:
@@ -239,7 +262,7 @@ def _toy_block(layer: Layer, nodes: Sequence[int], reverse: bool = False) -> Blo
         if layer.spec.self_loops:
             sources.append(row[node])
             kinds.append(-1)
-            ids.append(100 + node)
+            ids.append(_LOOP + node)
         ends.append(len(sources))
     count = len(nodes)
     degree = torch.tensor(ends, dtype=torch.float64).diff()
@@ -250,6 +273,7 @@ def _toy_block(layer: Layer, nodes: Sequence[int], reverse: bool = False) -> Blo
             indices=torch.tensor(sources, dtype=torch.int32),
             num_src=count,
             relation=torch.tensor(kinds, dtype=torch.int32) if relations else None,
+            features=_toy_edge_features(layer, ids) if layer.conv.edge_dim else None,
         ),
         src_nodes=where,
         dst_nodes=where,
@@ -257,6 +281,15 @@ def _toy_block(layer: Layer, nodes: Sequence[int], reverse: bool = False) -> Blo
         dst_degree=degree,
         edge_ids=torch.tensor(ids),
     )
+
+
+def _toy_edge_features(layer: Layer, ids: Sequence[int]) -> Tensor:
+    """Return the features of edges by their ids: the same in every block; zeros for self-loops."""
+    features = torch.zeros(_LOOP + _NODES, layer.conv.edge_dim)
+    features[: 4 * _NODES] = torch.randn(
+        4 * _NODES, layer.conv.edge_dim, generator=torch.Generator().manual_seed(_KEY + 1)
+    )
+    return features[list(ids)]
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

@@ -11,7 +11,7 @@ from outgrow.core.validation import validate_choice, validate_types
 from outgrow.graph.graph import Graph
 from outgrow.nn.decoder import Decoder, DistMult, Dot
 from outgrow.nn.decoupled import Decoupled, DecoupledGAT
-from outgrow.nn.edge_models import GINE, GATv2, Transformer
+from outgrow.nn.edge_models import GINE, EdgeNetwork, GATv2, Transformer
 from outgrow.nn.model import Model
 from outgrow.nn.stack import Stack
 from outgrow.nn.to_hetero import to_hetero
@@ -52,6 +52,7 @@ MODELS: Mapping[str, ModelEntry] = {
     "transformer": ModelEntry(build=Transformer, graph_options=("edge_dim",), typed=True),
     "gin": ModelEntry(build=GIN, graph_options=("sparse_input",), typed=True),
     "gine": ModelEntry(build=GINE, graph_options=("sparse_input", "edge_dim"), needs_edge_features=True, typed=True),
+    "edge-network": ModelEntry(build=EdgeNetwork, graph_options=("sparse_input", "edge_dim"), needs_edge_features=True),
     "commnet": ModelEntry(build=CommNet, graph_options=("sparse_input",), typed=True),
     "decoupled": ModelEntry(build=Decoupled, fixed_options={"heads": 0, "num_relations": 0}),
     "decoupled-gat": ModelEntry(build=DecoupledGAT),

@@ -32,12 +32,13 @@ from outgrow.engine.prefetch import prefetch_results
 from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.graph import Graph
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR
+from outgrow.graph.sampling.layer_sampling import require_times_of
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.store.reader import find_feature_file
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops.kernels.numerics import accumulate_dtype
-from outgrow.ops.rows.edge_features import gather_edge_features
+from outgrow.ops.rows.edge_rows import gather_edge_features
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.storage.row_file import IoPool, RowFile
 from outgrow.runtime.system.environment import torchrun_rank, torchrun_world_size
@@ -56,7 +57,7 @@ class BlockBatch(NamedTuple):
         seeds: ``[n]`` int64.
         blocks: Sampled neighbourhood, a block for each layer; the first is that of the first layer.
         x: ``[Vs, D]`` features of the first block's sources, dense or sparse; None for a graph without.
-        y: ``[n, ...]`` labels of the seeds; None for a graph without.
+        y: ``[n, ...]`` labels of the seeds, ``graph.task_labels``; None for a graph without.
         input_id: ``[n]`` int64, positions of the seeds among those that the loader was given.
     """
 
@@ -83,6 +84,7 @@ class _Options(TypedDict, total=False):
     drop_last: bool
     threads: int | None
     prefetch: int
+    temporal_strategy: str | None
     features: bool
     model: Model | None
     rank: int | None
@@ -98,6 +100,7 @@ _DEFAULTS = _Options(
     drop_last=False,
     threads=None,
     prefetch=4,
+    temporal_strategy=None,
     features=True,
     model=None,
     rank=None,
@@ -122,6 +125,9 @@ class NeighborLoader:
             many as ``model`` has layers. Also ``num_neighbors``.
         sampler: How neighbours are sampled: ``neighbor``, ``neighbor-with-replacement``, ``labor`` or ``fastgcn``.
         weighted: Whether neighbours are sampled by the weights of edges.
+        temporal_strategy: Sample only in-edges before the time of the seed: ``uniform`` or ``last``, as PyG calls it;
+            None for in-edges of any time. Rows are then pairs of a node and the time of its seed, ``row_time``; seeds
+            of one time share them.
         shuffle: Whether the order of the seeds changes with each epoch.
         seed: Seed of every random draw.
         drop_last: Whether to leave out a last batch with fewer seeds.
@@ -161,8 +167,14 @@ class NeighborLoader:
         self.graph = graph if isinstance(graph, Graph) else assemble_graph(reader_for_object(graph))
         self.seeds = _to_seeds(seeds, self.graph)
         self.batches = BatchConfig(
-            size=batch_size, fanout=parse_fanouts(fanout), weighted=rest["weighted"], sampler=rest["sampler"]
+            size=batch_size,
+            fanout=parse_fanouts(fanout),
+            weighted=rest["weighted"],
+            sampler=rest["sampler"],
+            temporal_strategy=rest["temporal_strategy"],
         )
+        if self.batches.is_temporal:
+            require_times_of(self.graph.topology, self.seeds)
         self.shuffle, self.seed, self.drop_last, self.output = rest["shuffle"], seed, rest["drop_last"], output
         self.rank, self.world_size = _find_share(rest["rank"], rest["world_size"])
         self._prefetch = PrefetchConfig.from_options(threads or None, prefetch)
@@ -209,15 +221,15 @@ class NeighborLoader:
 
     def _make_data(self, batch: _Batch) -> Data:
         graph = self.graph
-        nodes, edge_index, edge_ids = self._sampler.sample_subgraph(batch.seeds, batch.epoch, batch.step)
+        nodes, times, edge_index, edge_ids = self._sampler.sample_subgraph(batch.seeds, batch.epoch, batch.step)
         assert self._data_class is not None
         data = self._data_class(edge_index=edge_index, num_nodes=len(nodes), n_id=nodes, e_id=edge_ids)
         x = self._gather_features(nodes)
         if x is not None:
             # Layers of PyG take no sparse rows: those of a batch are few enough to be dense.
             data.x = x.to_dense() if isinstance(x, SparseRows) else x
-        if graph.labels is not None:
-            data.y = _index_labels(graph.labels, nodes)
+        if graph.task_labels is not None:
+            data.y = _index_labels(graph.task_labels, nodes)
         if graph.topology.weight is not None:
             data.edge_weight = graph.topology.weight[edge_ids]
         if graph.topology.relation is not None:
@@ -226,12 +238,14 @@ class NeighborLoader:
             features = gather_edge_features(graph.edge_features, edge_ids)
             # Half precision is widened as that of nodes; codes of categories stay integers.
             data.edge_attr = features.to(accumulate_dtype(features.dtype)) if features.is_floating_point() else features
+        if times is not None:
+            data.row_time, data.seed_time = times, times[: len(batch.seeds)]
         data.batch_size = len(batch.seeds)
         data.input_id = self._locate_seeds(batch.seeds)
         return data
 
     def _make_block_batch(self, batch: _Batch) -> BlockBatch:
-        labels = self.graph.labels
+        labels = self.graph.task_labels
         blocks = self._sampler.sample_blocks(batch.seeds, batch.epoch, batch.step)
         return BlockBatch(
             seeds=batch.seeds,

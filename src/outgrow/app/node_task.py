@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+from outgrow.app.task_options import given_task_options, require_options_of
+from outgrow.app.type_tasks import complete_single_task, make_type_tasks
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_types
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NODE_TASKS, LinkPrediction, MultiLabel, NodeClassification, NodeRegression, NodeTask
+from outgrow.nn.type_tasks import TypeTasks
 from outgrow.training.config import TrainConfig
 
-_OPTIONS = {
-    "class_weight": NodeClassification.kind,
-    "label_smoothing": NodeClassification.kind,
-    "pos_weight": MultiLabel.kind,
-    "loss": NodeRegression.kind,
-}
-"""The task that each option belongs to."""
 _LINK_OPTIONS = tuple(field.name for field in fields(LinkPrediction))
 
 
@@ -29,51 +25,78 @@ def task_kind(graph: Graph, config: TrainConfig) -> str:
     return config.task or (MultiLabel.kind if graph.multi_label else NodeClassification.kind)
 
 
-def make_node_task(graph: Graph, config: TrainConfig, *, plans: bool = False) -> NodeTask:
-    """Return the task that the options of the loop name, or the one of the labels.
+def make_node_task(
+    graph: Graph, config: TrainConfig, *, plans: bool = False, own: Mapping[str, NodeTask] | None = None
+) -> NodeTask:
+    """Return the task that the options of the loop name, or the one of the labels; of several types, their tasks.
 
     Args:
-        graph: The graph.
+        graph: The graph, with the labels of the targets alone: see `outgrow.app.targets.select_graph_targets`.
         config: Options of the loop.
         plans: Whether nothing is trained, so that numbers as labels need not be asked for.
+        own: Tasks that were given for node types, by their names.
 
     Raises:
         InputError: An option belongs to another task, or labels are numbers and no regression was asked for.
     """
-    kind = NodeRegression.kind if graph.has_targets and plans else task_kind(graph, config)
-    given = _given_options(config)
-    for option in given:
-        if _OPTIONS[option] != kind:
-            raise InputError(
-                f"option {option} belongs to another task",
-                needed=f"{option} with task {_OPTIONS[option]}",
-                got=f"{option} with task {kind}",
-                repair=f"leave {option} out, or give --task {_OPTIONS[option]}",
-            )
+    if graph.type_labels:
+        return make_type_tasks(graph, config, own or {})
+    if own:
+        return complete_single_task(graph, own)
+    # A target that is named is known to be numbers; else numbers as labels are asked for by name.
+    is_named = plans or (config.targets is not None and config.task is None)
+    kind = NodeRegression.kind if graph.has_targets and is_named else task_kind(graph, config)
+    given = given_task_options(config)
+    require_options_of(given, [kind])
     return NODE_TASKS[kind](**given)
 
 
-def task_of_nodes(graph: Graph, model: Model, config: TrainConfig, *, plans: bool = False) -> NodeTask | None:
-    """Return `make_node_task`; None for a model of links, or without labels."""
-    if model.decoder is not None or graph.labels is None:
+def task_of_nodes(
+    graph: Graph,
+    model: Model,
+    config: TrainConfig,
+    *,
+    plans: bool = False,
+    own: NodeTask | Mapping[str, NodeTask] | None = None,
+) -> NodeTask | None:
+    """Return `make_node_task`, or the task that was given; None for a model of links, or without labels.
+
+    Raises:
+        InputError: See `make_node_task`; or one task was given for several types.
+    """
+    if model.decoder is not None or graph.task_labels is None:
         return None
-    return make_node_task(graph, config, plans=plans)
+    if not isinstance(own, NodeTask):
+        return make_node_task(graph, config, plans=plans, own=own)
+    if graph.type_labels:
+        names = ", ".join(each.name for each in graph.type_labels)
+        raise InputError(
+            f"one task is given for the nodes of several types of {graph.name!r}",
+            needed=f"a task for each type that has another than that of its labels, among {names}",
+            got=f"task={type(own).__name__}(...)",
+            repair=f"give task={{{graph.type_labels[0].name!r}: {type(own).__name__}(...)}}, or one type as targets",
+        )
+    return own
 
 
 def resolve_task(
     model: Model, config: TrainConfig, options: Mapping[str, object]
-) -> tuple[TrainConfig, NodeTask | None]:
-    """Return the options of the loop, with what a task says, and the task if an object of one of nodes is given.
+) -> tuple[TrainConfig, NodeTask | Mapping[str, NodeTask] | None]:
+    """Return the options of the loop, and the task, or those of node types, if objects are given.
 
     Args:
         model: The model.
         config: Options of the loop.
-        options: Those given by name; ``task`` may be an object.
+        options: Those given by name; ``task`` may be an object, or a mapping of node types to objects.
 
     Raises:
         InputError: There is no such option, the task is not one of the model, or what it says is also an option.
     """
     task = options.get("task")
+    if isinstance(task, Mapping):
+        validate_types({"tasks of types": list(task.values())}, {"tasks of types": Sequence[NodeTask]})
+        _require_model_of_task(model, "of node types", of_links=False)
+        return config.with_options(**{name: value for name, value in options.items() if name != "task"}), dict(task)
     if not isinstance(task, NodeTask | LinkPrediction):
         if task is not None:
             validate_types({"task": task}, {"task": NodeTask | LinkPrediction | str | None})
@@ -83,7 +106,7 @@ def resolve_task(
     _require_model_of_task(model, type(task).__name__, of_links=of_links)
     rest = {name: value for name, value in options.items() if name != "task"}
     settings = config.with_options(**rest)
-    twice = [name for name in _LINK_OPTIONS if name in options] if of_links else list(_given_options(settings))
+    twice = [name for name in _LINK_OPTIONS if name in options] if of_links else list(given_task_options(settings))
     if twice:
         raise InputError(
             "the task is described twice",
@@ -94,6 +117,29 @@ def resolve_task(
     if isinstance(task, LinkPrediction):
         return settings.with_options(**asdict(task)), None
     return settings.with_options(**task.options()), task
+
+
+def describe_outputs(graph: Graph, task: NodeTask | None) -> dict[str, Any]:
+    """Return what ``config.json`` records of the outputs of a model: their number, and what they mean.
+
+    Args:
+        graph: The graph, with the labels of the targets alone.
+        task: The task; None for a model of links.
+    """
+    record = {
+        "classes": graph.num_classes if task is None else graph_for_model(graph, task).num_classes,
+        "class_names": list(graph.class_names),
+        "several_labels": graph.multi_label,
+        "task": None if task is None else task.kind,
+    }
+    if not isinstance(task, TypeTasks):
+        return record
+    names = {each.name: list(each.class_names) for each in graph.type_labels}
+    targets = [
+        {"type": each.name, "task": each.task.kind, "outputs": each.num_outputs, "class_names": names[each.name]}
+        for each in task.targets
+    ]
+    return {**record, "targets": targets}
 
 
 def require_recorded_task(record: Mapping[str, Any], out: Path) -> None:
@@ -114,15 +160,12 @@ def require_recorded_task(record: Mapping[str, Any], out: Path) -> None:
 
 def graph_for_model(graph: Graph, task: NodeTask) -> Graph:
     """Return a graph that says how many outputs a model for this task has; to build models of, not to train on."""
-    if graph.labels is None:
+    labels = graph.task_labels
+    if labels is None:
         return graph
-    outputs = task.count_outputs(graph.labels, graph.num_classes)
+    outputs = task.count_outputs(labels, graph.num_classes)
     # A changed graph no longer comes from its store, so it is left as it is where it can be.
     return graph if outputs == graph.num_classes else replace(graph, num_classes=outputs)
-
-
-def _given_options(config: TrainConfig) -> dict[str, Any]:
-    return {name: value for name in _OPTIONS if (value := getattr(config, name)) not in (None, 0.0)}
 
 
 def _require_model_of_task(model: Model, name: str, *, of_links: bool) -> None:

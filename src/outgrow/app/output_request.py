@@ -18,6 +18,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import parse_bytes, validate_memory_limit
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.conversions import to_node_ids
+from outgrow.graph.sampling.layer_sampling import require_times_of
 from outgrow.nn.model import Model
 
 Nodes = Tensor | Sequence[int] | Sequence[str] | None
@@ -112,6 +113,8 @@ def make_output_request(
     validate_model_fits_graph(graph, model)
     warn_of_unread_weights(graph, model)
     requested = RequestedNodes.from_nodes(find_named_nodes(graph, nodes), graph.num_nodes)
+    if model.temporal_strategy is not None:
+        require_times_of(graph.topology, graph.topology.nodes if requested.distinct is None else requested.distinct)
     limit = None if memory is None else parse_bytes(memory)
     return OutputRequest(graph=graph, model=model, nodes=requested, workers=settings, memory_limit=limit)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from outgrow.app.output_request import OutputRequest
 from outgrow.app.runs.workers import GRAPH
 from outgrow.core.files import reserve_space
-from outgrow.engine.shard import GraphShard, make_shard
+from outgrow.engine.shard import GraphShard, make_shard, model_topology
 from outgrow.graph.partition.methods import RangePartitioner
 from outgrow.graph.store.reader import matches_store, open_store, write_store
 from outgrow.inference.layer_outputs import compute_layer_outputs, limit_inference_memory
@@ -91,7 +91,8 @@ class PredictionJob:
         graph = open_store(self.store or context.folder / GRAPH)
         # Not kept in the store: ranges take no time to find. They make the rows of a worker consecutive, too.
         partitioner, first_layer = RangePartitioner(balance="edges"), model.layers_list()[0]
-        shard = make_shard(graph.topology, comm, partitioner, None, self_loops=first_layer.spec.self_loops)
+        topology = model_topology(graph.topology, model)
+        shard = make_shard(topology, comm, partitioner, None, self_loops=first_layer.spec.self_loops)
         nodes = None if self.nodes is None else shard.filter_owned(self.nodes)
         begin = self._find_first_row(shard)
         trim_memory()  # sharding leaves large temporary arrays behind

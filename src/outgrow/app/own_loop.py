@@ -226,7 +226,7 @@ def prepare(
         workers = replace(workers, number=_launched.comm.size)
     leads = None if _launched is None else _launched.comm.is_rank_zero
     request = make_training_request(graph, model, strategy, workers, config, options, leads=leads)
-    model.schema = describe_schema(request.graph)
+    model.schema, model.temporal_strategy = describe_schema(request.graph), request.config.temporal_strategy
     session = Session(
         graph=request.graph,
         model=model,
@@ -334,9 +334,9 @@ def _refuse_loop_options(config: TrainConfig, options: Mapping[str, object]) -> 
 
 _OF_TRAIN = ("workers", "out", "resume", "progress", "callbacks", "allow_changed_data")
 _OF_STEPS = (
-    *("seed", "batch_size", "fanout", "weighted", "sampler", "precision"),
+    *("seed", "batch_size", "fanout", "weighted", "sampler", "temporal_strategy", "precision"),
     *("eval", "val", "test", "eval_fanout", "eval_batch_size", "metrics"),
-    *("task", "class_weight", "label_smoothing", "pos_weight", "loss"),
-    *("negatives", "val_links", "test_links", "split_seed"),
+    *("task", "targets", "class_weight", "label_smoothing", "pos_weight", "loss"),
+    *("negatives", "val_links", "test_links", "split_seed", "link_relations"),
 )
 """Fields of `TrainConfig` that steps and evaluations depend on."""

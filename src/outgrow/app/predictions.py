@@ -14,6 +14,7 @@ from torch import Tensor
 
 from outgrow.app.node_names import NodeNames
 from outgrow.app.runs.directory import convert_write_errors
+from outgrow.app.type_predictions import TypeOutputs, compute_type_probabilities, join_type_columns
 from outgrow.core.errors import InputError
 from outgrow.graph.store.writer import ArrayWriter
 from outgrow.nn.tasks import MultiLabel, NodeClassification, NodeRegression
@@ -55,12 +56,23 @@ class PredictionFormat:
         class_names: Names of the classes; may be empty.
         multi_label: Whether a node may have several labels.
         regression: Whether outputs are numbers, not logits of classes.
+        types: Outputs of each node type, where types have outputs of their own; or empty.
     """
 
     what: str
     class_names: tuple[str, ...] = ()
     multi_label: bool = False
     regression: bool = False
+    types: tuple[TypeOutputs, ...] = ()
+
+    def for_type(self, outputs: TypeOutputs) -> PredictionFormat:
+        """Return the format of the rows of one node type."""
+        return PredictionFormat(
+            what=self.what,
+            class_names=outputs.class_names,
+            multi_label=outputs.task == MultiLabel.kind,
+            regression=outputs.task == NodeRegression.kind,
+        )
 
     def convert_outputs(self, rows: Tensor) -> Tensor:
         """Return what is written of outputs ``[k, O]``, embeddings or else logits.
@@ -224,15 +236,24 @@ def _make_table(form: PredictionFormat, names: NodeNames, rows: PredictionRows) 
         # A class may have the name of another column.
         columns |= {
             f"{name} (class)" if name in columns else name: column
-            for name, column in _class_columns(form, rows.logits).items()
+            for name, column in _label_columns(form, rows.nodes, rows.logits).items()
         }
     if form.what not in ("classes", "values"):
         values = rows.embeddings if form.what == "embeddings" else rows.logits
         assert values is not None
-        lists = form.convert_outputs(values)
+        if form.types and form.what == "probabilities":
+            lists = compute_type_probabilities(form.types, rows.nodes, values)
+        else:
+            lists = form.convert_outputs(values)
         name = "embedding" if form.what == "embeddings" else form.what
         columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(lists.flatten().numpy()), lists.shape[1])
     return pa.table(columns)
+
+
+def _label_columns(form: PredictionFormat, nodes: Tensor, logits: Tensor) -> dict[str, Any]:
+    if not form.types:
+        return _class_columns(form, logits)
+    return join_type_columns(form.types, nodes, logits, lambda each, own: _class_columns(form.for_type(each), own))
 
 
 def _class_columns(form: PredictionFormat, logits: Tensor) -> dict[str, Any]:

@@ -15,15 +15,18 @@ from outgrow.app.compatibility import (
     warn_of_unread_weights,
 )
 from outgrow.app.link_task import validate_link_options
+from outgrow.app.messages import log_message
 from outgrow.app.metric_checks import validate_metrics
 from outgrow.app.model_probe import warn_of_probe
 from outgrow.app.node_task import resolve_task, task_of_nodes
 from outgrow.app.runs.data import align_with_model
 from outgrow.app.runs.workers import Workers, validate_workers
 from outgrow.app.strategy_registry import resolve_strategy
+from outgrow.app.targets import describe_targets, require_options_of_model, select_graph_targets
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
+from outgrow.nn.type_tasks import TypeTasks
 from outgrow.runtime.system.environment import is_torchrun_leader
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
@@ -40,6 +43,7 @@ class TrainingRequest:
 
     Attributes:
         graph: The graph, with types and relations in the order of the model.
+        targeted: The graph with the labels of the targets alone.
         model: The model.
         config: Options of the loop.
         strategy: The strategy; of a group of processes, the first one's counts.
@@ -49,6 +53,7 @@ class TrainingRequest:
     """
 
     graph: Graph
+    targeted: Graph
     model: Model
     config: TrainConfig
     strategy: Strategy
@@ -88,24 +93,31 @@ def make_training_request(
     options = options | ({"metrics": request.names} if "metrics" in options else {})
     # What is left of the options belongs to the loop, which refuses unknown names.
     settings, own_task = resolve_task(model, config or TrainConfig(), options)
-    task = own_task or task_of_nodes(graph, model, settings)
-    validate_problem(graph, model, task)
+    require_options_of_model(settings, of_links=model.decoder is not None)
+    targeted = graph if model.decoder is not None else select_graph_targets(graph, settings)
+    task = task_of_nodes(targeted, model, settings, own=own_task)
+    if isinstance(own_task, Mapping) and task is not None and not isinstance(task, TypeTasks):
+        settings = settings.with_options(**task.options())
+    validate_problem(targeted, model, task)
     if model.decoder is not None:
         validate_link_options(graph, settings, options)
     validate_workers(graph, workers)
     validate_fanout(graph, model, settings)
-    check_optimization(settings, model, len(graph.split.train))
-    validate_metrics(graph, model, settings, request.objects, task)
+    check_optimization(settings, model, len(targeted.split.train))
+    validate_metrics(targeted, model, settings, request.objects, task)
     # Worker 0 chooses and broadcasts its choice; the others only need a strategy to start with.
     if is_torchrun_leader() if leads is None else leads:
         warn_of_unread_weights(graph, model)
         warn_of_probe(model)
-        chosen, _ = select_strategy(strategy, {}, graph, model, settings, ClusterSpec.from_workers(workers))
+        if settings.targets is None and task is not None and (described := describe_targets(task)):
+            log_message(described)
+        chosen, _ = select_strategy(strategy, {}, targeted, model, settings, ClusterSpec.from_workers(workers))
     else:
         chosen, _ = resolve_strategy(strategy, batches=not settings.batch_config.is_full_graph)
     validate_strategy(graph, model, chosen, settings)
     return TrainingRequest(
         graph=graph,
+        targeted=targeted,
         model=model,
         config=settings,
         strategy=chosen,

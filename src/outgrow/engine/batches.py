@@ -28,6 +28,7 @@ class SamplingOptions(TypedDict):
 
     weighted: bool
     sampler: str
+    temporal_strategy: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +41,20 @@ class BatchConfig:
         weighted: Whether neighbours are sampled by the weights of edges.
         sampler: One of `outgrow.graph.sampling.edge_sampler.SAMPLERS`. For ``fastgcn`` a fan-out is the number of
             nodes drawn for a hop.
+        temporal_strategy: One of `outgrow.graph.sampling.temporal_sampler.TEMPORAL_STRATEGIES`: only in-edges before
+            the time of a seed are sampled around it; None for all.
     """
 
     size: int | None = None
     fanout: tuple[Fanout, ...] | None = None
     weighted: bool = False
     sampler: str = NEIGHBOR
+    temporal_strategy: str | None = None
+
+    @property
+    def is_temporal(self) -> bool:
+        """Whether only in-edges before the time of a seed are sampled around it."""
+        return self.temporal_strategy is not None
 
     @property
     def is_full_graph(self) -> bool:
@@ -65,12 +74,18 @@ class BatchConfig:
     @property
     def sampling_options(self) -> SamplingOptions:
         """How neighbours are sampled, as the samplers take it."""
-        return {"weighted": self.weighted, "sampler": self.sampler}
+        return {
+            "weighted": self.weighted,
+            "sampler": self.sampler,
+            "temporal_strategy": self.temporal_strategy,
+        }
 
     def describe_sampling(self) -> str:
         """Return how neighbours are sampled, for people: ``"fan-outs 10,10 by weight, sampler labor"``."""
         by_weight = " by weight" if self.weighted else ""
-        return f"fan-outs {self.describe()}{by_weight}{'' if self.sampler == NEIGHBOR else f', sampler {self.sampler}'}"
+        sampler = "" if self.sampler == NEIGHBOR else f", sampler {self.sampler}"
+        before = f", before the time of each seed ({self.temporal_strategy})" if self.is_temporal else ""
+        return f"fan-outs {self.describe()}{by_weight}{sampler}{before}"
 
     def num_steps(self, num_seeds: int) -> int:
         """Return the number of steps of an epoch, as `seeds_of_epoch` divides ``num_seeds`` nodes."""

@@ -116,7 +116,9 @@ def full_inference_bytes(model: Model, shard: GraphShard, features: Features) ->
         scores = edges * spec.score + edges * spec.aggregate[0]
         return sources * source + own * (math.prod(spec.aggregate) + 2 * spec.out_features) + scores
 
-    held = max(map(layer_numbers, model.layers_list())) * number + edges * _EDGE_BYTES
+    # Of features of edges there are two copies: those from own nodes lie apart from those of the halo.
+    of_edge = _EDGE_BYTES + 2 * shard.topology.edge_row_bytes
+    held = max(map(layer_numbers, model.layers_list())) * number + edges * of_edge
     # Rows of a worker's own nodes are copied out of the features of the graph unless it has all of them.
     copied = own < shard.topology.num_nodes or shard.comm.device.type != "cpu"
     return held + copied * features.nbytes * own // max(1, shard.topology.num_nodes)

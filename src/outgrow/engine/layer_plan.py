@@ -214,7 +214,13 @@ def _describe_features(model: Model, features: Features, *, cache_constants: boo
 
 
 def full_graph_bytes(
-    base: int, layer_plans: Sequence[LayerPlan], num_own: int, num_sources: int, num_edges: int, number_bytes: int
+    base: int,
+    layer_plans: Sequence[LayerPlan],
+    num_own: int,
+    num_sources: int,
+    num_edges: int,
+    number_bytes: int,
+    edge_row_bytes: int = 0,
 ) -> int:
     """Return an upper bound of a worker's resident bytes when it trains everything at once.
 
@@ -225,6 +231,7 @@ def full_graph_bytes(
         num_sources: Number of own nodes and sources of their in-edges together.
         num_edges: Number of in-edges of own nodes.
         number_bytes: Bytes of a number of a row.
+        edge_row_bytes: Bytes of the features of an edge.
     """
     total = layer_plans[0].layer.spec.in_features * num_sources + layer_plans[0].encoder_width * num_own
     for each in layer_plans:
@@ -234,8 +241,10 @@ def full_graph_bytes(
         total += sources + 2 * num_own * (each.aggregate_width + 2 * widths.out_features + target_width(each))
         # Attention, weights or a foreign layer's rows, again with gradients.
         total += 2 * num_edges * numbers_per_edge(each)
-    # Three indices for each edge: its source, and source and number in the transpose.
-    return base + FIXED_BYTES + total * number_bytes + num_edges * 3 * INDEX_BYTES
+    # Three indices for each edge: its source, and source and number in the transpose. Features twice: edges from own
+    # nodes are held apart from those of the halo.
+    of_edge = 3 * INDEX_BYTES + 2 * edge_row_bytes
+    return base + FIXED_BYTES + total * number_bytes + num_edges * of_edge
 
 
 def target_width(layer_plan: LayerPlan) -> int:

@@ -9,7 +9,7 @@ from torch.nn import functional
 from outgrow.core.ledger import Kind
 from outgrow.engine.link_ranking import CHUNK_BYTES
 from outgrow.engine.shard import GraphShard
-from outgrow.graph.link_split import collect_in_links
+from outgrow.graph.link_split import collect_in_links, mark_relations
 from outgrow.nn.decoder import Decoder
 from outgrow.ops.link_scores import NodePairs, sample_negatives
 from outgrow.ops.rng import fold_in
@@ -35,19 +35,23 @@ class LinkObjective:
         decoder: Scores links.
         ends: ``[T + 1]`` int64: nodes ``ends[t]`` to ``ends[t + 1] - 1`` are of type ``t``.
         negatives: Number of negative links sampled for each link of the graph.
+        relations: ``[n]`` int64, the relations whose edges are links; None for all.
     """
 
     as_rowwise = None
 
-    def __init__(self, shard: GraphShard, decoder: Decoder, ends: Tensor, *, negatives: int) -> None:
+    def __init__(
+        self, shard: GraphShard, decoder: Decoder, ends: Tensor, *, negatives: int, relations: Tensor | None = None
+    ) -> None:
         self.shard = shard
         self.decoder = decoder
         self.ends = ends
         self.negatives = negatives
         links, number = collect_in_links(shard.topology, shard.owned_nodes)
-        self.links = links.select_links(links.non_loop_mask)
+        predicted = links.non_loop_mask & mark_relations(links, relations)
+        self.links = links.select_links(predicted)
         # Edge numbers of the whole graph key the random draws: negatives do not depend on the partition.
-        self.number = number[links.non_loop_mask]
+        self.number = number[predicted]
         self.total = int(shard.comm.all_reduce(torch.tensor(len(self.links))))
 
     def extra_bytes(self, columns: int, number_bytes: int) -> int:

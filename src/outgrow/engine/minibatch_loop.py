@@ -191,13 +191,19 @@ class MiniBatchLoop:
 
     def _request_rows(self, nodes: list[Tensor]) -> tuple[list[FeatureRequest | None], list[Tensor | None]]:
         if len(nodes) == 1 or not self.gather_once:
-            return [self.feature_store.prepare_request(each) for each in nodes], [None] * len(nodes)
+            parts = [self._distinct_rows(each) for each in nodes]
+            return [self.feature_store.prepare_request(each) for each, _ in parts], [rows for _, rows in parts]
         # One request before the first time step: a node that several of them need is fetched once.
         distinct, positions = torch.unique(torch.cat(nodes), return_inverse=True)
         later: list[FeatureRequest | None] = [None] * (len(nodes) - 1)
         return [self.feature_store.prepare_request(distinct), *later], [
             *torch.split(positions, [len(each) for each in nodes])
         ]
+
+    def _distinct_rows(self, nodes: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the nodes to fetch, and which of them each row is; None for all in order."""
+        # A node may have several rows only where rows are drawn for times.
+        return torch.unique(nodes, return_inverse=True) if self.sampler.sampling.is_temporal else (nodes, None)
 
     def _fetch_ahead(
         self, sample_step: Callable[[int], list[MicroBatch]], steps: Sequence[int]

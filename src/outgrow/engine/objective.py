@@ -186,19 +186,21 @@ class NodeTargets:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LinkTargets:
-    """Links to train on: the edges of the graph.
+    """Links to train on: the edges of the graph, or those of some relations.
 
     Attributes:
         ends: ``[T + 1]`` int64: nodes ``ends[t]`` to ``ends[t + 1] - 1`` are of type ``t``.
         negatives: Number of negative links sampled for each link of the graph.
-        num_targets: Number of edges, over all workers.
+        num_targets: Number of these edges, over all workers.
+        relations: ``[n]`` int64, the relations whose edges are links; None for all.
     """
 
     ends: Tensor
     negatives: int
     num_targets: int
+    relations: Tensor | None = None
 
     def make_objective(self, shard: GraphShard, model: Model) -> Objective:
         """Return the objective for the output of all own nodes. All workers together."""
         assert model.decoder is not None
-        return LinkObjective(shard, model.decoder, self.ends, negatives=self.negatives)
+        return LinkObjective(shard, model.decoder, self.ends, negatives=self.negatives, relations=self.relations)

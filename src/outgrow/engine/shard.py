@@ -23,6 +23,7 @@ from outgrow.graph.partition.partition_cache import load_or_make_partition
 from outgrow.graph.partition.partitioner import Partitioner
 from outgrow.graph.topology import GraphView, Topology
 from outgrow.nn.layer import Features, Layer
+from outgrow.nn.model import Model
 from outgrow.ops.sparse import index_rows, slice_rows
 from outgrow.ops.subgraph import are_consecutive
 from outgrow.runtime.distributed.async_exchange import SplitSizes
@@ -267,6 +268,12 @@ def make_shard(
     # One worker partitions, so that all agree and the graph is not partitioned once for each.
     owner = load_or_make_partition(topology, method, comm.size, store=store).part if comm.is_rank_zero else None
     return PartitionShard(topology, comm.broadcast(owner, Kind.TOPOLOGY), comm, self_loops=self_loops)
+
+
+def model_topology(topology: Topology, model: Model) -> Topology:
+    """Return the graph as a model needs it: without the features of edges if no layer reads them."""
+    reads = any(layer.conv.edge_dim for layer in model.layers_list())
+    return topology if reads else topology.without_edge_features
 
 
 def layer_topology(topology: Topology, layer: Layer) -> Topology:

@@ -16,6 +16,7 @@ from torch import Tensor
 from outgrow.core.block import Edges
 from outgrow.graph.topology import Topology
 from outgrow.ops.backend import as_numpy, as_tensor
+from outgrow.ops.rows.edge_rows import edge_row_bytes
 from outgrow.ops.rows.gather import concat_ranges
 from outgrow.ops.subgraph import (
     add_self_loops,
@@ -54,6 +55,11 @@ class ChunkGraph:
             feature_sizes=topology.feature_sizes,
         )
         self._loops_before = count_loops_before(topology.indptr, topology.indices) if self_loops else None
+
+    @property
+    def edge_row_bytes(self) -> int:
+        """Bytes of the features of an edge; 0 if edges have none."""
+        return edge_row_bytes(self._edges.features)
 
     @cached_property
     def degree(self) -> Tensor:

@@ -19,6 +19,14 @@ from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.node_ids import NodeIds
 from outgrow.graph.store.mapped_files import MappedFiles
 from outgrow.graph.topology import Topology
+from outgrow.graph.type_labels import (
+    TypeLabels,
+    check_target_names,
+    has_labels,
+    join_type_labels,
+    mark_ranges,
+    spread_labels,
+)
 from outgrow.ops.csc import make_edge_index
 from outgrow.ops.sparse import SparseRows
 
@@ -62,6 +70,11 @@ class Split:
         """Return an empty split: the graph can be inspected, but not trained on."""
         return Split(train=_NO_NODES, val=_NO_NODES, test=_NO_NODES)
 
+    def restrict_to_ranges(self, ranges: Sequence[tuple[int, int]]) -> Split:
+        """Return the nodes of the split that are in some ranges of ids, each from its first to before its last."""
+        parts = {name: nodes[mark_ranges(nodes, ranges)] for name, nodes in vars(self).items()}
+        return Split(**parts)
+
 
 @dataclass(frozen=True, kw_only=True)
 class GraphOrigin:
@@ -86,15 +99,18 @@ class Graph:
         topology: In-edges of every node.
         features: ``[V, D]`` floating, or sparse rows of that shape; None if nodes have no features.
         labels: ``[V]`` integer, -1 where unknown; or ``[V, C]`` uint8 zeros and ones (multi-label); or ``[V]`` or
-            ``[V, K]`` floating, NaN where unknown (regression); None without.
+            ``[V, K]`` floating, NaN where unknown (regression); None without, or with ``type_labels``.
         split: Node ids of training, validation and test.
-        num_classes: ``C``, the number of outputs of a model: classes, or targets of a regression; 0 without labels.
+        num_classes: ``C``, the number of outputs of a model: classes, or targets of a regression, of all types together
+            with ``type_labels``; 0 without labels.
         class_names: Name of each class, or empty.
         relation_names: Name of each relation, or empty.
         node_types: Ranges of node ids in order; empty if all nodes have one type.
         ids: Id of each node in the tables that the graph was made of; None if these number nodes from 0.
         splits: All splits of the nodes that the graph comes with, ``split`` among them; empty if that is the only one.
         held_out_links: Links to validate and test on that the graph comes with; None if they are drawn of its edges.
+        type_labels: Labels of at least two node types that each have labels of their own: see `select_targets`; empty
+            where ``labels`` are those of all nodes.
         origin: What the arrays were made of.
         files: The files that its arrays may be mapped from.
         store: The store that all arrays are mapped from; None for a graph made or changed in memory.
@@ -112,6 +128,7 @@ class Graph:
     ids: NodeIds | None = None
     splits: tuple[Split, ...] = ()
     held_out_links: HeldOutLinks | None = None
+    type_labels: tuple[TypeLabels, ...] = ()
     origin: GraphOrigin = field(default_factory=GraphOrigin)
     files: MappedFiles = field(default_factory=lambda: MappedFiles({}))
     # Without init, so that `dataclasses.replace` drops it: a changed graph no longer comes from its store.
@@ -175,6 +192,16 @@ class Graph:
         return self.topology.block.edges.num_features
 
     @property
+    def edge_time(self) -> Tensor | None:
+        """``[E]`` int64 times of the edges, in the order of `edge_index`; see `Topology`."""
+        return self.topology.edge_time
+
+    @property
+    def node_time(self) -> Tensor | None:
+        """``[V]`` int64 times of the nodes; see `Topology`."""
+        return self.topology.node_time
+
+    @property
     def multi_label(self) -> bool:
         """Whether a node may have several labels."""
         return self.labels is not None and self.labels.dim() == 2 and not self.has_targets
@@ -224,6 +251,58 @@ class Graph:
                 repair="choose one of these",
             )
         return replace(self, split=splits[index])
+
+    @property
+    def target_types(self) -> tuple[str, ...]:
+        """The node types that have labels; empty if nodes have no types."""
+        if self.type_labels or self.labels is None:
+            return tuple(each.name for each in self.type_labels)
+        return tuple(kind.name for kind in self.node_types if has_labels(self.labels[kind.first : kind.last]))
+
+    @cached_property
+    def task_labels(self) -> Tensor | None:
+        """``labels``; or ``[V, 1 + L]`` of types with labels of their own: see `join_type_labels`."""
+        if not self.type_labels:
+            return self.labels
+        first_nodes = {kind.name: kind.first for kind in self.node_types}
+        return join_type_labels(self.type_labels, first_nodes, self.num_nodes)
+
+    def select_targets(self, names: str | Sequence[str]) -> Graph:
+        """Return the graph with the labels of some node types alone; arrays of nodes and edges are shared.
+
+        Of one type, ``labels`` are its labels, unknown for other nodes. Of several, each has labels of its own, and a
+        model has outputs for each of them, one type after the other. Nodes of other types are in no part of a split.
+
+        Args:
+            names: One type, or several.
+
+        Raises:
+            InputError: There is no such type, it has no labels, or a name is given twice.
+        """
+        wanted = (names,) if isinstance(names, str) else tuple(names)
+        check_target_names(wanted, self.target_types, [kind.name for kind in self.node_types], self.name)
+        if wanted == tuple(each.name for each in self.type_labels):
+            return self
+        kinds = {kind.name: kind for kind in self.node_types}
+        chosen = tuple(self._labels_of_type(kinds[name]) for name in wanted)
+        ranges = [(kinds[name].first, kinds[name].last) for name in wanted]
+        split, *splits = (each.restrict_to_ranges(ranges) for each in (self.split, *self.splits))
+        is_single = len(chosen) == 1
+        return replace(
+            self,
+            labels=spread_labels(chosen[0], kinds[wanted[0]].first, self.num_nodes) if is_single else None,
+            type_labels=() if is_single else chosen,
+            num_classes=sum(each.num_classes for each in chosen),
+            class_names=chosen[0].class_names if is_single else (),
+            split=split,
+            splits=tuple(splits),
+        )
+
+    def _labels_of_type(self, kind: NodeType) -> TypeLabels:
+        if self.labels is None:
+            return next(each for each in self.type_labels if each.name == kind.name)
+        own = self.labels[kind.first : kind.last]
+        return TypeLabels(name=kind.name, labels=own, num_classes=self.num_classes, class_names=self.class_names)
 
     @property
     def x(self) -> Tensor | SparseRows | None:

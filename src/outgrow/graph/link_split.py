@@ -81,18 +81,23 @@ class LinkSplit(NamedTuple):
     known: LinkTriples
 
 
-def split_links(topology: Topology, *, val: float, test: float, seed: int) -> LinkSplit:
+def split_links(
+    topology: Topology, *, val: float, test: float, seed: int, relations: Tensor | None = None
+) -> LinkSplit:
     """Split the links of a graph into training, validation and test links.
 
     The part of an edge is a random function of (seed, smaller node, larger node), so all edges between two
     nodes are in the same part, whatever the order of edges. Parts have about the requested sizes. Loops stay
     in the graph. If edges have no relations, of two links in opposite directions only one is to be predicted.
 
+    Edges of relations that are not predicted stay in the graph, but for those between two nodes whose link is held out.
+
     Args:
         topology: In-edges of all nodes.
         val: Share of node pairs to validate on.
         test: Share of node pairs to test on.
         seed: Seed of the split.
+        relations: ``[n]`` int64, the relations whose links are predicted; None for all edges.
 
     Raises:
         InputError: Only loops remain to train on, or a part that was requested is empty.
@@ -102,19 +107,25 @@ def split_links(topology: Topology, *, val: float, test: float, seed: int) -> Li
     ends = as_numpy(links.head), as_numpy(links.tail)
     _draw_parts(*ends, np.uint64(fold_in(seed, _SPLIT)), float(test), float(test + val), part)
     parts = as_tensor(part)
+    chosen = mark_relations(links, relations)
+    removed = parts != _TRAIN
+    if relations is not None:
+        # Of these pairs all edges go, as without a choice: the reverse of a link would give it away.
+        pairs = torch.minimum(links.head, links.tail) * topology.num_nodes + torch.maximum(links.head, links.tail)
+        removed &= torch.isin(pairs, pairs[removed & chosen])
     # Without relations, the reverse of a link is the same fact, and predicting both would count it twice.
     directed = topology.relation is not None
     split = LinkSplit(
-        topology=_remove_edges(topology, parts != _TRAIN),
-        val=_unique_pairs(links.select_links(parts == _VAL), directed=directed),
-        test=_unique_pairs(links.select_links(parts == _TEST), directed=directed),
-        known=links.select_links(links.non_loop_mask),
+        topology=_remove_edges(topology, removed),
+        val=_unique_pairs(links.select_links((parts == _VAL) & chosen), directed=directed),
+        test=_unique_pairs(links.select_links((parts == _TEST) & chosen), directed=directed),
+        known=links.select_links(links.non_loop_mask & chosen),
     )
-    _require_each_part(int(((parts == _TRAIN) & links.non_loop_mask).sum()), split, val, test)
+    _require_each_part(int(((parts == _TRAIN) & links.non_loop_mask & chosen).sum()), split, val, test)
     return split
 
 
-def take_held_out_links(topology: Topology, links: HeldOutLinks) -> LinkSplit:
+def take_held_out_links(topology: Topology, links: HeldOutLinks, relations: Tensor | None = None) -> LinkSplit:
     """Split the links of a graph as it comes with them: its edges are trained on, and none is removed.
 
     Links to validate and to test on are ranked as often as they are given.
@@ -122,12 +133,14 @@ def take_held_out_links(topology: Topology, links: HeldOutLinks) -> LinkSplit:
     Args:
         topology: In-edges of all nodes.
         links: Links to validate and to test on.
+        relations: ``[n]`` int64, the relations whose links are predicted; None for all.
 
     Raises:
         InputError: Only loops are there to train on.
     """
     edges = collect_links(topology)
-    trained = edges.select_links(edges.non_loop_mask)
+    trained = edges.select_links(edges.non_loop_mask & mark_relations(edges, relations))
+    links = HeldOutLinks(*(part.select_links(mark_relations(part, relations)) for part in links))
     if not len(trained):
         raise InputError(
             "the graph has too few edges to predict links",
@@ -137,6 +150,11 @@ def take_held_out_links(topology: Topology, links: HeldOutLinks) -> LinkSplit:
         )
     columns = zip(trained, *(part.select_links(part.non_loop_mask) for part in links), strict=True)
     return LinkSplit(topology=topology, val=links.val, test=links.test, known=LinkTriples(*map(torch.cat, columns)))
+
+
+def mark_relations(links: LinkTriples, relations: Tensor | None) -> Tensor:
+    """Return ``[P]`` bool: which links are of some relations; all of them for None."""
+    return torch.ones(len(links), dtype=torch.bool) if relations is None else torch.isin(links.relation, relations)
 
 
 def collect_links(topology: Topology) -> LinkTriples:
@@ -166,6 +184,9 @@ def _remove_edges(topology: Topology, removed_E: Tensor) -> Topology:
         weight=None if topology.weight is None else topology.weight[kept],
         edge_features=None if topology.edge_features is None else topology.edge_features[kept],
         feature_sizes=topology.feature_sizes,
+        feature_columns=topology.feature_columns,
+        edge_time=None if topology.edge_time is None else topology.edge_time[kept],
+        node_time=topology.node_time,
     )
 
 

@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.csc import find_self_loops, in_degree, looped_in_degree, replace_self_loops
-from outgrow.ops.rows.edge_features import gather_edge_features
+from outgrow.ops.rows.edge_rows import edge_row_bytes, gather_edge_features
 from outgrow.ops.sampling.layerwise import column_share_bounds
 from outgrow.ops.sampling.self_loops import GivenLoops
+from outgrow.ops.sampling.temporal import NO_TIME as NO_TIME
+from outgrow.ops.sampling.temporal import TimeOrder, order_by_time
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,6 +35,12 @@ class Topology:
         edge_features: ``[E, De]`` float16, bfloat16, float32 or float64; or integer codes of categories; None if
             edges have no features. Added self-loops have zeros, or codes of -1.
         feature_sizes: Number of categories of each column of codes; empty if features are numbers.
+        feature_columns: Names of the columns that were read, and of their categories; empty if they have none. Beside
+            columns of numbers each category is a column of ``edge_features``.
+        edge_time: ``[E]`` int64, time of each edge, `NO_TIME` for one without; None if edges have no times. An edge
+            without a time has that of its source; if that has none, it is always there.
+        node_time: ``[V]`` int64, time of each node as a seed, `NO_TIME` for a node without; None if nodes have no
+            times.
     """
 
     indptr: Tensor
@@ -40,6 +49,9 @@ class Topology:
     weight: Tensor | None = None
     edge_features: Tensor | None = None
     feature_sizes: tuple[int, ...] = ()
+    feature_columns: tuple[EdgeFeatureColumn, ...] = ()
+    edge_time: Tensor | None = None
+    node_time: Tensor | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -51,6 +63,11 @@ class Topology:
         """``E``."""
         return len(self.indices)
 
+    @property
+    def edge_row_bytes(self) -> int:
+        """Bytes of the features of an edge; 0 if edges have none."""
+        return edge_row_bytes(self.edge_features)
+
     @cached_property
     def degree(self) -> Tensor:
         """``[V]`` float64: sum of the in-edge weights of each node; the number of in-edges without weights."""
@@ -60,6 +77,16 @@ class Topology:
     def column_share_bounds(self) -> Tensor:
         """``[V]`` float64: running sums of the shares of `outgrow.ops.sampling.layerwise.column_share_bounds`."""
         return column_share_bounds(self.indptr, self.indices, self.weight, self.degree)
+
+    @cached_property
+    def time_order(self) -> TimeOrder:
+        """In-edges by time; edges without times of their own have that of their source."""
+        return self._order_by_time(leave_out_loops=False)
+
+    def _order_by_time(self, *, leave_out_loops: bool) -> TimeOrder:
+        edge_time, node_time = (None if each is None else as_numpy(each) for each in (self.edge_time, self.node_time))
+        graph = as_numpy(self.indptr), as_numpy(self.indices)
+        return order_by_time(graph, edge_time, node_time, leave_out_loops=leave_out_loops)
 
     @cached_property
     def nodes(self) -> Tensor:
@@ -154,6 +181,11 @@ class SelfLoopView:
         """The self-loops that the graph has; found by one pass over its edges."""
         edges = as_numpy(find_self_loops(self.graph.indptr, self.graph.indices))
         return GivenLoops(as_numpy(self.graph.indices)[edges].astype(np.int64), edges)
+
+    @cached_property
+    def time_order(self) -> TimeOrder:
+        """In-edges of the graph by time, without its self-loops."""
+        return self.graph._order_by_time(leave_out_loops=True) if len(self.given_loops.nodes) else self.graph.time_order
 
     @property
     def num_nodes(self) -> int:

@@ -188,6 +188,7 @@ class ChunkedInference:
         # Each edge may have a source of its own, whose rows a chunk gathers.
         source = spec.in_features + math.prod(spec.source) * (not spec.source_is_input) + spec.score
         edge_bytes += source * number + _NUMBERING_BYTES
+        edge_bytes += self._shard.topology.edge_row_bytes * (layer.conv.edge_dim > 0)
         degree = count_in_edges(self._shard, layer, nodes)
         ends = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
         ranges = chunk_ranges(ends, row_bytes, edge_bytes, self._memory.chunk_bytes)

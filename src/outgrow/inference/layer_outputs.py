@@ -18,6 +18,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.store.reader import find_feature_file
 from outgrow.inference.chunked import ChunkedInference, InferenceMemory
 from outgrow.inference.layer_nodes import all_layer_nodes, find_layer_nodes
+from outgrow.inference.sampled import SampledInference, batches_of_all_before
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
@@ -82,6 +83,9 @@ def compute_layer_outputs(
         memory: What may be held.
     """
     assert graph.features is not None
+    if model.temporal_strategy is not None:
+        yield from _compute_before(model, graph, shard, depths, nodes, memory)
+        return
     if nodes is None and layers_fit_in_memory(model, shard, graph.features, memory):
         yield from _compute_whole_layers(model, graph.features, shard, depths, memory)
         return
@@ -92,6 +96,28 @@ def compute_layer_outputs(
             sets = all_layer_nodes(shard, layers) if nodes is None else find_layer_nodes(shard, layers, nodes)
             first = 0
             for _, rows in ChunkedInference(model, shard, features, sets, memory).run():
+                yield OutputRows(depth, first, rows)
+                first += len(rows)
+
+
+def _compute_before(
+    model: Model,
+    graph: Graph,
+    shard: GraphShard,
+    depths: Sequence[int],
+    nodes: Tensor | None,
+    memory: InferenceMemory,
+) -> Iterator[OutputRows]:
+    """Yield outputs of nodes from all in-edges before the time of each: whole layers would be of one time for all."""
+    assert graph.features is not None
+    batches = batches_of_all_before(model.temporal_strategy)
+    wanted = shard.owned_nodes if nodes is None else nodes
+    with closing(IoPool()) as io_pool:
+        features = choose_row_source(graph.features, find_feature_file(graph), lambda: io_pool, memory.limit)
+        for depth in depths:
+            first = 0
+            # Nothing is drawn where all in-edges are taken, so any seed does.
+            for _, rows in SampledInference(model, shard, features, wanted, batches, seed=0, depth=depth).run():
                 yield OutputRows(depth, first, rows)
                 first += len(rows)
 

@@ -14,7 +14,7 @@ from outgrow.engine.batches import BatchConfig
 from outgrow.inference.chunked import ChunkedInference, InferenceMemory
 from outgrow.inference.layer_nodes import LayerNodes, all_layer_nodes, find_layer_nodes
 from outgrow.inference.layer_outputs import layers_fit_in_memory
-from outgrow.inference.sampled import SampledInference
+from outgrow.inference.sampled import SampledInference, batches_of_all_before
 from outgrow.nn.layer import Layer
 from outgrow.strategies.base import Execution, Problem
 
@@ -117,6 +117,8 @@ class InferenceChooser:
             return NO_INFERENCE
         if mode == SAMPLED:
             return self._choose_sampled(nodes)
+        if self._batches.is_temporal:
+            return self._choose_all_before(nodes)
         if mode == LAYERWISE or (mode == AUTO and not self.uses_minibatches):
             return self._choose_all_nodes()
         needed = find_layer_nodes(self._problem.shard, self._layers, nodes)
@@ -137,6 +139,16 @@ class InferenceChooser:
             SAMPLED,
             SampledInference(problem.model, problem.shard, problem.feature_rows, nodes, batches, problem.seed),
             f"batches of {size:,}, {batches.describe_sampling()}: approximate",
+            len(nodes),
+        )
+
+    def _choose_all_before(self, nodes: Tensor) -> ChosenInference:
+        problem = self._problem
+        batches = batches_of_all_before(self._batches.temporal_strategy)
+        return ChosenInference(
+            EXACT,
+            SampledInference(problem.model, problem.shard, problem.feature_rows, nodes, batches, problem.seed),
+            f"all in-edges before the time of each of the scored nodes, in batches of {batches.size}",
             len(nodes),
         )
 
@@ -189,6 +201,13 @@ def validate_evaluation(options: EvaluationOptions, *, predicts_links: bool, pat
             repair=f"give eval={SAMPLED}, or leave {options.sampling[0]} out",
         )
     for name, mode in (("val", options.val), ("test", options.test)):
+        if options.batches.is_temporal and mode == LAYERWISE:
+            raise InputError(
+                f"temporal draws cannot be evaluated by {name}={mode}",
+                needed="each scored node computed from what was before its time",
+                got=f"{name}={mode}, which computes every node once for all times",
+                repair=f"give {name}={EXACT} or {name}={SAMPLED}, or leave it out",
+            )
         if predicts_links and mode in (SAMPLED, EXACT):
             raise InputError(
                 f"links cannot be evaluated by {name}={mode}",

@@ -20,6 +20,7 @@ from outgrow.engine.prefetch import prefetch_results
 from outgrow.engine.shard import GraphShard
 from outgrow.inference.padding import empty_output, pad_to_longest
 from outgrow.nn.model import Model
+from outgrow.ops.sparse import index_rows
 from outgrow.runtime.system.device import to_host
 
 _EPOCH = -1
@@ -28,12 +29,26 @@ _STEP = 0
 """Part of the key, the same for all batches: a node has the same neighbours whichever batch and worker it is in."""
 
 
+_BEFORE_BATCH_SIZE = 128
+"""Nodes of a batch of a worker where all in-edges before the time of each are computed: their neighbourhoods, each of
+its own time, hardly overlap."""
+
+
+def batches_of_all_before(temporal_strategy: str | None) -> BatchConfig:
+    """Return batches of all in-edges before the time of each node, for exact evaluation and prediction."""
+    return BatchConfig(size=_BEFORE_BATCH_SIZE, temporal_strategy=temporal_strategy)
+
+
 class _Batch(NamedTuple):
-    """Nodes ``[n]``, their sampled neighbourhood, and its features on the way; no blocks for no nodes."""
+    """Nodes ``[n]``, their sampled neighbourhood, its features on the way, and which of these each row has.
+
+    No blocks for no nodes; no positions for all in order.
+    """
 
     nodes: Tensor
     blocks: list[Block]
     request: FeatureRequest
+    positions: Tensor | None
 
 
 class SampledInference:
@@ -51,10 +66,18 @@ class SampledInference:
         nodes: ``[n]`` int64, own nodes, ascending.
         batches: Nodes of a batch of one worker, fan-outs, and how neighbours are sampled.
         seed: Seed of all draws.
+        depth: Number of layers to compute; None for all.
     """
 
     def __init__(
-        self, model: Model, shard: GraphShard, features: RowSource, nodes: Tensor, batches: BatchConfig, seed: int
+        self,
+        model: Model,
+        shard: GraphShard,
+        features: RowSource,
+        nodes: Tensor,
+        batches: BatchConfig,
+        seed: int,
+        depth: int | None = None,
     ) -> None:
         assert batches.size is not None
         self._model = model
@@ -64,6 +87,7 @@ class SampledInference:
         self._nodes = nodes
         self._size = batches.size
         self._sampler = make_sampler(shard.topology, model, batches, seed)
+        self._layers = model.layers_list()[:depth]
 
     @torch.no_grad()
     def run(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -72,18 +96,25 @@ class SampledInference:
         store = RemoteFeatureStore(self._shard, features, input_dtype(model, features))
 
         def sample(nodes: Tensor) -> _Batch:
-            blocks = self._sampler.sample_blocks(nodes, _EPOCH, _STEP) if len(nodes) else []
-            return _Batch(nodes, blocks, store.prepare_request(blocks[0].src_nodes if blocks else nodes))
+            blocks = self._sampler.sample_blocks(nodes, _EPOCH, _STEP, slice(len(self._layers))) if len(nodes) else []
+            rows, positions = blocks[0].src_nodes if blocks else nodes, None
+            if self._sampler.sampling.is_temporal:
+                # Several rows of a node, each for another time, have the same features.
+                rows, positions = torch.unique(rows, return_inverse=True)
+            return _Batch(nodes, blocks, store.prepare_request(rows), positions)
 
         with closing(prefetch_results(sample, self._batches(), threads=1, max_ahead=2)) as batches:
             for batch in batches:
                 x = store.send_request(batch.request).wait()
                 if not batch.blocks:
-                    yield batch.nodes, empty_output(model.layers_list()[-1], model)
+                    yield batch.nodes, empty_output(self._layers[-1], model)
                     continue
+                x = x if batch.positions is None else index_rows(x, batch.positions)
                 comm.ledger.add_count("edges_evaluated", sum(block.edges.num_edges for block in batch.blocks))
                 blocks = [block.to(comm.device) for block in batch.blocks]
-                yield batch.nodes, to_host(model(blocks, move_features_to_device(x, comm)))
+                x = move_features_to_device(x, comm)
+                is_whole = len(blocks) == len(model.layers_list())
+                yield batch.nodes, to_host(model(blocks, x) if is_whole else model.forward_first(blocks, x))
 
     def _batches(self) -> list[Tensor]:
         """Return the nodes of each batch, equally many batches on all workers, at least one."""

@@ -17,14 +17,18 @@ from outgrow.nn.decoupled import Decoupled as Decoupled
 from outgrow.nn.decoupled import DecoupledGAT as DecoupledGAT
 from outgrow.nn.edge_attention import GATv2Conv as GATv2Conv
 from outgrow.nn.edge_attention import TransformerConv as TransformerConv
+from outgrow.nn.edge_messages import EdgeConv as EdgeConv
 from outgrow.nn.edge_messages import GINEConv as GINEConv
+from outgrow.nn.edge_messages import NNConv as NNConv
 from outgrow.nn.edge_models import GINE as GINE
+from outgrow.nn.edge_models import EdgeNetwork as EdgeNetwork
 from outgrow.nn.edge_models import GATv2 as GATv2
 from outgrow.nn.edge_models import Transformer as Transformer
 from outgrow.nn.encoder import AttentionScores as AttentionScores
 from outgrow.nn.encoder import Encoder as Encoder
 from outgrow.nn.encoder import LinearEncoder as LinearEncoder
 from outgrow.nn.encoder import SequentialEncoder as SequentialEncoder
+from outgrow.nn.epilogue import Epilogue as Epilogue
 from outgrow.nn.exportable import ExportableModel as ExportableModel
 from outgrow.nn.film import FiLMConv as FiLMConv
 from outgrow.nn.gated import GGCNConv as GGCNConv
@@ -34,7 +38,6 @@ from outgrow.nn.hetero_encoder import HeteroEncoder as HeteroEncoder
 from outgrow.nn.hgt import HGTConv as HGTConv
 from outgrow.nn.layer import Conv as Conv
 from outgrow.nn.layer import ConvSpec as ConvSpec
-from outgrow.nn.layer import Epilogue as Epilogue
 from outgrow.nn.layer import Layer as Layer
 from outgrow.nn.layer import NodeMessages as NodeMessages
 from outgrow.nn.model import Model as Model
@@ -63,6 +66,7 @@ from outgrow.nn.zoo import FiLM as FiLM
 from outgrow.nn.zoo import RGCNDiagonal as RGCNDiagonal
 from outgrow.ops.aggregation.edge_attention import DotProductAttention as DotProductAttention
 from outgrow.ops.aggregation.edge_attention import DynamicAttention as DynamicAttention
+from outgrow.ops.aggregation.edge_outer import FeatureWeightedSum as FeatureWeightedSum
 from outgrow.ops.aggregation.edge_relu import GineSum as GineSum
 from outgrow.ops.aggregation.film import Film as Film
 from outgrow.ops.aggregation.gated import Gated as Gated

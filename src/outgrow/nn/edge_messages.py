@@ -1,4 +1,4 @@
-"""Convolutions whose messages are made of the features of nodes and of edges: GINE.
+"""Convolutions whose messages are made of the features of nodes and of edges: GINE, edge networks.
 
 Letters as in `outgrow.nn.layer`; ``I`` inputs that the features of an edge are. No message is held for an edge.
 """
@@ -12,9 +12,11 @@ from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
 from outgrow.core.validation import require_counts
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
-from outgrow.nn.projection import Projection
+from outgrow.nn.projection import Projection, project_rows
+from outgrow.ops.aggregation.edge_outer import FeatureWeightedSum
 from outgrow.ops.aggregation.edge_relu import GineSum
-from outgrow.ops.edge_weight import graph_edge_weight
+from outgrow.ops.aggregation.max import Max
+from outgrow.ops.edge_weight import graph_edge_weight, mean_weight
 from outgrow.ops.epilogue import epilogue
 from outgrow.ops.linear import affine
 
@@ -62,7 +64,7 @@ class GINEConv(Conv):
 
     def source(self, x_VD: Features) -> NodeMessages:
         """Return ``[V, 1, D]``: the input, or ``[V, 1, O]`` its projection."""
-        return NodeMessages(self._embed_rows(x_VD)[:, None], None)
+        return NodeMessages(embed_rows(self.embed, x_VD)[:, None], None)
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:
         """Return ``[E, 1]``: the graph's edge weights, or None."""
@@ -74,14 +76,128 @@ class GINEConv(Conv):
         total_VF = aggregate_VCF[:, 0]
         # One factor per column: torch's sum of a matrix to one gradient depends on the number of threads.
         own_F = (1 + self.eps).expand(total_VF.shape[1])
-        summed_VF = torch.addcmul(total_VF, own_F, self._embed_rows(x_VD).to(total_VF.dtype))
+        summed_VF = torch.addcmul(total_VF, own_F, embed_rows(self.embed, x_VD).to(total_VF.dtype))
         between_VO = epilogue(affine((summed_VF, self.first.weight), bias_O=self.bias), activation=torch.relu)
         out_VO: Tensor = self.second(between_VO)
         return out_VO
 
-    def _embed_rows(self, x_VD: Features) -> Tensor:
-        if self.embed is None:
-            assert isinstance(x_VD, Tensor)
-            return x_VD
-        rows_VO: Tensor = self.embed(x_VD)
-        return rows_VO
+
+@check_arguments()
+class NNConv(Conv):
+    """``x'_v = x_v W + b + sum over in-edges (u, v) of x_u (A_0 + sum over i of e_uvi A_i)``: an edge network, linear.
+
+    ``e`` are features of edges, each of which has a weight ``A_i`` of its own. Weights of edges multiply messages.
+    Gilmer et al., Neural message passing for quantum chemistry, ICML 2017. Rows are summed before the product, once for
+    each feature, so no weight is made for an edge.
+
+    Args:
+        in_features: ``D``.
+        out_features: ``O``.
+        edge_dim: ``I``. The aggregate of a node has ``I + 1`` rows.
+        mean: Divide the sum by the in-degree.
+        project_first: Project the input to ``O`` columns before all else, as sparse features need; ``x`` above is the
+            projection.
+
+    Raises:
+        InputError: ``edge_dim`` is less than 1.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        edge_dim: int,
+        *,
+        mean: bool = False,
+        project_first: bool = False,
+    ) -> None:
+        super().__init__()
+        require_counts(edge_dim=edge_dim)
+        width = out_features if project_first else in_features
+        self.accepts_sparse = project_first
+        self.accepts_half = True
+        self.normalizes_weights = mean
+        self.edge_dim = edge_dim
+        self.mean = mean
+        self.embed = Projection(in_features, width) if project_first else None
+        self.itself = Projection(width, out_features, bias=True)
+        self.edge_weights = nn.Parameter(torch.empty(edge_dim + 1, width, out_features))
+        for weight_DO in self.edge_weights:
+            nn.init.xavier_uniform_(weight_DO)
+        self.aggregation = FeatureWeightedSum(edge_dim)
+        self.spec = ConvSpec(
+            in_features=in_features,
+            out_features=out_features,
+            source=(1, width),
+            aggregate=(edge_dim + 1, width),
+            static_edge_weight=True,
+            reads_target=True,
+            source_is_input=not project_first,
+        )
+
+    def source(self, x_VD: Features) -> NodeMessages:
+        """Return ``[V, 1, D]``: the input, or ``[V, 1, O]`` its projection."""
+        return NodeMessages(embed_rows(self.embed, x_VD)[:, None], None)
+
+    def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:
+        """Return ``[E, 1]``: the graph's edge weights, or None; over the in-degree for a mean."""
+        assert source.values is not None
+        return (mean_weight if self.mean else graph_edge_weight)(block, source.values.dtype)
+
+    def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
+        """Return ``[Vd, O]``: the node's own projection plus the products of the sums."""
+        # Rows of features are behind one another: one product does the sum over them.
+        return self.itself.add_products(
+            embed_rows(self.embed, x_VD), (aggregate_VCF.flatten(1), self.edge_weights.flatten(0, 1))
+        )
+
+
+@check_arguments()
+class EdgeConv(Conv):
+    """``x'_v = max over in-edges (u, v) of relu(x_v A + (x_u - x_v) B + b)``; zeros for a node without in-edges.
+
+    Wang et al., Dynamic graph CNN for learning on point clouds, ACM TOG 2019, with an edge network of one layer. The
+    maximum commutes with the ReLU and with what is the same for all in-edges, so it is taken of ``x_u B``: one row for
+    each node. Features of edges are not read.
+
+    Args:
+        in_features: ``D``.
+        out_features: ``O``.
+    """
+
+    accepts_half = True
+    reads_weights = False
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.itself = Projection(in_features, out_features, bias=True)
+        self.difference = Projection(in_features, out_features)
+        # Below every number, so that the ReLU makes zeros of a node without in-edges.
+        self.aggregation = Max(empty=-torch.inf)
+        self.spec = ConvSpec(
+            in_features=in_features,
+            out_features=out_features,
+            source=(1, out_features),
+            aggregate=(1, out_features),
+            static_edge_weight=True,
+            reads_target=True,
+        )
+
+    def source(self, x_VD: Features) -> NodeMessages:
+        """Return ``[V, 1, O]``: the source's term of its messages."""
+        rows_VO: Tensor = self.difference(x_VD)
+        return NodeMessages(rows_VO[:, None], None)
+
+    def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
+        """Return ``[Vd, O]``: the ReLU of the maximum and the destination's term."""
+        own_VO = project_rows(x_VD, self.itself.weight - self.difference.weight, self.itself.bias)
+        return torch.relu(own_VO + aggregate_VCF[:, 0])
+
+
+def embed_rows(embed: Projection | None, x_VD: Features) -> Tensor:
+    """Return the rows that messages are made of: the input, or its projection."""
+    if embed is None:
+        assert isinstance(x_VD, Tensor)
+        return x_VD
+    rows_VO: Tensor = embed(x_VD)
+    return rows_VO

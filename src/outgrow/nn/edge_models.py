@@ -7,7 +7,7 @@ from typing import Unpack
 from torch.nn import functional
 
 from outgrow.nn.edge_attention import GATv2Conv, TransformerConv
-from outgrow.nn.edge_messages import GINEConv
+from outgrow.nn.edge_messages import GINEConv, NNConv
 from outgrow.nn.layer import Conv
 from outgrow.nn.model import Model
 from outgrow.nn.stack import LayerPosition, StackOptions, accept_stack_options, make_stack
@@ -119,5 +119,35 @@ def GINE(
 
     def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
         return GINEConv(width_in, width_out, edge_dim, project_first=position.is_first and sparse_input)
+
+    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
+
+
+@accept_stack_options()
+def EdgeNetwork(
+    in_features: int,
+    hidden: int,
+    out_features: int,
+    *,
+    edge_dim: int,
+    mean: bool = False,
+    sparse_input: bool = False,
+    **stack: Unpack[StackOptions],
+) -> Model:
+    """A stack of `NNConv`; other arguments as in `GINE`.
+
+    Args:
+        in_features: Width of the features.
+        hidden: Width of hidden layers.
+        out_features: Number of classes.
+        edge_dim: Features of edges, ``graph.num_edge_features``.
+        mean: Whether messages are averaged instead of added.
+        sparse_input: The first layer projects the input before all else, as sparse features need.
+        **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
+    """
+
+    def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
+        first = position.is_first and sparse_input
+        return NNConv(width_in, width_out, edge_dim, mean=mean, project_first=first)
 
     return make_stack(stack).build((in_features, hidden, out_features), make_conv)

@@ -34,8 +34,9 @@ from outgrow.nn.relation_convs import (
     join_edge_weights,
     pack_messages,
 )
+from outgrow.nn.relation_sums import MeanConv, RelationMatrixSum, means_of_input, sum_own_projections, sum_tensors
 from outgrow.nn.slot_layout import NOTHING, SlotLayout, TypedRows
-from outgrow.ops.row_slots import Slot, keep_in_graph, scatter_slots
+from outgrow.ops.row_slots import Slot, gather_slots, keep_in_graph, scatter_slots
 
 SUM, MEAN, MAX = "sum", "mean", "max"
 
@@ -44,16 +45,9 @@ def _max_of(parts: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(parts)).amax(0) if len(parts) > 1 else parts[0]
 
 
-def _sum_of(parts: Sequence[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
-
-
 COMBINE: Mapping[str, Callable[[Sequence[Tensor]], Tensor]] = {
-    SUM: _sum_of,
-    MEAN: lambda parts: _sum_of(parts) / len(parts),
+    SUM: sum_tensors,
+    MEAN: lambda parts: sum_tensors(parts) / len(parts),
     MAX: _max_of,
 }
 
@@ -88,6 +82,7 @@ class HeteroConv(Conv):
             # Types have columns of their own in one matrix, of which a row is mostly zeros: it is projected first.
             convs = {edge_type: require_projection(edge_type, conv) for edge_type, conv in convs.items()}
         self.input_widths = widths
+        self.keeps_columns_apart = False
         self.convs = nn.ModuleDict({module_name(edge_type): conv for edge_type, conv in convs.items()})
         self._describe(types_of_names(self.edge_types))
 
@@ -95,7 +90,11 @@ class HeteroConv(Conv):
         """Set what depends on the convolutions and on the order of types and relations."""
         convs = [self.conv_of(edge_type) for edge_type in types.edge_types]
         self.relations = RelationConvs(convs, types)
-        self.aggregation = HeteroAggregation(self.relations)
+        self.aggregation: HeteroAggregation | RelationMatrixSum = HeteroAggregation(self.relations)
+        # Sums of means need no aggregate of each relation, unless columns shall stay apart.
+        means = None if self.combine == MAX or self.keeps_columns_apart else means_of_input(convs)
+        if means is not None:
+            self.aggregation = RelationMatrixSum(means)
         self.accepts_sparse = all(conv.accepts_sparse for conv in convs)
         self.accepts_half = all(conv.accepts_half for conv in convs)
         self.reads_weights = any(conv.reads_weights for conv in convs)
@@ -110,7 +109,7 @@ class HeteroConv(Conv):
             source=mine.source.shape,
             target=mine.target.shape,
             score=max(mine.source_score.units, mine.target_score.units),
-            aggregate=mine.aggregate.shape,
+            aggregate=mine.aggregate.shape if means is None else (1, specs[0].out_features),
             static_edge_weight=all(spec.static_edge_weight for spec in specs),
             reads_target=any(spec.reads_target for spec in specs),
             # A constant aggregate must have no parameters, as that of a foreign convolution does.
@@ -148,6 +147,16 @@ class HeteroConv(Conv):
         read |= {each[2] for each in types.edge_types if self.conv_of(each).spec.reads_target}
         return tuple(name for name in types.names if name in read)
 
+    def with_sliceable_columns(self) -> Conv | None:
+        """Return the form with an aggregate of each relation, if that keeps columns apart, or None."""
+        if self.aggregation.sliceable:
+            return self
+        other = copy.copy(self)
+        other._modules = dict(self._modules)
+        other.keeps_columns_apart = True
+        other._describe(self.relations.types)
+        return other if other.aggregation.sliceable else None
+
     def with_projection_first(self) -> Conv | None:
         """Return the form whose convolutions all accept sparse rows, or None."""
         return self._with_forms([self.conv_of(each).with_projection_first() for each in self.edge_types])
@@ -156,7 +165,9 @@ class HeteroConv(Conv):
         """Return the form whose sources are its input, or None."""
         if any(isinstance(self.conv_of(each), PyGConv) for each in self.edge_types):
             return None
-        return self._with_forms([self.conv_of(each).aggregate_first() for each in self.edge_types])
+        form = self._with_forms([self.conv_of(each).aggregate_first() for each in self.edge_types])
+        # Aggregates of each relation apart: those of raw features have no parameters.
+        return None if form is None else form.with_sliceable_columns() or form
 
     def _with_forms(self, forms: Sequence[Conv | None]) -> Conv | None:
         if any(form is None for form in forms):
@@ -230,6 +241,8 @@ class HeteroConv(Conv):
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:
         """Return ``[E, K]``: the weight that its relation's convolution gives each edge; None if all are 1."""
         assert source.values is not None
+        if isinstance(self.aggregation, RelationMatrixSum):
+            return self.aggregation.edge_weight(block, source.values.dtype)
         mine = self.relations
         edges = {number: each for number, each in mine.edges(block).items() if mine.weights[number]}
         scored = {number: each for number, each in edges.items() if mine.convs[number].spec.score}
@@ -254,17 +267,13 @@ class HeteroConv(Conv):
 
     def update_of_nodes(self, x_VD: Features, aggregate_VCF: Tensor, nodes_V: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the combined updates of each type's in-relations; zeros for a type without any."""
-        types, mine = self._require_types(), self.relations
-        rows = TypedRows(types, nodes_V)
+        mine = self.relations
+        rows = TypedRows(self._require_types(), nodes_V)
         given = self._inputs(x_VD, rows)
-        asked = {number: rows.rows[kind] for number, kind in enumerate(mine.dst_type) if kind in given}
-        parts = mine.aggregate.gather(aggregate_VCF, asked)
-        by_type = dict[int, list[Tensor]]()
-        for number, part in parts.items():
-            conv, kind = mine.convs[number], mine.dst_type[number]
-            out = conv.update_of_nodes(given[kind], part, rows.nodes_of(kind))
-            by_type.setdefault(kind, []).append(out if conv.epilogue_bias is None else out + conv.epilogue_bias)
-        combined = {kind: COMBINE[self.combine](found) for kind, found in by_type.items()}
+        if isinstance(self.aggregation, RelationMatrixSum):
+            combined = self._add_sums(self.aggregation.convs, given, aggregate_VCF, rows)
+        else:
+            combined = self._combine_updates(given, aggregate_VCF, rows)
         width = self.spec.out_features
         out = scatter_slots(
             list(combined.values()),
@@ -274,6 +283,37 @@ class HeteroConv(Conv):
         )
         given_x = x_VD if isinstance(x_VD, Tensor) and self.spec.reads_target else None
         return keep_in_graph(out, (aggregate_VCF, given_x, *mine.parameters()), used=bool(combined))
+
+    def _combine_updates(
+        self, given: Mapping[int, Features], aggregate_VCF: Tensor, rows: TypedRows
+    ) -> dict[int, Tensor]:
+        """Return ``[n, O]`` of each type that a relation enters: its relations' updates, combined."""
+        mine = self.relations
+        asked = {number: rows.rows[kind] for number, kind in enumerate(mine.dst_type) if kind in given}
+        parts = mine.aggregate.gather(aggregate_VCF, asked)
+        by_type = dict[int, list[Tensor]]()
+        for number, part in parts.items():
+            conv, kind = mine.convs[number], mine.dst_type[number]
+            out = conv.update_of_nodes(given[kind], part, rows.nodes_of(kind))
+            by_type.setdefault(kind, []).append(out if conv.epilogue_bias is None else out + conv.epilogue_bias)
+        return {kind: COMBINE[self.combine](found) for kind, found in by_type.items()}
+
+    def _add_sums(
+        self, convs: Sequence[MeanConv], given: Mapping[int, Features], aggregate_VCF: Tensor, rows: TypedRows
+    ) -> dict[int, Tensor]:
+        """Return the same where aggregates are sums over relations of means times their matrices."""
+        kinds = self.relations.dst_type
+        entering = {kind: [conv for conv, other in zip(convs, kinds, strict=True) if other == kind] for kind in given}
+        entered = [kind for kind, found in entering.items() if found]
+        width = self.spec.out_features
+        sums = gather_slots(aggregate_VCF[:, 0], [Slot(rows.rows[kind], 0, width) for kind in entered])
+        combined = {
+            kind: part + sum_own_projections(entering[kind], given[kind])
+            for kind, part in zip(entered, sums, strict=True)
+        }
+        if self.combine == MEAN:
+            combined = {kind: part / len(entering[kind]) for kind, part in combined.items()}
+        return combined
 
 
 def _widths_that_differ(layout: SlotLayout, senders: Sequence[int]) -> tuple[int, ...]:

@@ -48,6 +48,8 @@ class Model(nn.Module):
 
     Attributes:
         schema: Names of the graph that the model was trained on, by which other graphs are matched; None before.
+        temporal_strategy: How it was trained on in-edges before the time of each node; None for in-edges of any time.
+            Prediction is then of all in-edges before the time of each node.
         constructor: Name and arguments of the function of `outgrow.nn` that made the model; None for another model.
 
     Raises:
@@ -55,6 +57,7 @@ class Model(nn.Module):
     """
 
     schema: GraphSchema | None = None
+    temporal_strategy: str | None = None
     constructor: tuple[str, dict[str, Any]] | None = None
 
     def __init__(
@@ -231,6 +234,14 @@ class Model(nn.Module):
         if first_aggregate is None:
             return self.forward_from_second(blocks[1:], first(keyed, x, x_dst), key)
         return self.forward_from_second(blocks[1:], first.update(x_dst, first_aggregate, keyed), key)
+
+    def forward_first(self, blocks: Sequence[Block], x_VD: Features) -> Tensor:
+        """Return the output of the first layers, one for each block, without random draws; see `forward`."""
+        x = self.encode_input(x_VD, blocks[0].src_nodes, None)
+        for layer, block in zip(self.layers_list(), blocks, strict=False):
+            x = layer(block.with_rng_key(None), *src_and_dst_rows(x, len(block.dst_nodes)))
+        assert isinstance(x, Tensor)
+        return x
 
     def forward_from_second(self, blocks: Sequence[Block], x_VO: Tensor, key: int | None) -> Tensor:
         """Run `forward` from the first layer's output: ``[Vs, O]`` for the sources of the second block."""

@@ -16,6 +16,9 @@ from outgrow.core.errors import InputError
 from outgrow.nn.loss_checks import CHECKED_ROWS, check_row_loss, name_loss
 from outgrow.nn.losses import RowLoss, call_row_loss, sum_rows
 
+LOSS = "loss"
+"""Name of the loss among metrics."""
+
 
 class NodeTask(ABC):
     """Task of a model of nodes: its loss and its metric.
@@ -39,8 +42,8 @@ class NodeTask(ABC):
     """
 
     kind: ClassVar[str]
-    metric: ClassVar[str]
-    larger_is_better: ClassVar[bool] = True
+    metric: str
+    larger_is_better: bool = True
     target_kind: ClassVar[str] = ""
 
     def __init__(self, loss: RowLoss | str | None = None, sample_weight: Any = None) -> None:
@@ -52,7 +55,7 @@ class NodeTask(ABC):
         self,
         logits_VC: Tensor,
         labels_N: Tensor,
-        total: int,
+        total: float,
         rows_N: Tensor | None = None,
         weights_N: Tensor | None = None,
     ) -> Tensor:
@@ -61,7 +64,7 @@ class NodeTask(ABC):
         Args:
             logits_VC: ``[V, C]``.
             labels_N: ``[N]`` or ``[N, C]``, of the rows ``rows_N`` of the logits.
-            total: Number of nodes in the step, over all workers.
+            total: Number of nodes in the step, over all workers; or, of one of several types, the number to expect.
             rows_N: ``[N]`` int64; None for all rows in order.
             weights_N: ``[N]`` sample weights; None for 1.
         """
@@ -140,6 +143,10 @@ class NodeTask(ABC):
                 repair="correct the weights",
             )
         return made.with_fields(mean_weight=mean)
+
+    def with_shares_of(self, labels: Tensor, nodes: Tensor) -> Self:
+        """Return the task for the loss of other nodes than those to train on, such as those to validate on."""
+        return self
 
     @property
     def unnamed_options(self) -> list[str]:
@@ -232,6 +239,15 @@ class NodeTask(ABC):
     @abstractmethod
     def metric_from_counts(self, counts_T: Tensor) -> float:
         """Return the metric from `metric_counts`; NaN if no nodes were counted."""
+
+    def figures_from_counts(self, counts_T: Tensor) -> dict[str, float]:
+        """Return all figures of the task by name, from `metric_counts`; the metric first."""
+        return {self.metric: self.metric_from_counts(counts_T)}
+
+    @property
+    def figure_directions(self) -> dict[str, bool]:
+        """Whether larger is better, of each of `figures_from_counts`."""
+        return {self.metric: self.larger_is_better}
 
     def score(self, logits_NC: Tensor, labels_N: Tensor) -> float:
         """Return the metric on some nodes; NaN if there are none."""

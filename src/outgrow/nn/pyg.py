@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
+from outgrow.core.validation import require_counts
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.ops.aggregation.base import Aggregation
 from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.ops.csc import make_edge_index
+from outgrow.ops.edge_features import dense_edge_features, read_edge_features
 
 # Two destinations with two in-edges each, one of them from a source that is no destination.
 _PROBE = torch.tensor([[0, 1, 2, 1], [0, 0, 1, 1]])
@@ -29,15 +31,17 @@ class PyGAggregation(nn.Module, Aggregation):
 
     Args:
         conv: Called as ``conv((x_src, x_dst), edge_index)``, with ``edge_weight`` and ``edge_type`` if it
-            accepts them and the graph has them.
+            accepts them and the graph has them, and with ``edge_attr`` if it reads features of edges.
         num_relations: Number of relations that it reads; 0 for none.
+        edge_dim: Features of edges that it reads; 0 for none.
     """
 
     sliceable = False
     additive = False
 
-    def __init__(self, conv: nn.Module, num_relations: int = 0) -> None:
+    def __init__(self, conv: nn.Module, num_relations: int = 0, edge_dim: int = 0) -> None:
         super().__init__()
+        self.edge_dim = edge_dim
         self.conv = conv
         self.num_relations = num_relations
         self.accepts_weight = "edge_weight" in inspect.signature(conv.forward).parameters
@@ -54,6 +58,9 @@ class PyGAggregation(nn.Module, Aggregation):
             validate_relations(edges, self.num_relations)
             assert edges.relation is not None
             extra["edge_type"] = edges.relation.long()
+        if self.edge_dim:
+            features = read_edge_features(edges, self.edge_dim)
+            extra["edge_attr"] = dense_edge_features(*features, self.edge_dim, src_VsCF.dtype)
         # Evaluation and training alternate within a run; the key tells which of both this call is.
         self.conv.train(block.key is not None)
         out: Tensor = self.conv((src_VsCF[:, 0], dst_VdCF[:, 0]), edge_index(edges), **extra)
@@ -71,18 +78,31 @@ class PyGConv(Conv):
         conv: The convolution, with its input width set. Used, not copied.
         in_features: ``D``.
         out_features: ``O``, all heads together.
-        self_loops: Whether to add one self-loop per node. The convolution must not add any itself.
+        self_loops: Whether to add one self-loop per node, with zeros as features. The convolution must not add any
+            itself.
+        edge_dim: Features of edges, ``graph.num_edge_features``, that the convolution gets as ``edge_attr``; None for
+            its own ``edge_dim``. Codes of categories are one-hot vectors there.
 
     Raises:
         InputError: The convolution cannot be used on parts of a graph: it accepts no pair, adds self-loops,
-            mixes rows in a batch norm, updates buffers, or returns another width; or it reads features of edges.
+            mixes rows in a batch norm, updates buffers, or returns another width; or the features of edges that it
+            reads cannot be passed to it.
     """
 
     accepts_sparse = False
 
-    def __init__(self, conv: nn.Module, in_features: int, out_features: int, *, self_loops: bool = False) -> None:
+    def __init__(
+        self,
+        conv: nn.Module,
+        in_features: int,
+        out_features: int,
+        *,
+        self_loops: bool = False,
+        edge_dim: int | None = None,
+    ) -> None:
         super().__init__()
         _require_usable(conv)
+        self.edge_dim = _count_edge_features(conv, edge_dim)
         # One relation is none: such a convolution ignores the types of edges.
         if "edge_type" in inspect.signature(conv.forward).parameters:
             relations = int(getattr(conv, "num_relations", 1))
@@ -92,7 +112,7 @@ class PyGConv(Conv):
                 conv, "edges that have relations, or self-loops: a loop has none", "both", "leave self_loops out"
             )
         self.exact = not _has_random_dropout(conv)
-        self.aggregation = PyGAggregation(conv, self.num_relations)
+        self.aggregation = PyGAggregation(conv, self.num_relations, self.edge_dim)
         self.reads_weights = self.aggregation.accepts_weight
         self.spec = ConvSpec(
             in_features=in_features,
@@ -141,13 +161,6 @@ def _has_random_dropout(conv: nn.Module) -> bool:
 def _require_usable(conv: nn.Module) -> None:
     # Each of these would train without an error, and give results that depend on how the graph is split.
     parts = list(conv.modules())
-    if any(getattr(part, "edge_dim", None) is not None for part in parts):
-        _raise_unsupported(
-            conv,
-            "a convolution without features of edges, which are not passed on",
-            "edge_dim",
-            "build it without edge_dim; one that takes edge_weight gets the weights of the graph",
-        )
     if any(isinstance(part, nn.modules.batchnorm._NormBase) for part in parts):
         _raise_unsupported(
             conv, "no norm over nodes: parts of a graph would each have their own", "one", "use a layer norm"
@@ -161,10 +174,30 @@ def _require_usable(conv: nn.Module) -> None:
         _raise_unsupported(conv, "parameters of known shape", "in_channels=-1", "give its input width")
 
 
+def _count_edge_features(conv: nn.Module, asked: int | None) -> int:
+    """Return how many features of edges a convolution gets, after checking that it accepts them."""
+    own = getattr(conv, "edge_dim", None)
+    given = own if asked is None else asked
+    if not given:
+        if any(getattr(part, "edge_dim", None) for part in conv.modules()):
+            got = "edge_dim in a part of it"
+            _raise_unsupported(conv, "the number of features of edges", got, "give og.nn.PyGConv edge_dim")
+        return 0
+    require_counts(0, edge_dim=given)
+    if own is not None and own != given:
+        _raise_unsupported(conv, f"{own} features of edges, its edge_dim", f"{given}", "leave edge_dim out")
+    if "edge_attr" not in inspect.signature(conv.forward).parameters:
+        repair = "give it an argument edge_attr, or leave edge_dim out"
+        _raise_unsupported(conv, "a convolution that accepts edge_attr", "features of edges", repair)
+    return int(given)
+
+
 def _probe(conv: nn.Module, aggregation: PyGAggregation, in_features: int, out_features: int) -> None:
     """Run a copy on 3 sources, 2 destinations and 4 edges, as in training, and check its output."""
     dtype = next((parameter.dtype for parameter in conv.parameters()), torch.float32)
     extra: dict[str, Any] = {"edge_type": torch.zeros(4, dtype=torch.int64)} if aggregation.num_relations else {}
+    if aggregation.edge_dim:
+        extra["edge_attr"] = torch.ones(4, aggregation.edge_dim, dtype=dtype)
     # A copy, and a forked generator: the probe must not change buffers, or the random numbers of the caller.
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         clone = copy.deepcopy(conv).train()
@@ -173,7 +206,9 @@ def _probe(conv: nn.Module, aggregation: PyGAggregation, in_features: int, out_f
         try:
             out = clone((x, x[:2]), _PROBE, **extra)
         except Exception as error:
-            repair = "use one that is documented as bipartite, of input width D, without required edge features"
+            repair = (
+                "use one that is documented as bipartite, of input width D; give edge_dim if it needs features of edges"
+            )
             got = f"{type(error).__name__}: {error}"
             _raise_unsupported(
                 conv, f"a call with ([3, {in_features}], [2, {in_features}]) and 4 edges to work", got, repair, error

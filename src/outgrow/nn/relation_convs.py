@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from outgrow.core.block import Block
 from outgrow.core.graph_types import GraphTypes
@@ -80,6 +80,8 @@ class HeteroAggregation(Aggregation):
         apart = not whole and relations.target.shape in (NOTHING, (relations.target.units, relations.source.shape[1]))
         self.sliceable = all(each.sliceable for each in aggregations) and apart
         self.additive = all(each.additive for each in aggregations)
+        modules = [each for each in aggregations if isinstance(each, nn.Module)]
+        self.has_parameters = any(next(each.parameters(), None) is not None for each in modules)
         self._calls: Sequence[Aggregate] = aggregations if restricted is None else restricted
 
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:

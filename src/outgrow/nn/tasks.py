@@ -5,7 +5,7 @@ Letters: ``V`` nodes, ``N`` labelled nodes, ``C`` classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -73,7 +73,7 @@ class NodeClassification(NodeTask):
         self,
         logits_VC: Tensor,
         labels_N: Tensor,
-        total: int,
+        total: float,
         rows_N: Tensor | None = None,
         weights_N: Tensor | None = None,
     ) -> Tensor:
@@ -189,7 +189,7 @@ class MultiLabel(NodeTask):
         self,
         logits_VC: Tensor,
         labels_N: Tensor,
-        total: int,
+        total: float,
         rows_N: Tensor | None = None,
         weights_N: Tensor | None = None,
     ) -> Tensor:
@@ -268,12 +268,15 @@ class LinkPrediction:
         val_links: Share of the linked pairs of nodes to validate on.
         test_links: Share of the linked pairs to test on.
         split_seed: Seed of the split of links.
+        link_relations: Names of the relations whose links are predicted; empty for all. Edges of others carry messages
+            alone.
     """
 
     negatives: int = 1
     val_links: float = 0.05
     test_links: float = 0.1
     split_seed: int = 0
+    link_relations: Sequence[str] | str = ()
 
 
 def _two_losses_error(option: str) -> InputError:

@@ -35,8 +35,9 @@ def to_hetero(model: Model, graph: HasTypes | GraphTypes, combine: str = SUM) ->
 
     Each copy has parameters of its own, whose matrices are drawn anew from torch's generator (Glorot-uniform; PyG's
     convolutions reset theirs). Attention is without self-loops, which edges between two types do not have. What
-    follows a convolution, an encoder and a decoder are shared by all types, as they are. Where types have feature columns of their own, convolutions that take pairs of widths (`SAGEConv`,
-    `SAGEMaxConv`, `CommNetConv`) have matrices as high as their types need; others those of all columns.
+    follows a convolution, an encoder and a decoder are shared by all types, as they are. Where types have feature
+    columns of their own, convolutions that take pairs of widths (`SAGEConv`, `SAGEMaxConv`, `CommNetConv`) have
+    matrices as high as their types need; others those of all columns.
 
     Args:
         model: A model whose layers fit a `HeteroConv`: see docs/typed-graphs.md. It stays as it is.
@@ -47,7 +48,7 @@ def to_hetero(model: Model, graph: HasTypes | GraphTypes, combine: str = SUM) ->
         InputError: A layer does not fit, or edges of a relation are between nodes of several types.
     """
     types = graph if isinstance(graph, GraphTypes) else graph.types
-    if model.reads_types:
+    if any(layer.conv.reads_types for layer in model.layers_list()):
         raise InputError(
             "to_hetero was given a model that has modules per type already",
             needed="a model of one kind of nodes and edges, such as og.nn.SAGE",

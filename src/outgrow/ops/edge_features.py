@@ -76,6 +76,17 @@ def read_edge_features(edges: Edges, edge_dim: int) -> EdgeFeatures:
     return EdgeFeatures(edges.features, cast(Tensor, edges.cache["edge feature starts"]))
 
 
+def dense_edge_features(values_ED: Tensor, starts_D: Tensor | None, edge_dim: int, dtype: torch.dtype) -> Tensor:
+    """Return ``[E, I]``: features of edges, as in `EdgeFeatures`, as numbers of a type; codes as one-hot vectors."""
+    if starts_D is None:
+        return values_ED.to(dtype)
+    at_ED = values_ED.long()
+    # One more column takes the codes of -1, and is left out.
+    at_ED = torch.where(at_ED < 0, edge_dim, at_ED + starts_D)
+    out_EJ = torch.zeros(len(at_ED), edge_dim + 1, dtype=dtype, device=values_ED.device)
+    return out_EJ.scatter_(1, at_ED, 1)[:, :edge_dim]
+
+
 def _validate_codes(codes_ED: Tensor, sizes: tuple[int, ...]) -> None:
     if codes_ED.shape[1] != len(sizes):
         got = f"{codes_ED.shape[1]} columns, sizes of {len(sizes)}"
@@ -138,16 +149,16 @@ def edge_projection(values_ED: Tensor, starts_D: Tensor | None, weight_IK: Tenso
 def edge_projection_grad(values_ED: Tensor, starts_D: Tensor | None, grad_EK: Tensor, out_IK: Tensor) -> None:
     """Compute the gradient of the weight from that of the product, into ``out_IK``."""
     features, starts = EdgeFeatures(values_ED, starts_D).to_arrays()
-    sums = zero_sums(*out_IK.shape)
+    sums = zero_sums(MOST_SHARES, *out_IK.shape)
     _make_gradient_kernel(_fixed_width(out_IK))(features, starts, as_numpy(grad_EK), sums)
     as_numpy(out_IK)[:] = sums.sum(0)
 
 
-def zero_sums(*shape: int) -> NDArray[np.float64]:
-    """Return zeros ``[shares, *shape]`` for gradients of a weight, one for each share of the edges."""
+def zero_sums(most: int, *shape: int) -> NDArray[np.float64]:
+    """Return zeros ``[shares, *shape]``: sums over the edges of each share, of which there are at most ``most``."""
     # Many categories make a large weight, of which fewer copies are held; their number follows from the shape alone.
-    shares = _SUMMED_NUMBERS // max(1, int(np.prod(shape)))
-    return np.zeros((max(_LEAST_SHARES, min(MOST_SHARES, shares)), *shape))
+    shares = max(_LEAST_SHARES, _SUMMED_NUMBERS // max(1, int(np.prod(shape))))
+    return np.zeros((min(most, MOST_SHARES, shares), *shape))
 
 
 def _fixed_width(rows: Tensor) -> int | None:

@@ -20,7 +20,7 @@ from outgrow.core.block import Edges
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.csc import self_loop_edges, self_loop_weights
 from outgrow.ops.kernels.work_split import EDGE, balanced_work
-from outgrow.ops.rows.edge_features import gather_edge_features
+from outgrow.ops.rows.edge_rows import gather_edge_features
 from outgrow.ops.subgraph_kernels import (
     copy_edge_values,
     count_loops,

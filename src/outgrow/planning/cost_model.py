@@ -204,6 +204,10 @@ def _layer_seconds(
         _matmul_seconds(graph, costs, rows, weights, layer, raw=first)
         for rows, weights in zip((work.sources, work.destinations), layer.weights, strict=True)
     )
+    if layer.edge_dim:
+        # The features of each edge are multiplied forward, and again for the gradient of the matrix.
+        made = layer.edge_scores or widths.source[0] * widths.source[1] // slices
+        products += 2 * costs.matmul_seconds(work.edges, layer.edge_dim * made, min(layer.edge_dim, made))
     # A cached aggregate costs nothing in an epoch; raw features get no gradient, so no sum runs backward.
     directions = 0 if cached_aggregate and layer.has_static_aggregate else 1 if first and widths.source_is_input else 2
     other = costs.epilogue_seconds(work.destinations * widths.out_features) + costs.layer_overhead_seconds(1)

@@ -23,12 +23,15 @@ _ID_BYTES = 8
 def evaluated_neighborhoods(work: Workload, *, whole_fits: bool) -> list[ScoredNeighborhood | None]:
     """Return what the evaluations of a run compute at a time, `WHOLE_LAYERS` for all nodes in memory.
 
-    Evaluations by samples are like batches of training, and left out.
+    Evaluations by samples are like batches of training, and left out; so are those of temporal draws, which are
+    batches of few nodes.
 
     Args:
         work: The graph and the model.
         whole_fits: Whether whole layers fit into the memory of every worker.
     """
+    if work.batches.is_temporal:
+        return []
     val, test = work.evaluation
     found: list[ScoredNeighborhood | None] = []
     # Both sets are scored at once in the end, if in one way.
@@ -56,7 +59,7 @@ def chunked_inference_bytes(work: Workload, costs: CostModel, computed: ScoredNe
     number = work.model.number_bytes
     # A chunk has a row for each in-edge at most.
     largest = max(
-        float(edges) * share * layer.spec.in_features * number
+        float(edges) * share * (layer.spec.in_features * number + work.graph.edge_row_bytes * (layer.edge_dim > 0))
         for edges, layer in zip(computed.edges, work.model.layers, strict=True)
     )
     most = CHUNKS_IN_FLIGHT * min(CHUNK_BYTES, MEMORY_SHARE * costs.memory / (2 * CHUNKS_IN_FLIGHT))

@@ -49,6 +49,8 @@ all together on a GPU."""
 _POOLED = 1.15
 """Bytes of a batch in the memory pool, sizes rounded up, for each of its own, where memory is limited: nothing else is
 kept there, and a batch is freed before the next one."""
+_TIME_ORDER_BYTES = 12
+"""Bytes of an edge in `outgrow.ops.sampling.temporal.TimeOrder`."""
 _NODE_BYTES = 20
 """Bytes of each node of the graph in a worker: its owner, its number in a batch, ids and labels of own nodes. Elsewhere
 the factors of batches, fitted to whole runs, include them."""
@@ -92,6 +94,7 @@ def training_bytes(work: Workload, nodes: float, sources: float, edges: float, s
     numbers += _PER_SOURCE * (sources - nodes) * received
     held = numbers * model.number_bytes + (_edge_bytes(nodes, sources) + _LANE_BYTES * (slices > 1)) * edges
     held += model.number_bytes * edges * sum(map(_edge_numbers, model.layers))
+    held += edges * _edge_feature_copies(work, nodes, sources) * work.graph.edge_row_bytes
     return held + input_bytes(work, nodes, sources)
 
 
@@ -104,6 +107,7 @@ def inference_bytes(work: Workload, nodes: float, sources: float, edges: float) 
         _EVALUATED * _widest_layer_numbers(work, nodes, sources) * model.number_bytes
         + _edge_bytes(nodes, sources) * edges
     )
+    held += edges * _edge_feature_copies(work, nodes, sources) * work.graph.edge_row_bytes
     return held + model.number_bytes * edges * of_edge + input_bytes(work, nodes, sources)
 
 
@@ -125,8 +129,11 @@ def minibatch_bytes(work: Workload, neighborhood: NeighborhoodStats, *, num_pref
     model = work.model
     numbers = sum(_row_numbers(work, index, rows[index + 1], rows[index], 1) for index in range(len(model.layers)))
     of_edges = sum(_edge_numbers(layer) * edges[index] for index, layer in enumerate(model.layers))
-    held = (numbers + of_edges) * model.number_bytes + _EDGE_BYTES * edges.sum()
-    return float(held + num_prefetched * (rows[0] * work.input_row_bytes + _EDGE_BYTES * edges.sum()))
+    # Features of edges are gathered for the layers that read them.
+    read = sum(float(edges[index]) for index, layer in enumerate(model.layers) if layer.edge_dim)
+    of_batch = _EDGE_BYTES * edges.sum() + work.graph.edge_row_bytes * read
+    held = (numbers + of_edges) * model.number_bytes + of_batch
+    return float(held + num_prefetched * (rows[0] * work.input_row_bytes + of_batch))
 
 
 def num_prefetched_batches(
@@ -164,6 +171,9 @@ def minibatch_peak_bytes(
     sources = float(partition.nodes[part] + partition.halo[part].sum())
     prefetched = num_prefetched_batches(costs, stats.steps, prefetch, limited=limited)
     training = minibatch_bytes(work, stats.neighborhood, num_prefetched=prefetched)
+    if work.batches.is_temporal:
+        # Held by every worker: the order of the in-edges by time.
+        training += _TIME_ORDER_BYTES * work.graph.edges
     whole = inference_bytes(work, nodes, sources, partition.edges[part])
     chosen = evaluated_neighborhoods(work, whole_fits=whole <= MEMORY_SHARE * costs.memory)
     if WHOLE_LAYERS in chosen:
@@ -188,7 +198,16 @@ def input_bytes(work: Workload, nodes: float, sources: float) -> float:
 
 def _edge_numbers(layer: LayerSizes) -> float:
     """Return the numbers of each edge that are held until the backward pass."""
-    return _PER_SCORE * layer.spec.score + layer.edge_numbers
+    return _PER_SCORE * layer.spec.score + layer.edge_scores + layer.edge_numbers
+
+
+def _edge_feature_copies(work: Workload, nodes: float, sources: float) -> int:
+    """Return how often a worker holds the features of an edge when it computes whole layers."""
+    if sources > nodes:
+        # In each view, and once more as edges from own nodes are held apart from those of the halo.
+        return 2 * len(set(work.model.views))
+    # The graph's own are in a file, or counted with what is resident; a view with self-loops has a copy.
+    return (work.graph.resident_bytes == 0) + any(work.model.views)
 
 
 def _edge_bytes(nodes: float, sources: float) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from outgrow.core.block import Block
 from outgrow.engine.features.cache import mean_row_bytes
 from outgrow.engine.features.remote import input_dtype
 from outgrow.engine.full_graph import has_static_first_aggregate
@@ -42,6 +43,10 @@ class DatasetSizes:
         label_bytes: Bytes of the label of a node.
         val: Number of validation nodes.
         test: Number of test nodes.
+        edge_features: Columns of features of edges ``De``; 0 if there are none, or no layer reads them.
+        edge_feature_bytes: Bytes of a feature of an edge as it is stored.
+        type_nodes: Number of nodes of each type; empty if all have one.
+        relation_edges: Number of edges of each relation; empty if edges have none.
     """
 
     nodes: int
@@ -57,6 +62,15 @@ class DatasetSizes:
     label_bytes: int = 8
     val: int = 0
     test: int = 0
+    type_nodes: tuple[int, ...] = ()
+    relation_edges: tuple[int, ...] = ()
+    edge_features: int = 0
+    edge_feature_bytes: int = 0
+
+    @property
+    def edge_row_bytes(self) -> int:
+        """Bytes of the features of an edge."""
+        return self.edge_features * self.edge_feature_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +88,10 @@ class LayerSizes:
         only_propagates: Whether it only propagates.
         weights: Numbers of the matrices that sources are multiplied by, and of those for destinations.
         edge_numbers: Numbers of an edge's message, where layers of PyG materialise it; else 0.
+        edge_dim: Features of edges that it reads; 0 if it reads none.
+        edge_scores: Numbers that it computes of the features of an edge for its scores; 0 if it computes none.
+        type_widths: Numbers of a source row that are used, and so sent, of each node type; empty if all of them are.
+        type_nodes: Number of nodes of each type, if there are widths of types.
     """
 
     spec: ConvSpec
@@ -86,12 +104,24 @@ class LayerSizes:
     only_propagates: bool
     weights: tuple[int, int]
     edge_numbers: int
+    edge_dim: int = 0
+    edge_scores: int = 0
+    type_widths: tuple[int, ...] = ()
+    type_nodes: tuple[int, ...] = ()
 
     @property
     def source_width(self) -> int:
-        """Numbers of a source row: its columns over all channels, and its scores."""
+        """Numbers of a source row as it is held: its columns over all channels, and its scores."""
         channels, columns = self.spec.source
         return channels * columns + self.spec.score
+
+    @property
+    def sent_width(self) -> float:
+        """Mean numbers of a source row that are used, and so cross links, over the nodes of all types."""
+        if not self.type_widths:
+            return self.source_width
+        used = sum(width * count for width, count in zip(self.type_widths, self.type_nodes, strict=True))
+        return used / max(1, sum(self.type_nodes))
 
     @property
     def aggregate_width(self) -> int:
@@ -153,15 +183,32 @@ def dataset_sizes(graph: Graph) -> DatasetSizes:
         resident_bytes=0 if graph.store is not None else _resident_bytes(graph),
         val=len(graph.split.val),
         test=len(graph.split.test),
-        label_bytes=8 if graph.labels is None else graph.labels.nbytes // max(1, len(graph.labels)),
+        label_bytes=_label_bytes(graph),
+        edge_features=0 if graph.edge_features is None else graph.edge_features.shape[1],
+        edge_feature_bytes=0 if graph.edge_features is None else graph.edge_features.itemsize,
+        type_nodes=tuple(kind.last - kind.first for kind in graph.node_types),
+        relation_edges=_count_relation_edges(graph),
     )
+
+
+def _count_relation_edges(graph: Graph) -> tuple[int, ...]:
+    relation = graph.topology.relation
+    if relation is None:
+        return ()
+    return tuple(torch.bincount(relation.int(), minlength=graph.num_relations).tolist())
+
+
+def _label_bytes(graph: Graph) -> int:
+    labels = graph.task_labels
+    return 8 if labels is None else labels.nbytes // max(1, len(labels))
 
 
 def _resident_bytes(graph: Graph) -> int:
     """Return the bytes of features and topology in memory."""
     assert graph.features is not None
     topology = graph.topology
-    edges = [topology.indptr, topology.indices, topology.weight, topology.relation]
+    edges = [topology.indptr, topology.indices, topology.weight, topology.relation, topology.edge_features]
+    edges += [topology.edge_time, topology.node_time]
     return round(graph.num_nodes * mean_row_bytes(graph.features)) + sum(
         each.nbytes for each in edges if each is not None
     )
@@ -213,7 +260,18 @@ def _layer_sizes(layer: Layer, graph: Graph, *, constant: bool, run: int) -> Lay
         only_propagates=only_propagates(layer),
         weights=(at_sources, weights - at_sources),
         edge_numbers=max(widths.in_features, widths.out_features) * isinstance(layer.conv.aggregation, PyGAggregation),
+        edge_dim=layer.conv.edge_dim,
+        edge_scores=_count_edge_scores(layer, graph),
+        **_type_widths(layer, graph),
     )
+
+
+def _type_widths(layer: Layer, graph: Graph) -> dict[str, tuple[int, ...]]:
+    used = layer.row_widths()
+    if used is None:
+        return {}
+    widths = tuple(sum(of_type) for of_type in zip(*(each for _, each in used.parts), strict=True))
+    return {"type_widths": widths, "type_nodes": tuple(kind.last - kind.first for kind in graph.node_types)}
 
 
 def _count_weights(module: nn.Module, graph: Graph) -> int:
@@ -237,7 +295,26 @@ def _count_numbers(module: nn.Module) -> int:
 
 def _has_edge_weights(layer: Layer, graph: Graph) -> bool:
     """Whether a layer with fixed weights has edge weights: tried on a graph of one node with a self-loop."""
-    weight = None if graph.topology.weight is None else graph.topology.weight[:1].new_ones(1)
-    one = Topology(indptr=torch.tensor([0, 1]), indices=torch.zeros(1, dtype=torch.int32), weight=weight)
     rows = NodeMessages(torch.empty(1, 1, layer.spec.source[1]), None)
-    return layer.conv.edge_weight(one.block, rows, NodeMessages(None, None)) is not None
+    return layer.conv.edge_weight(_one_edge(graph), rows, NodeMessages(None, None)) is not None
+
+
+def _count_edge_scores(layer: Layer, graph: Graph) -> int:
+    """Return ``K`` of `outgrow.nn.layer.Conv.edge_scores` of features, tried on the same graph; 0 for none."""
+    if not layer.conv.edge_dim:
+        return 0
+    scores = layer.conv.edge_scores(_one_edge(graph))
+    return 0 if scores is None else scores.shape[1]
+
+
+def _one_edge(graph: Graph) -> Block:
+    """Return a block of one node with a self-loop that has what edges of a graph have."""
+    given, features = graph.topology, graph.edge_features
+    return Topology(
+        indptr=torch.tensor([0, 1]),
+        indices=torch.zeros(1, dtype=torch.int32),
+        relation=None if given.relation is None else torch.zeros(1, dtype=given.relation.dtype),
+        weight=None if given.weight is None else given.weight.new_ones(1),
+        edge_features=None if features is None else features.new_zeros(1, features.shape[1]),
+        feature_sizes=given.feature_sizes,
+    ).block

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from outgrow.core.ledger import Kind, Link
 from outgrow.planning.graph_stats.chunk_waves import Matrix
-from outgrow.planning.sizes import ModelSizes
 from outgrow.planning.workload import PartitionStats, Workload
 
 Bytes = Counter[tuple[Link, Kind]]
@@ -154,14 +153,24 @@ def inference_traffic(work: Workload, partition: PartitionStats, layout: WorkerL
     add_bytes(traffic.once, Kind.IDS, halo, ID_BYTES)
     if model.source_is_features:
         add_bytes(traffic.once, Kind.FEATURES, halo, work.graph.features * work.graph.feature_bytes)
-    add_bytes(traffic.evaluation, Kind.ACTIVATIONS, halo, halo_numbers(model) * model.number_bytes)
+    add_halo_rows(traffic.evaluation, Kind.ACTIVATIONS, work, partition, layout)
     return traffic
 
 
-def halo_numbers(model: ModelSizes) -> int:
-    """Return the numbers that a halo node has in all layers that send computed rows: ``C F + K`` for each layer."""
+def add_halo_rows(into: Bytes, kind: Kind, work: Workload, partition: PartitionStats, layout: WorkerLayout) -> None:
+    """Add the rows that halo nodes have in all layers that send computed rows: ``C F + K`` numbers for each layer.
+
+    Where only some numbers of a row are used of a node type, only those are sent.
+    """
+    model = work.model
     # A first layer that takes raw features sends none: features of the halo are copied before training.
-    return sum(layer.source_width for layer in model.layers[model.source_is_features :])
+    for layer in model.layers[model.source_is_features :]:
+        if not layer.type_widths or partition.typed_halo is None:
+            whole = {link: round(layer.sent_width * rows) for link, rows in layout.sum_by_link(partition.halo).items()}
+            add_bytes(into, kind, whole, model.number_bytes)
+            continue
+        for halo, width in zip(partition.typed_halo, layer.type_widths, strict=True):
+            add_bytes(into, kind, layout.sum_by_link(halo), width * model.number_bytes)
 
 
 def fetch_messages(layout: WorkerLayout) -> int:

@@ -29,12 +29,14 @@ class PartitionStats:
         edges: ``[P]`` int64, their in-edges.
         halo: ``[P, P]`` int64, nodes of the second worker with an edge to a node of the first; 0 on the diagonal.
         owner_bytes: Size of the list of all nodes' owners, as it is sent to a worker.
+        typed_halo: ``[T, P, P]`` int64, the halo by the type of its nodes; None if types are not told apart.
     """
 
     nodes: Matrix
     edges: Matrix
     halo: Matrix
     owner_bytes: int
+    typed_halo: Matrix | None = None
 
 
 class OwnerStats(NamedTuple):
@@ -44,11 +46,13 @@ class OwnerStats(NamedTuple):
         nodes: ``[P]`` int64, nodes of each worker.
         is_contiguous: Whether each worker owns a range of nodes, in the order of workers.
         owner_bytes: Size of the list of all nodes' owners, as it is sent to a worker.
+        edges: ``[2, P]`` int64, in-edges of the nodes of each worker, without and with a self-loop for each.
     """
 
     nodes: Matrix
     is_contiguous: bool
     owner_bytes: int
+    edges: Matrix
 
 
 class ChunkStats(NamedTuple):
@@ -290,19 +294,21 @@ def single_worker_stats(nodes: int, edges: int) -> PartitionStats:
     return PartitionStats(np.array([nodes]), np.array([edges]), np.zeros((1, 1), dtype=np.int64), 0)
 
 
-def count_partition(topology: Topology, part: Tensor, parts: int) -> PartitionStats:
+def count_partition(topology: Topology, part: Tensor, parts: int, borders: tuple[int, ...] = ()) -> PartitionStats:
     """Count the statistics of a partition.
 
     Args:
         topology: The graph.
         part: ``[V]`` the worker of each node.
         parts: ``P``.
+        borders: ``[T + 1]``: the first node of each type, and ``V``; empty not to tell types apart.
     """
     graph = ChunkGraph(topology, self_loops=False)
     owner = part.long()
     own = [(owner == worker).nonzero()[:, 0] for worker in range(parts)]
     # A source with many edges to a worker is sent once, so distinct ids count.
-    halo = np.stack([torch.bincount(owner[graph.source_ids(nodes)], minlength=parts).numpy() for nodes in own])
+    sources = [graph.source_ids(nodes) for nodes in own]
+    halo = np.stack([torch.bincount(owner[needed], minlength=parts).numpy() for needed in sources])
     np.fill_diagonal(halo, 0)
     return PartitionStats(
         nodes=np.array([len(nodes) for nodes in own]),
@@ -310,4 +316,15 @@ def count_partition(topology: Topology, part: Tensor, parts: int) -> PartitionSt
         halo=halo,
         # The pickled size, headers included, because the broadcast counts that.
         owner_bytes=len(serialize(part)),
+        typed_halo=_count_typed_halo(owner, sources, parts, borders) if borders else None,
     )
+
+
+def _count_typed_halo(owner: Tensor, sources: list[Tensor], parts: int, borders: tuple[int, ...]) -> Matrix:
+    inner, count = torch.tensor(borders[1:-1]), len(borders) - 1
+    found = np.zeros((count, parts, parts), dtype=np.int64)
+    for worker, needed in enumerate(sources):
+        kinds = torch.bucketize(needed, inner, right=True)
+        found[:, worker] = torch.bincount(kinds * parts + owner[needed], minlength=count * parts).view(count, parts)
+        found[:, worker, worker] = 0
+    return found

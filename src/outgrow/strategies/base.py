@@ -21,12 +21,13 @@ from outgrow.engine.inference import infer_shard
 from outgrow.engine.minibatch_loop import MiniBatchLoop, PrefetchConfig
 from outgrow.engine.model_migration import MicroBatchPlan
 from outgrow.engine.problem import Problem as Problem
-from outgrow.engine.shard import GraphShard, make_shard
+from outgrow.engine.shard import GraphShard, make_shard, model_topology
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.graph.partition.partitioner import Partitioner
-from outgrow.graph.sampling.edge_sampler import EdgeSampler
+from outgrow.graph.sampling.layer_sampling import require_times_of
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
+from outgrow.graph.sampling.temporal_sampler import make_edge_sampler
 from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
 from outgrow.runtime.distributed.comm import Comm
@@ -198,6 +199,8 @@ class Strategy(ABC):
             options.
         uses_minibatches: Whether steps see samples of the graph, so that nothing computed from it can be
             cached.
+        draws_by_time: Whether it can sample in-edges before the time of a seed: each row of its batches is then one of
+            a node at a time, and nothing of a node is used at another time.
         fewest_prefetched: Smallest number of batches that it may sample ahead, if it has such an option.
         partition: How nodes are assigned to workers; by default ranges of nodes with equally many in-edges.
     """
@@ -205,6 +208,7 @@ class Strategy(ABC):
     name: ClassVar[str]
     exact: ClassVar[bool]
     uses_minibatches: ClassVar[bool] = False
+    draws_by_time: ClassVar[bool] = False
     fewest_prefetched: ClassVar[int] = 1
     partition: str = "range-edges"
 
@@ -220,7 +224,7 @@ class Strategy(ABC):
         method = self.partition_method(graph, model, batches)
         # A hint: the view that the first layer needs is built first, others on demand.
         looped = model.layers_list()[0].spec.self_loops
-        return make_shard(graph.topology, comm, method, graph.store, self_loops=looped)
+        return make_shard(model_topology(graph.topology, model), comm, method, graph.store, self_loops=looped)
 
     def partition_method(self, graph: Graph, model: Model, batches: BatchConfig) -> Partitioner:
         """Return the partitioner; by default the one that ``partition`` names, for any model."""
@@ -253,10 +257,12 @@ class Strategy(ABC):
             InputError: It cannot, for example because weights or relations that the fan-outs need are
                 missing.
         """
+        if batches.is_temporal:
+            self._require_temporal(graph)
         if self.uses_minibatches:
             # The constructor makes the checks; nothing is sampled here.
             for hop in {*(batches.fanout or (-1,))}:
-                EdgeSampler(graph.topology, hop, **batches.sampling_options)
+                make_edge_sampler(graph.topology, hop, **batches.sampling_options)
         elif not batches.is_full_graph:
             raise InputError(
                 f"strategy {self.name} trains on all nodes and neighbours at once",
@@ -264,6 +270,19 @@ class Strategy(ABC):
                 got=f"batch_size {batches.size}, {batches.describe_sampling()}",
                 repair="leave them out, or choose strategy sampled",
             )
+
+    def _require_temporal(self, graph: Graph) -> None:
+        if not self.draws_by_time:
+            raise InputError(
+                f"strategy {self.name} cannot train on temporal draws",
+                needed="a strategy that computes a node anew for each time: sampled, migrate or split",
+                got="strategy orchestrate, which reuses the rows of nodes"
+                if self.uses_minibatches
+                else f"strategy {self.name}, which computes each node once for all times",
+                repair="choose strategy sampled, or leave temporal_strategy out",
+            )
+        for nodes in (graph.split.train, graph.split.val, graph.split.test):
+            require_times_of(graph.topology, nodes)
 
     def validate_model(self, model: Model) -> None:
         """Check that it can train a model; by default any, but in mini-batches no link model.

@@ -50,6 +50,7 @@ class Sampled(Strategy):
     name = "sampled"
     exact = True
     uses_minibatches = True
+    draws_by_time = True
     fewest_prefetched = 0
 
     partition: str = "metis"

@@ -16,6 +16,7 @@ from outgrow.core.synonyms import accept_synonyms, rename_keys
 from outgrow.core.validation import out_of_range_error, validate_choice
 from outgrow.engine.batches import BatchConfig, parse_fanouts
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, SAMPLERS, Fanout
+from outgrow.graph.sampling.temporal_sampler import TEMPORAL_STRATEGIES
 from outgrow.inference.modes import AUTO, EVALUATION_MODES, EvaluationOptions
 from outgrow.nn.losses import ENTRY_LOSSES, validate_weights
 from outgrow.nn.tasks import NODE_TASKS
@@ -27,6 +28,7 @@ from outgrow.training.optimizers import LR, WEIGHT_DECAY, build_optimizer
 from outgrow.training.optimizers import Adam as Adam
 from outgrow.training.optimizers import AdamW as AdamW
 from outgrow.training.schedules import EPOCH, STEP, Schedule, build_schedule
+from outgrow.training.target_request import parse_relations, parse_targets
 
 BFLOAT16 = "bfloat16"
 _SYNONYMS = {"num_neighbors": "fanout"}
@@ -74,8 +76,12 @@ class TrainConfig:
         weighted: Whether neighbours are sampled in proportion to edge weights.
         sampler: How neighbours are sampled: ``neighbor`` (without replacement), ``neighbor-with-replacement``,
             ``labor`` (LABOR) or ``fastgcn`` (layer-wise; a fan-out is then the number of nodes drawn for a hop).
+        temporal_strategy: Sample only in-edges before the time of the seed: ``uniform`` (drawn by ``sampler``) or
+            ``last`` (the most recent); None for in-edges of any time. The graph must have times.
         task: What is predicted of nodes: ``classification`` (one class per node), ``multilabel`` or ``regression``;
             None for classes, as the labels are.
+        targets: The node types whose labels are predicted, as ``"paper,author=0.5"``, a sequence of such texts, or a
+            mapping of names to loss weights, which are 1 otherwise. None for all types with labels.
         class_weight: Classification: a weight for each class, or ``balanced``; see `NodeClassification`.
         label_smoothing: Classification: share of the target that is spread over all classes.
         pos_weight: Several labels per node: a weight of the ones of each class, or ``balanced``; see `MultiLabel`.
@@ -84,6 +90,8 @@ class TrainConfig:
         val_links: Link prediction: share of the linked pairs of nodes to validate on.
         test_links: Link prediction: share of the linked pairs to test on.
         split_seed: Seed of the split of links.
+        link_relations: Link prediction: the relations whose links are predicted, names joined by commas or a
+            sequence of them; empty for all.
         eval: How nodes are evaluated: ``auto`` (the cheapest exact way that fits into memory), ``exact`` (all
             neighbours, of the scored nodes alone), ``sampled`` (some neighbours, approximate), ``layerwise`` (all
             nodes) or ``none``.
@@ -126,7 +134,9 @@ class TrainConfig:
     fanout: tuple[Fanout, ...] | None = None
     weighted: bool = False
     sampler: str = NEIGHBOR
+    temporal_strategy: str | None = None
     task: str | None = None
+    targets: Mapping[str, float] | Sequence[str] | str | None = field(default=None, hash=False)
     class_weight: Sequence[float] | str | None = None
     label_smoothing: float = 0.0
     pos_weight: Sequence[float] | str | None = None
@@ -135,6 +145,7 @@ class TrainConfig:
     val_links: float = 0.05
     test_links: float = 0.1
     split_seed: int = 0
+    link_relations: Sequence[str] | str = ()
     eval: str = AUTO
     val: str | None = None
     test: str | None = None
@@ -168,6 +179,8 @@ class TrainConfig:
                 validate_choice(name, getattr(self, name), dict.fromkeys(EVALUATION_MODES))
         for name in ("class_weight", "pos_weight"):
             object.__setattr__(self, name, validate_weights(name, getattr(self, name)))
+        object.__setattr__(self, "link_relations", parse_relations(self.link_relations))
+        object.__setattr__(self, "targets", parse_targets(self.targets))
         for name, choices in (("task", NODE_TASKS), ("loss", ENTRY_LOSSES)):
             if getattr(self, name) is not None:
                 validate_choice(name, getattr(self, name), dict.fromkeys(choices))
@@ -176,6 +189,8 @@ class TrainConfig:
         for name, value in {**read_optimizer(self), **read_schedule(self)}.items():
             object.__setattr__(self, name, value)
         validate_choice("sampler", self.sampler, dict.fromkeys(SAMPLERS))
+        if self.temporal_strategy is not None:
+            validate_choice("temporal_strategy", self.temporal_strategy, dict.fromkeys(TEMPORAL_STRATEGIES))
         validate_choice("precision", self.precision, dict.fromkeys(("full", BFLOAT16)))
         for name in _COUNTS:
             value = getattr(self, name)
@@ -221,6 +236,11 @@ class TrainConfig:
         return record
 
     @property
+    def target_weights(self) -> Mapping[str, float] | None:
+        """Loss weight of each node type whose labels are predicted; None for all types with labels."""
+        return parse_targets(self.targets)
+
+    @property
     def optimizer_name(self) -> str:
         """Name of the optimizer, for people."""
         return describe_choice(self.optimizer)
@@ -238,7 +258,13 @@ class TrainConfig:
     @property
     def batch_config(self) -> BatchConfig:
         """Options of mini-batches."""
-        return BatchConfig(size=self.batch_size, fanout=self.fanout, weighted=self.weighted, sampler=self.sampler)
+        return BatchConfig(
+            size=self.batch_size,
+            fanout=self.fanout,
+            weighted=self.weighted,
+            sampler=self.sampler,
+            temporal_strategy=self.temporal_strategy,
+        )
 
     @property
     def evaluation(self) -> EvaluationOptions:
@@ -248,6 +274,7 @@ class TrainConfig:
             fanout=self.eval_fanout or self.fanout,
             weighted=self.weighted,
             sampler=self.sampler,
+            temporal_strategy=self.temporal_strategy,
         )
         sampling = tuple(name for name in ("eval_fanout", "eval_batch_size") if getattr(self, name) is not None)
         return EvaluationOptions(self.val or self.eval, self.test or self.eval, batches, sampling)

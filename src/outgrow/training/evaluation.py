@@ -12,9 +12,10 @@ from torch import Tensor
 
 from outgrow.engine.link_ranking import HITS, LinkRanker
 from outgrow.engine.objective import row_range
+from outgrow.nn.tasks import NodeTask
 from outgrow.strategies.base import Problem
 from outgrow.training.metric_request import LOSS
-from outgrow.training.metrics import MetricAccumulator, NodeMetric
+from outgrow.training.metrics import NodeMetric, TaskMetrics
 from outgrow.training.monitor import Monitor, choose_link_monitor, choose_node_monitor
 
 LINK_METRICS = ("mrr", *(f"hits@{k}" for k in HITS))
@@ -83,6 +84,7 @@ class NodeEvaluation:
         test: Ids of all test nodes, ascending.
         metrics: Metrics beside the task's own.
         monitor: The metric that is monitored; None for the task's own.
+        tasks: The task for the loss of the validation and of the test nodes; None for that of the problem.
     """
 
     def __init__(
@@ -93,11 +95,13 @@ class NodeEvaluation:
         *,
         metrics: Sequence[NodeMetric] = (),
         monitor: Monitor | None = None,
+        tasks: tuple[NodeTask, NodeTask] | None = None,
     ) -> None:
         shard = problem.shard
         targets = problem.node_targets
         self.comm = shard.comm
         self.task = targets.task
+        self.tasks = tasks or (self.task, self.task)
         self.labels = targets.labels
         self.owned_nodes = shard.owned_nodes
         self.val = shard.local_index(val)
@@ -124,15 +128,18 @@ class NodeEvaluation:
 
     def validation_evaluator(self) -> Evaluator:
         """Return an evaluator of the validation nodes, with loss."""
-        return self._make_evaluator(self.val, self.num_val)
+        return self._make_evaluator(self.val, self.num_val, self.tasks[0])
 
     def final_evaluators(self) -> tuple[Evaluator, Evaluator]:
         """Return evaluators of the validation and test nodes, without loss unless that is monitored."""
-        totals = (self.num_val, self.num_test) if self.monitor.name == LOSS else (None, None)
-        return self._make_evaluator(self.val, totals[0]), self._make_evaluator(self.test, totals[1])
+        val, test = (self.num_val, self.num_test) if self.monitor.name == LOSS else (None, None)
+        return (
+            self._make_evaluator(self.val, val, self.tasks[0]),
+            self._make_evaluator(self.test, test, self.tasks[1]),
+        )
 
-    def _make_evaluator(self, rows: Tensor, total: int | None) -> _NodeEvaluator:
-        metrics = MetricAccumulator(comm=self.comm, task=self.task, metrics=self.metrics)
+    def _make_evaluator(self, rows: Tensor, total: int | None, task: NodeTask) -> _NodeEvaluator:
+        metrics = TaskMetrics(self.comm, task, self.metrics)
         return _NodeEvaluator(metrics, self.monitor.name, self.labels, self.owned_nodes[rows], rows, total)
 
 
@@ -140,7 +147,7 @@ class _NodeEvaluator:
     """Scores ascending own nodes; with their loss if ``total``, their number over all workers, is given."""
 
     def __init__(
-        self, metrics: MetricAccumulator, monitor: str, labels: Tensor, nodes: Tensor, rows: Tensor, total: int | None
+        self, metrics: TaskMetrics, monitor: str, labels: Tensor, nodes: Tensor, rows: Tensor, total: int | None
     ) -> None:
         self.comm = metrics.comm
         self.task = metrics.task
@@ -171,9 +178,9 @@ class _NodeEvaluator:
             self.losses.append(self.task.loss(logits, labels, self.total).double())
 
     def compute(self) -> Metrics:
-        score = self.task.metric_from_counts(self.comm.all_reduce(torch.stack(self.counts).sum(0)))
+        counts = self.comm.all_reduce(torch.stack(self.counts).sum(0))
         loss = math.nan if self.total is None else self.comm.all_reduce(torch.stack(self.losses).sum()).item()
-        figures = {self.task.metric: score, **self.metrics.compute()}
+        figures = {**self.task.figures_from_counts(counts), **self.metrics.compute()}
         if self.monitor == LOSS:
             # Without nodes there is no loss; their sum would be the best one.
             figures[LOSS] = loss if self.total else math.nan

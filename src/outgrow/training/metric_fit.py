@@ -16,6 +16,7 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.nn.tasks import NodeTask
+from outgrow.nn.type_tasks import TypeTasks
 from outgrow.training.metric_names import MULTICLASS, MULTILABEL, NODE_METRICS, make_named_metric
 from outgrow.training.metric_request import MetricRequest
 from outgrow.training.metrics import NodeMetric, quiet_metrics
@@ -60,6 +61,37 @@ def make_node_metrics(
         better = metric.higher_is_better if given is not None else NODE_METRICS[name].higher_is_better
         fitted = _fit_metric(name, metric, better, task, _made_up_rows(task, labels, num_outputs, num_rows))
         made.append(replace(fitted, is_named=given is None))
+    return made
+
+
+def make_task_metrics(request: MetricRequest, task: NodeTask, labels: Tensor, num_outputs: int) -> list[NodeMetric]:
+    """Return `make_node_metrics`; where types have tasks of their own, of each type that a metric fits.
+
+    Those of a type have its name before theirs: ``paper/auroc``.
+
+    Args:
+        request: The metrics.
+        task: The task.
+        labels: Labels of some nodes, as the task reads them, for their shape and type alone.
+        num_outputs: Number of outputs of the model.
+
+    Raises:
+        InputError: There is no metric of a name, or one does not fit the task or, of several, any.
+    """
+    if not isinstance(task, TypeTasks):
+        return make_node_metrics(request, task, labels, num_outputs)
+    made: list[NodeMetric] = []
+    for name in request.names:
+        one, errors = request._replace(names=(name,)), list[InputError]()
+        for number, each in enumerate(task.targets):
+            try:
+                found = make_node_metrics(one, each.task, task.labels_of_type(number, labels[:0]), each.num_outputs)
+            except InputError as error:
+                errors.append(error)
+                continue
+            made += [replace(metric, name=each.qualify(metric.name), target=number) for metric in found]
+        if len(errors) == len(task.targets):
+            raise errors[0]
     return made
 
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import describe_value
+from outgrow.nn.node_task import LOSS as LOSS
 from outgrow.training.metric_names import NODE_METRICS
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
-
-LOSS = "loss"
 
 
 class MetricRequest(NamedTuple):

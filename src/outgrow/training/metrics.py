@@ -17,6 +17,7 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.nn.tasks import NodeTask
+from outgrow.nn.type_tasks import TypeTasks
 from outgrow.runtime.distributed.comm import Comm
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class NodeMetric:
         takes_positives: Whether it takes the probability of the second of two classes alone.
         takes_pieces: Whether the states of pieces of the rows can be combined; else it gets all rows at once.
         is_named: Whether it is one of ours by name: what it may warn of is known before a run.
+        target: Number of the target whose nodes it is computed of, where types have tasks of their own.
     """
 
     name: str
@@ -47,6 +49,7 @@ class NodeMetric:
     takes_positives: bool
     takes_pieces: bool
     is_named: bool = False
+    target: int = 0
 
     def update(self, metric: Metric, preds: Tensor, target: Tensor) -> None:
         """Update a copy of the metric.
@@ -235,3 +238,41 @@ class MetricAccumulator:
         nodes, logits, labels = (torch.cat(parts) for parts in zip(*rows, strict=True))
         order = nodes.argsort()
         return self.task.metric_input(logits[order], labels[order])
+
+
+class TaskMetrics:
+    """Metrics of a task, over the rows of all workers: of each type's rows where types have tasks of their own. Final.
+
+    Args:
+        comm: Communicator of the workers.
+        task: The task.
+        metrics: The metrics, equal on all workers.
+    """
+
+    def __init__(self, comm: Comm, task: NodeTask, metrics: Sequence[NodeMetric]) -> None:
+        self.comm = comm
+        self.task = task
+        tasks = [each.task for each in task.targets] if isinstance(task, TypeTasks) else [task]
+        self._accumulators = [
+            MetricAccumulator(comm=comm, task=own, metrics=[each for each in metrics if each.target == number])
+            for number, own in enumerate(tasks)
+        ]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What metrics have warned of, on rank 0."""
+        return [text for each in self._accumulators for text in each.warnings]
+
+    def update(self, nodes: Tensor, logits: Tensor, labels: Tensor) -> None:
+        """Add rows of this worker: see `MetricAccumulator.update`."""
+        task = self.task
+        if not isinstance(task, TypeTasks):
+            self._accumulators[0].update(nodes, logits, labels)
+            return
+        for number, (each, own) in enumerate(zip(self._accumulators, task.split_logits(logits), strict=True)):
+            mine = task.rows_of_type(number, labels)
+            each.update(nodes[mine], own[mine], task.labels_of_type(number, labels[mine]))
+
+    def compute(self) -> dict[str, float]:
+        """Return the value of each metric by name: see `MetricAccumulator.compute`. Collective."""
+        return {name: value for each in self._accumulators for name, value in each.compute().items()}

@@ -58,7 +58,7 @@ def choose_node_monitor(
         InputError: There is no such metric, or it does not say which direction is better.
     """
     known = {each.name: each.higher_is_better for each in metrics}
-    return _choose_monitor(name or task.metric, mode, {task.metric: task.larger_is_better, LOSS: False, **known})
+    return _choose_monitor(name or task.metric, mode, {**task.figure_directions, LOSS: False, **known})
 
 
 def choose_link_monitor(name: str | None, mode: str | None, metrics: Sequence[str]) -> Monitor:

@@ -97,6 +97,7 @@ class Trainer:
         sampling = f"fanout {batches.describe()}, weighted {batches.weighted}"
         # Not for the default: checkpoints of earlier versions do not name it.
         sampling += "" if batches.sampler == NEIGHBOR else f", sampler {batches.sampler}"
+        sampling += f", temporal {batches.temporal_strategy}" if batches.is_temporal else ""
         # All that decides which batches an epoch has: a mid-epoch checkpoint fits only the same ones.
         self.step_signature = (
             f"batch_size {batches.size}, {sampling}, seed {problem.seed}, {problem.num_train} to train on"

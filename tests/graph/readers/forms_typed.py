@@ -234,7 +234,7 @@ FORMS = [
         {},
         {"types": TYPES, "labels": [[0, 0, 0]] * 2 + torch.eye(3).int().tolist()},
     ),
-    Form("HeteroData with times", hetero_data(time=torch.arange(3)), {}, {"unread": ["paper.time"]}),
+    Form("HeteroData with times", hetero_data(time=torch.arange(3)), {}, {"unread": []}),
     Form("keys of a multi-graph", multigraph, {}, {"ids": ["ann", "bob"], "edges": [["knows", 1], ["likes", 1]]}),
     Form("a sparse matrix", sparse_matrix, {}, {"count": 4, "edge_index": [[2, 0], [0, 1]]}),
     Form("a frame of edges", edge_frame, {"columns": {"src": "from_account", "dst": "to_account"}}, {"count": 3}),

@@ -111,7 +111,19 @@ BAD_CONFIGS = {
         "--unknown-nodes",
     ),
     "edge labels": (change(("edges", 0, "labels"), [{}]), r"edges\[0\].labels", "--val-links"),
-    "edge features": (change(("edges", 0, "features", 0, "feature_name"), "x"), r"edges\[0\].features\[0\]", "weight"),
+    "edge features": (
+        change(
+            ("edges", 0, "features"),
+            [{"feature_col": "weight", "feature_name": "w", "transform": {"name": "standard"}}],
+        ),
+        r"edges\[0\].features",
+        "to_categorical",
+    ),
+    "weights": (
+        change(("edges", 0, "features", 0, "feature_col"), ["weight", "b"]),
+        r"edges\[0\].features\[0\]",
+        "one column",
+    ),
     "transform": (change(("nodes", 1, "features", 0, "transform"), {"name": "bert_hf"}), "transform", "max_min_norm"),
     "option of transform": (
         change(("nodes", 1, "features", 0, "transform"), {"name": "max_min_norm", "min": 1}),

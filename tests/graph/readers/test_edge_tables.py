@@ -19,7 +19,7 @@ def source_of(path, **options):
 def read(path, content, **options):
     """All edges of a file as lists: src, dst, relation, weight."""
     path.write_bytes(content)
-    columns = zip(*source_of(path, **options).read_edges(), strict=True)
+    columns = zip(*(chunk[:4] for chunk in source_of(path, **options).read_edges()), strict=True)
     return [None if parts[0] is None else np.concatenate(parts).tolist() for parts in columns]
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from graph.readers.forms_tables import FORMS, Edge
+from graph.readers.forms_edge_features import FORMS as EDGE_FEATURES
+from graph.readers.forms_tables import FORMS as EDGES
+from graph.readers.forms_tables import Edge
 from graph.readers.table_mutants import MUTANTS
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.in_memory import assemble_graph
@@ -19,13 +21,17 @@ from outgrow.graph.readers.tables.options import TableOptions, parse_columns
 from outgrow.graph.store.verify import verify_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:not read")
+FORMS = [*EDGES, *EDGE_FEATURES]
 
 
 def options_of(command: str) -> TableOptions:
     """The options of ``outgrow convert`` in a command."""
     words = shlex.split(command)
     columns = parse_columns(words[words.index("--columns") + 1]) if "--columns" in words else {}
-    return TableOptions(columns=columns, relabel="--relabel" in words)
+    features = words[words.index("--edge-features") + 1] if "--edge-features" in words else ""
+    return TableOptions(
+        columns=columns, relabel="--relabel" in words, edge_features=tuple(features.split(",")) if features else ()
+    )
 
 
 def edges_of(graph: Graph) -> list[Edge]:
@@ -38,7 +44,9 @@ def edges_of(graph: Graph) -> list[Edge]:
             edge: Edge = (ids[int(topology.indices[at])], ids[node])
             if topology.relation is not None:
                 edge += (graph.relation_names[int(topology.relation[at])],)
-            edges.append(edge if topology.weight is None else (*edge, float(topology.weight[at])))
+            edge = edge if topology.weight is None else (*edge, float(topology.weight[at]))
+            features = topology.edge_features
+            edges.append(edge if features is None else (*edge, tuple(features[at].tolist())))
     return sorted(edges)
 
 

@@ -107,13 +107,15 @@ def test_pyg(pyg):
         x=torch.rand(3, 2),
         y=torch.tensor([0, 2, 1]),
         edge_index=torch.tensor([[0, 1, 2], [1, 2, 0]]),
-        edge_attr=torch.tensor([[1.0], [2.0], [3.0]]),
+        edge_weight=torch.tensor([[1.0], [2.0], [3.0]]),
+        edge_attr=torch.tensor([[4.0], [5.0], [6.0]]),
         edge_type=torch.tensor([0, 1, 1]),
         train_mask=torch.tensor([True, False, False]),
         test_mask=torch.tensor([False, False, True]),
     )
     made = assemble_graph(PygSource(data))
     assert edges_of(made) == [(2, 0, 1, 3.0), (0, 1, 0, 1.0), (1, 2, 1, 2.0)]
+    assert made.edge_features.tolist() == [[6.0], [4.0], [5.0]]
     assert torch.equal(made.features, data.x)
     assert made.labels.tolist() == [0, 2, 1]
     assert made.split.train.tolist() == [0]
@@ -178,7 +180,7 @@ def test_bad_pyg(pyg):
     for changes, what in (
         ({"edge_index": None}, "edge_index cannot be used"),
         ({"edge_index": index.T.repeat(2, 2)}, "wrong form"),
-        ({"edge_attr": torch.rand(2, 3)}, "edge_attr cannot be used"),
+        ({"edge_attr": torch.rand(3, 2)}, "features of edges have the wrong form"),
         ({"train_mask": torch.ones(4, 2, dtype=torch.bool)}, "train of the graph has the wrong form"),
         ({"y": torch.tensor([0.5, torch.inf, 2])}, "labels cannot be used"),
     ):

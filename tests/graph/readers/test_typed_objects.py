@@ -199,9 +199,11 @@ def test_labels_of_several_types_are_one_set_if_their_classes_agree():
     assert graph.labels.tolist() == [2, 0, 1, 2, 1, 0, 2, 0, 2, 1, 0, -1, -1, -1, -1]
     assert graph.split.test.tolist() == [PAPERS, PAPERS + 1]
     data["author"].y = torch.tensor([0, 1, 1, 0, 0])
-    with pytest.raises(InputError, match="paper with 3 classes; author with 2 classes") as refused:
-        og.load(data)
-    assert "remove the labels of all types but the one to predict" in refused.value.repair
+    other = og.load(data)
+    assert other.labels is None
+    assert {each.name: each.num_classes for each in other.type_labels} == {"paper": 3, "author": 2}
+    assert other.type_labels[1].labels.tolist() == [0, 1, 1, 0, 0]
+    assert other.num_classes == 5
 
 
 def test_several_labels_a_node_of_one_type():

@@ -113,3 +113,19 @@ def unscramble(graph, seed):
     inverse = np.empty_like(names)
     inverse[names] = np.arange(len(names))
     return inverse
+
+
+def test_features_of_edges_are_those_of_their_numbers(monkeypatch):
+    def rows(source):
+        return np.concatenate([chunk.features for chunk in source.read_edges()])
+
+    whole = rows(RMat(scale=10, edge_factor=5, edge_features=3))
+    assert whole.shape == (5 << 10, 3)
+    assert abs(whole.mean()) < 0.05
+    assert whole.std() == pytest.approx(1, abs=0.05)
+    monkeypatch.setattr("outgrow.graph.synthetic.rmat.CHUNK_EDGES", 777)
+    parts = RMat(scale=10, edge_factor=5, edge_features=3)
+    assert np.array_equal(rows(parts), whole)
+    assert np.array_equal(all_edges(parts)[0], all_edges(RMat(scale=10, edge_factor=5))[0])
+    with pytest.raises(InputError, match="cannot be generated"):
+        RMat(scale=10, edge_features=-1)

@@ -48,9 +48,15 @@ def twin(request: pytest.FixtureRequest, device: str, monkeypatch: pytest.Monkey
 def call(device: str) -> Callable[..., None]:
     """Calls a twin with tensors of the CPU, which then hold what it has written; on CUDA twice, for the same bits."""
 
+    def move(value: object) -> object:
+        if isinstance(value, Tensor):
+            return value.to(device, copy=True)
+        # Named tuples hold arguments that belong together.
+        return type(value)(*map(move, value)) if isinstance(value, tuple) else value
+
     def on_device(function: Callable[..., None], *given: object) -> None:
         def once() -> list[object]:
-            moved = [each.to(device, copy=True) if isinstance(each, Tensor) else each for each in given]
+            moved = [move(each) for each in given]
             function(*moved)
             return moved
 

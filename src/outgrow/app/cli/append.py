@@ -41,6 +41,13 @@ def append(
     features: Annotated[
         str | None, typer.Option(help="Node tables: columns of features.", show_default="all that are numbers")
     ] = None,
+    edge_features: Annotated[
+        str | None, typer.Option(help="Edge tables: columns of features of edges, numbers.", show_default="none")
+    ] = None,
+    time_column: Annotated[
+        str | None,
+        typer.Option(help="Column of times, of a store that has such.", show_default="none"),
+    ] = None,
     categorical: Annotated[
         str, typer.Option(help="Node tables: columns of texts among the features: refuse or hash.")
     ] = "refuse",
@@ -75,6 +82,8 @@ def append(
             "columns": {} if columns is None else parse_columns(columns),
             "label": label or (),
             "features": features or (),
+            "edge_features": edge_features or (),
+            "time_column": time_column or "",
             "categorical": categorical,
             "split": split or "",
             "unknown_nodes": unknown_nodes,

@@ -45,6 +45,22 @@ def convert(
     features: Annotated[
         str | None, typer.Option(help="Node tables: columns of features.", show_default="all that are numbers")
     ] = None,
+    edge_features: Annotated[
+        str | None,
+        typer.Option(
+            help="Edge tables: columns of features of edges, such as amount,kind,f_*; texts are categories, and "
+            "kind:category says so of integers.",
+            show_default="none",
+        ),
+    ] = None,
+    time_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of times of the edge tables, the node tables or both, for temporal draws: whole numbers, or "
+            "dates and times of day.",
+            show_default="none",
+        ),
+    ] = None,
     categorical: Annotated[
         str, typer.Option(help="Node tables: columns of texts among the features: refuse, onehot or hash.")
     ] = "refuse",
@@ -88,6 +104,8 @@ def convert(
             "relabel": relabel,
             "label": label or (),
             "features": features or (),
+            "edge_features": edge_features or (),
+            "time_column": time_column or "",
             "categorical": categorical,
             "split": split or "",
             "split_seed": split_seed,

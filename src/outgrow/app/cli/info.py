@@ -16,11 +16,15 @@ SECTIONS = {
     "Read": ("read", "not_read"),
     "Nodes": (
         *("nodes", "node_types", "ids_are", "first_ids", "isolated_nodes", "nodes_without_in_edges"),
+        "node_times",
         *("components", "largest_component"),
     ),
     "Edges": (
         *("edges", "relations", "weighted", "weight_range", "mean_degree", "in_degree_quantiles"),
         *("out_degree_quantiles", "self_loops", "duplicate_edges", "reciprocal_edges", "homophily"),
+        *("edge_features", "edge_features_are", "edge_categories", "edge_category_counts", "edge_feature_range"),
+        *("edge_feature_quantiles", "constant_edge_feature_columns", "zero_edge_feature_rows"),
+        "edge_times",
     ),
     "Features": (
         *("features", "features_are", "feature_range", "constant_feature_columns", "zero_feature_rows"),
@@ -34,9 +38,11 @@ SECTIONS = {
 """The facts that are shown, by section."""
 _SHARES = {
     *("largest_component", "reciprocal_edges", "zero_feature_rows", "label_rate", "test_rows_in_train"),
+    "zero_edge_feature_rows",
 }
 _COUNTED_LISTS = {
     *("relations", "constant_feature_columns", "columns_that_number_nodes", "columns_that_tell_label"),
+    "constant_edge_feature_columns",
 }
 _SHOWN_CLASSES = 20
 _SHOWN_VALUES = 20
@@ -79,6 +85,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
         # What was read has a row each, since places may be long.
         rows = [*facts["read"].items(), ("not read", facts["not_read"])] if title == "Read" else rows
         _print_section(console, title, rows, facts)
+    if len(facts["node_types"]) > 1:
+        _print_target_types(console, facts["target_types"])
     _print_classes(console, facts["class_counts"])
     if facts["likely_mistakes"]:
         console.print("\n[bold]Likely mistakes[/]")
@@ -90,7 +98,9 @@ def _print_section(console: Console, title: str, rows: list[tuple[str, Any]], fa
     from rich.markup import escape
     from rich.table import Table
 
-    estimates = {*facts.get("sampled_edges", ()), *facts.get("sampled_features", ())}
+    estimates = {
+        name for key in ("sampled_edges", "sampled_features", "sampled_edge_features") for name in facts.get(key, ())
+    }
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     # Folded: ids and paths may be longer than a line.
@@ -104,6 +114,23 @@ def _print_section(console: Console, title: str, rows: list[tuple[str, Any]], fa
     if table.row_count:
         console.print(f"\n[bold]{title}[/]")
         console.print(table)
+
+
+def _print_target_types(console: Console, types: list[dict[str, Any]]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    if not types:
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in (each for each in types[0] if each != "class_counts"):
+        is_text = name in ("type", "labels_are", "labels_per_node")
+        table.add_column(name.replace("_", " "), justify="left" if is_text else "right", overflow="fold")
+    for each in types:
+        values = [value for name, value in each.items() if name != "class_counts"]
+        table.add_row(*(escape(value) if isinstance(value, str) else f"{value:,}" for value in values))
+    console.print("\n[bold]Labels of node types[/]")
+    console.print(table)
 
 
 def _print_classes(console: Console, rows: list[dict[str, Any]]) -> None:
@@ -139,17 +166,20 @@ def _format_fact(name: str, value: Any) -> str:
 def _list_values(name: str, values: list[Any] | dict[str, Any]) -> Iterator[str]:
     if isinstance(values, dict):
         percent = "%" if name.endswith("quantiles") else ""
+        before = "column " if name == "edge_category_counts" else ""
         for key, value in values.items():
             # A figure for one of the likely mistakes.
             if key == "if_moved_by_one" or value is None:
                 continue
-            yield f"{key.replace('_', ' ')}{percent}: {value if isinstance(value, str) else _format_fact('', value)}"
+            shown = value if isinstance(value, str) else _format_fact("", value)
+            shown = f"[{shown}]" if isinstance(value, list) else shown
+            yield f"{before}{key.replace('_', ' ')}{percent}: {shown}"
         return
     if name.endswith("range"):
         yield f"{values[0]:.6g} to {values[1]:.6g}"
         return
     if name in _COUNTED_LISTS:
         values = [f"{len(values):,}: {values[0]}", *values[1:]]
-    yield from (str(value) for value in values[:_SHOWN_VALUES])
+    yield from (_format_fact("", value) for value in values[:_SHOWN_VALUES])
     if len(values) > _SHOWN_VALUES:
         yield f"and {len(values) - _SHOWN_VALUES:,} more"

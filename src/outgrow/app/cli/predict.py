@@ -66,6 +66,9 @@ def predict(
 
     Of a regression a table has the column value, or value_0, value_1, ... of several targets; an array has the numbers.
 
+    Of a run that predicts several node types, label, class, probability and value are those of the type of the node;
+    nodes of other types have none. That takes a table; logits are those of all types, one type after the other.
+
     Of a run that predicts links there are embeddings alone: what its decoder takes of both ends.
 
     Rows go to the disk as they are computed, so there may be more of them than fit into memory. The file appears
@@ -88,7 +91,7 @@ def predict(
     validate_output_path(out)
     with exit_on_ending_signals():
         directory = RunDirectory.open(run)
-        loaded, model, form = _load_best_model(directory, what, graph, data_dir)
+        loaded, model, form = _load_best_model(directory, what, graph, data_dir, out)
         ids = None if nodes is None else read_nodes(nodes, loaded)
         request = make_output_request(loaded, model, ids, device=device, workers=workers, memory=memory)
         write_prediction_file(request, form, out)
@@ -96,13 +99,14 @@ def predict(
 
 
 def _load_best_model(
-    directory: RunDirectory, what: str | None, graph: str | None, data_dir: Path | None
+    directory: RunDirectory, what: str | None, graph: str | None, data_dir: Path | None, out: Path
 ) -> tuple[Graph, Model, PredictionFormat]:
     """Return the graph to predict on, the best model of a run, and what is written of its outputs."""
     from outgrow.app.predictions import PredictionFormat, choose_output
     from outgrow.app.runs.config import load_recorded_graph, read_model_record
     from outgrow.app.runs.data import align_with_record
     from outgrow.app.runs.load_run import load_best_model
+    from outgrow.app.type_predictions import choose_typed_output, list_type_outputs
     from outgrow.graph import datasets
     from outgrow.nn.regression import NodeRegression
 
@@ -115,11 +119,13 @@ def _load_best_model(
     model = load_best_model(directory, made, lambda: loaded)
     # Runs of older versions recorded no task: they had classes.
     regression = recorded.get("task") == NodeRegression.kind
+    types = list_type_outputs(loaded, recorded.get("targets", ()))
     form = PredictionFormat(
-        what=choose_output(what, regression=regression),
+        what=choose_typed_output(what, out) if types else choose_output(what, regression=regression),
         class_names=tuple(recorded["class_names"]),
         multi_label=recorded["several_labels"],
         regression=regression,
+        types=types,
     )
     return loaded, model, form
 

@@ -47,6 +47,22 @@ def train(
             show_default="nodes",
         ),
     ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A node type whose labels to predict, such as paper, or author=0.5 with its loss weight; may be given "
+            "several times.",
+            show_default="all types with labels",
+        ),
+    ] = None,
+    link_relations: Annotated[
+        str | None,
+        typer.Option(
+            help="With --task links: the relations whose links to predict, such as author__writes__paper; edges "
+            "of others carry messages alone.",
+            show_default="all edges",
+        ),
+    ] = None,
     layers: Annotated[int | None, typer.Option(help="Number of layers.")] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of hidden layers.")] = None,
     dropout: Annotated[float | None, typer.Option(help="Dropout of hidden layers, in [0, 1).")] = None,
@@ -70,6 +86,14 @@ def train(
             help="How to draw them: neighbor (without replacement), neighbor-with-replacement, labor (LABOR: fewer "
             "nodes in a batch) or fastgcn (layer-wise: --fanout is the number of nodes drawn for a hop).",
             show_default="neighbor",
+        ),
+    ] = None,
+    temporal_strategy: Annotated[
+        str | None,
+        typer.Option(
+            help="Draw only neighbours by edges before the time of the seed: uniform (as --sampler) or last (the most "
+            "recent). For graphs with times, see `outgrow convert --time-column`.",
+            show_default="edges of any time",
         ),
     ] = None,
     metric: Annotated[
@@ -195,7 +219,8 @@ def train(
         "seed": seed,
     }
     given |= {"batch_size": batch_size, "fanout": fanout, "sampler": sampler, "memory": memory}
-    given["metrics"] = metric
+    given |= {"metrics": metric, "targets": ",".join(target) if target else None, "link_relations": link_relations}
+    given["temporal_strategy"] = temporal_strategy
     if task is not None:
         validate_choice("task", task, dict.fromkeys(TASKS))
     # A decoder is what makes a model one of links; `--set decoder=...` overrides the automatic one.

@@ -82,7 +82,7 @@ def open_display(plan: RunPlan) -> ProgressDisplay:
     from outgrow.app.runs.progress import make_progress_display
 
     log_message(plan.describe_run())
-    return make_progress_display(plan.graph, plan.model, plan.config, show=True)
+    return make_progress_display(plan.task, plan.config, show=True)
 
 
 def _print_result(run: Run, seconds: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -17,9 +17,11 @@ from outgrow.app.node_task import make_node_task
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
 from outgrow.app.runs.config import absolute_source, build_seeded_model
+from outgrow.app.targets import select_graph_targets
 from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import parse_bytes
 from outgrow.core.validation import validate_choice, validate_positive
+from outgrow.engine.shard import model_topology
 from outgrow.graph import datasets
 from outgrow.graph.builders.validate import require_trainable
 from outgrow.graph.graph import Graph, Split
@@ -70,6 +72,7 @@ def query_for_graph(graph: Graph, model: Model, config: TrainConfig, site: PlanS
     """
     if model.decoder is not None:
         raise_links_unplanned(type(model.decoder).__name__)
+    graph = replace(graph, topology=model_topology(graph.topology, model))
     # Partitions and chunks of a large graph take long to make: its degrees are counted, and a sample is cut.
     needs_parts = site.limit is not None or max(layout.workers for layout in site.layouts) > 1
     stats = sketch_graph(graph) if needs_parts and graph.num_edges > COUNTED_EDGES else CountedGraph(graph)
@@ -95,6 +98,8 @@ def query_for_known_graph(
     known = known_graph(facts)
     placeholder = placeholder_graph(facts)
     built = build_model(model, placeholder, options)
+    if not any(layer.conv.edge_dim for layer in built.layers_list()):
+        known = known_graph({**facts, "edge_features": 0})
     validate_fanout(placeholder, built, config)
     return _make_query(known, known.sizes, placeholder, built, config, site)
 
@@ -112,10 +117,18 @@ def raise_links_unplanned(decoder: object) -> NoReturn:
 def placeholder_graph(facts: Mapping[str, Any]) -> Graph:
     """Return a graph of one node with the widths of a known graph, to build a model for it."""
     # Only the length of the training split counts: `expand` gives it that length without memory.
+    columns = facts.get("edge_features", 0)
+    edges = torch.zeros(1, columns) if columns else None
     none = torch.empty(0, dtype=torch.int64)
     return Graph(
         name=facts["name"],
-        topology=Topology(indptr=torch.tensor([0, 1]), indices=torch.zeros(1, dtype=torch.int32)),
+        # A graph that is planned with temporal draws has times.
+        topology=Topology(
+            indptr=torch.tensor([0, 1]),
+            indices=torch.zeros(1, dtype=torch.int32),
+            edge_features=edges,
+            node_time=none.new_zeros(1),
+        ),
         features=torch.zeros(1, facts["features"]),
         labels=torch.zeros(1, dtype=torch.int64),
         split=Split(train=none.new_zeros(1).expand(facts["train"]), val=none, test=none),
@@ -227,11 +240,19 @@ def answer_request(request: PlanRequest) -> tuple[Plan, bool]:
     )
     if request.graph is None:
         assert request.workload is not None
+        if config.targets is not None:
+            raise InputError(
+                f"the node types of {request.workload} are not known",
+                needed="a graph that is here, to plan for some of its types",
+                got=f"targets {', '.join(config.target_weights or ())}",
+                repair="leave --target out",
+            )
         site = PlanSite(profile, candidate_layouts(profile, request.workers), request.memory)
         return make_plan(query_for_known_graph(request.workload, name, settings, config, site)), measured
     # Everything above is checked before the graph is loaded, which may take minutes.
     graph = datasets.load_graph(absolute_source(request.graph), data_dir=request.data_dir)
     require_trainable(graph)
+    graph = select_graph_targets(graph, config)
     task = make_node_task(graph, config, plans=True)
     built = build_seeded_model(name, graph, settings, config.seed, task)
     validate_problem(graph, built, task)

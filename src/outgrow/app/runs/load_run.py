@@ -62,4 +62,6 @@ def load_best_model(directory: RunDirectory, made: RecordedModel, load_graph: Ca
         model = made.build(replace(load_graph(), num_classes=recorded["classes"], class_names=names), 0)
     directory.load_best(model)
     model.schema = GraphSchema.from_record(config.get("graph_schema"))
+    # Runs of older versions recorded none: they drew of all in-edges.
+    model.temporal_strategy = config["train"].get("temporal_strategy")
     return model.eval()

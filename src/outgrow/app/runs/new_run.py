@@ -19,7 +19,7 @@ from outgrow.app.compatibility import (
 from outgrow.app.link_task import validate_link_graph, validate_link_options
 from outgrow.app.metric_checks import validate_metric_names, validate_metrics
 from outgrow.app.model_registry import AUTO, MODELS, choose_decoder, model_options
-from outgrow.app.node_task import graph_for_model, make_node_task
+from outgrow.app.node_task import describe_outputs, make_node_task
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
 from outgrow.app.runs.config import absolute_source, build_seeded_model, training_record
 from outgrow.app.runs.data import graph_record
@@ -27,6 +27,7 @@ from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.graph_choice import GraphChoice
 from outgrow.app.runs.workers import Workers, validate_workers
 from outgrow.app.strategy_registry import find_strategy_class, list_strategy_options, use_new_option_names
+from outgrow.app.targets import describe_targets, require_options_of_model, select_graph_targets
 from outgrow.core.validation import validate_choice
 from outgrow.engine.layer_plan import describe_layers
 from outgrow.graph.alignment import describe_schema
@@ -34,6 +35,7 @@ from outgrow.graph.builders.validate import require_trainable
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.nn.regression import NodeRegression
+from outgrow.nn.tasks import NodeTask
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 from outgrow.training.loop_options import describe_options, open_option_names
@@ -46,6 +48,7 @@ class RunPlan:
 
     Attributes:
         graph: Graph to train on.
+        task: The task of nodes, or of several node types; None for links.
         model: Model to train, freshly initialised from the seed.
         model_name: Name of the model on the command line.
         model_options: Options of the model.
@@ -57,6 +60,7 @@ class RunPlan:
     """
 
     graph: Graph
+    task: NodeTask | None
     model: Model
     model_name: str
     model_options: Mapping[str, object]
@@ -85,9 +89,16 @@ class RunPlan:
         return "\n".join(lines)
 
     def _describe_labels(self) -> str:
-        if self.config.task == NodeRegression.kind:
-            return f"targets: {self.model.layers_list()[-1].spec.out_features}"
-        return f"{self.graph.num_classes} classes"
+        outputs = self.model.layers_list()[-1].spec.out_features
+        if self.task is None:
+            return f"{self.graph.num_classes} classes"
+        if described := describe_targets(self.task):
+            return described
+        names = ", ".join(self.config.target_weights or ())
+        of_type = f" of {names}" if names else ""
+        return (
+            f"targets{of_type}: {outputs}" if self.task.kind == NodeRegression.kind else f"{outputs} classes{of_type}"
+        )
 
     def _describe_batches(self) -> str:
         batches = self.config.batch_config
@@ -145,16 +156,19 @@ def plan_new_run(
         # Resolved before it is recorded, so that a resumed run builds the same model.
         if model_settings["decoder"] == AUTO:
             model_settings["decoder"] = choose_decoder(loaded)
-    task = None if "decoder" in model_settings else make_node_task(loaded, config)
-    built = build_seeded_model(name, loaded, model_settings, config.seed, task)
-    validate_problem(loaded, built, task)
-    built.schema = describe_schema(loaded)
+    of_links = "decoder" in model_settings
+    require_options_of_model(config, of_links=of_links)
+    targeted = loaded if of_links else select_graph_targets(loaded, config)
+    task = None if of_links else make_node_task(targeted, config)
+    built = build_seeded_model(name, targeted, model_settings, config.seed, task)
+    validate_problem(targeted, built, task)
+    built.schema, built.temporal_strategy = describe_schema(loaded), config.temporal_strategy
     warn_of_unread_weights(loaded, built)
     validate_workers(loaded, workers)
     validate_fanout(loaded, built, config)
-    check_optimization(config, built, len(loaded.split.train))
-    validate_metrics(loaded, built, config, None, task)
-    chosen, reason = select_from_cli(strategy, strategy_part, loaded, built, config, workers)
+    check_optimization(config, built, len(targeted.split.train))
+    validate_metrics(targeted, built, config, None, task)
+    chosen, reason = select_from_cli(strategy, strategy_part, targeted, built, config, workers)
     validate_strategy(loaded, built, chosen, config)
     path = out or unused_folder(f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
     record = {
@@ -165,10 +179,7 @@ def plan_new_run(
         "model": {
             "name": name,
             "options": model_settings,
-            "classes": loaded.num_classes if task is None else graph_for_model(loaded, task).num_classes,
-            "class_names": list(loaded.class_names),
-            "several_labels": loaded.multi_label,
-            "task": None if task is None else task.kind,
+            **describe_outputs(targeted, task),
         },
         **graph_record(loaded),
         **training_record(config, chosen, workers),
@@ -176,6 +187,7 @@ def plan_new_run(
     # The directory is created last: options that were refused above leave nothing behind.
     return RunPlan(
         graph=loaded,
+        task=task,
         model=built,
         model_name=name,
         model_options=model_settings,

@@ -11,10 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from outgrow.app.messages import is_quiet, log_detail, log_message
-from outgrow.app.node_task import task_kind
-from outgrow.graph.graph import Graph
-from outgrow.nn.model import Model
-from outgrow.nn.tasks import MultiLabel, NodeClassification, NodeRegression
+from outgrow.nn.tasks import MultiLabel, NodeClassification, NodeRegression, NodeTask
 from outgrow.training.callbacks import Callback, EpochReport
 from outgrow.training.config import TrainConfig
 from outgrow.training.progress_events import ProgressEvent
@@ -43,10 +40,16 @@ class ProgressDisplay(Callback, ABC):
         """Close the display."""
 
 
-def make_progress_display(graph: Graph, model: Model, config: TrainConfig, *, show: bool) -> ProgressDisplay:
-    """Return the display that suits standard error, or a silent one unless ``show``."""
+def make_progress_display(task: NodeTask | None, config: TrainConfig, *, show: bool) -> ProgressDisplay:
+    """Return the display that suits standard error, or a silent one unless ``show``.
+
+    Args:
+        task: The task; None for links.
+        config: Options of the loop.
+        show: Whether to show anything.
+    """
     # A bar redraws its line with control characters, which would fill a log file.
-    own = "MRR" if model.decoder is not None else _METRICS[task_kind(graph, config)]
+    own = "MRR" if task is None else _METRICS.get(task.kind, task.metric.replace("_", " "))
     metric = f"val {config.monitor or own}"
     if not show:
         return SilentDisplay()

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from outgrow import nn as models
+from outgrow.app.node_task import describe_outputs
 from outgrow.app.runs.directory import convert_write_errors
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write
@@ -44,10 +45,7 @@ def describe_python_model(model: Model, graph: Graph, task: NodeTask | None) -> 
         "name": PYTHON,
         "options": {},
         "constructor": made,
-        "classes": graph.num_classes,
-        "class_names": list(graph.class_names),
-        "several_labels": graph.multi_label,
-        "task": None if task is None else task.kind,
+        **describe_outputs(graph, task),
     }
 
 

@@ -25,6 +25,7 @@ from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.new_run import RunPlan
 from outgrow.app.runs.workers import Workers, validate_workers
 from outgrow.app.strategy_registry import find_strategy_class, list_strategy_options, use_new_option_names
+from outgrow.app.targets import select_graph_targets
 from outgrow.core.deprecation import use_new_names
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
@@ -36,6 +37,7 @@ from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
 from outgrow.training.loop_options import open_option_names
 from outgrow.training.optimization import Optimization
+from outgrow.training.target_request import parse_relations, parse_targets
 
 _EVALUATION = {"eval", "val", "test", "eval_fanout", "eval_batch_size"}
 _METRICS = {"metrics", "monitor", "monitor_mode"}
@@ -78,14 +80,15 @@ def plan_resumed_run(
         reads_types=recorded.reads_types,
     )
     validate_workers(loaded, workers)
-    task = None if recorded.predicts_links else make_node_task(loaded, config)
-    model = recorded.build(loaded, config.seed, task)
-    validate_problem(loaded, model, task)
-    model.schema = describe_schema(loaded)
+    targeted = loaded if recorded.predicts_links else select_graph_targets(loaded, config)
+    task = None if recorded.predicts_links else make_node_task(targeted, config)
+    model = recorded.build(targeted, config.seed, task)
+    validate_problem(targeted, model, task)
+    model.schema, model.temporal_strategy = describe_schema(loaded), config.temporal_strategy
     validate_fanout(loaded, model, config)
     require_recorded_metrics(record, given, out)
-    validate_metrics(loaded, model, config, None, task)
-    chosen, reason = select_from_cli(choice, strategy_options, loaded, model, config, workers)
+    validate_metrics(targeted, model, config, None, task)
+    chosen, reason = select_from_cli(choice, strategy_options, targeted, model, config, workers)
     # A run that is still at work here would replace the checkpoint while it is read.
     with directory.locked_unless_refused():
         # Checked before ``config.json`` is replaced: a refused run stays as it was.
@@ -95,10 +98,11 @@ def plan_resumed_run(
         if not allow_changed_data:
             validate_same_data(out, record, saved, graph_facts)
         if newest is not None and saved is not None:
-            _validate_checkpoint(saved, newest, model, config, graph_facts["data"], len(loaded.split.train))
+            _validate_checkpoint(saved, newest, model, config, graph_facts["data"], len(targeted.split.train))
         directory.write_json("config.json", {**record, **graph_facts, **training_record(config, chosen, workers)})
     return RunPlan(
         graph=loaded,
+        task=task,
         model=model,
         model_name=recorded.name,
         model_options=recorded.options,
@@ -167,6 +171,10 @@ def _to_record(given: Mapping[str, object]) -> dict[str, object]:
     for option in ("class_weight", "pos_weight"):
         if option in same:
             same[option] = json.loads(json.dumps(validate_weights(option, same[option])))
+    if "link_relations" in same:
+        same["link_relations"] = list(parse_relations(str(same["link_relations"])))
+    if "targets" in same:
+        same["targets"] = parse_targets(same["targets"])
     if "graph" in same:
         same["graph"] = absolute_source(str(same["graph"]))
     if "fanout" in same:

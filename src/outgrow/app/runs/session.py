@@ -26,6 +26,7 @@ from outgrow.app.runs.python_model import describe_model
 from outgrow.app.runs.result import Run
 from outgrow.app.runs.signals import GRACE_SECONDS, catch_interruption
 from outgrow.app.runs.trace import chrome_trace
+from outgrow.app.targets import select_graph_targets
 from outgrow.core.errors import TrainingError
 from outgrow.core.ledger import merge_ledgers
 from outgrow.core.validation import finite_or_none
@@ -74,12 +75,13 @@ def make_problem(
     """
     task = task or make_node_task(graph, TrainConfig())
     validate_problem(graph, model, task)
+    labels = graph.task_labels
     assert graph.features is not None
-    assert graph.labels is not None
+    assert labels is not None
     problem = Problem.from_node_labels(
         share or FullGraphShard(graph.topology),
         features=graph.features,
-        labels=graph.labels,
+        labels=labels,
         train=graph.split.train,
         task=task,
         model=model,
@@ -231,18 +233,24 @@ class Session:
         comm = self.comm
         if model.decoder is None:
             share = self.strategy.shard_graph(graph, comm, model, self.config.batch_config)
-            task = self.task or make_node_task(graph, self.config)
-            problem = make_problem(graph, model, self.config.seed, share, self.config.batch_config, task)
+            # Workers map the store of the graph itself; of its labels and splits, those of the targets count.
+            targeted = select_graph_targets(graph, self.config)
+            task = self.task or make_node_task(targeted, self.config)
+            problem = make_problem(targeted, model, self.config.seed, share, self.config.batch_config, task)
             problem = replace(
                 problem,
                 checkpoint_steps=self.config.checkpoint_steps,
                 memory_limit=self.strategy.memory_limit if self.strategy.uses_minibatches else None,
+                find_feature_file=partial(find_feature_file, graph),
             )
-            assert graph.labels is not None
+            labels = targeted.task_labels
+            assert labels is not None
             # Nodes without a known target are not scored.
-            val, test = (task.select_known(graph.labels, part) for part in (graph.split.val, graph.split.test))
-            metrics, monitor = choose_metrics(graph, model, task, self.config, self.metrics)
-            return problem, NodeEvaluation(problem, val, test, metrics=metrics, monitor=monitor)
+            val, test = (task.select_known(labels, part) for part in (targeted.split.val, targeted.split.test))
+            metrics, monitor = choose_metrics(targeted, model, task, self.config, self.metrics)
+            trained = problem.node_targets.task
+            tasks = trained.with_shares_of(labels, val), trained.with_shares_of(labels, test)
+            return problem, NodeEvaluation(problem, val, test, metrics=metrics, monitor=monitor, tasks=tasks)
         split = make_link_split(graph, self.config)
         # Held-out links are no edges of the training graph: message passing must not see the answers.
         share = self.strategy.shard_graph(remove_held_out_links(graph, split), comm, model)

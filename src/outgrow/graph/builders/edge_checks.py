@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.source import EdgeChunk
+from outgrow.core.graph_schema import EdgeFeatureColumn
+from outgrow.graph.builders.edge_features import EdgeFeatureCheck, EdgeFeatureForm
+from outgrow.graph.readers.source import EdgeChunk, GraphSource
 
 # The first limit keeps small graphs with many isolated nodes; the second grows with the file.
 _FEW_NODES, _NODES_EACH = 1 << 23, 64
@@ -53,13 +55,21 @@ class EdgeValidator:
     Args:
         num_nodes: ``V``; None to take one more than the largest id.
         relation_names: Name of each relation; empty to number relations up to the largest one.
+        feature_sizes: ``edge_feature_sizes`` of `NodeTableSource`.
 
     Attributes:
         num_edges: Number of edges read so far.
+        feature_form: How the graph keeps the features of edges, after `complete`; None if they have none.
+        feature_columns: Names of the columns of these, after `complete`.
     """
 
-    def __init__(self, num_nodes: int | None, relation_names: tuple[str, ...]) -> None:
+    def __init__(
+        self, num_nodes: int | None, relation_names: tuple[str, ...], feature_sizes: tuple[int, ...] = ()
+    ) -> None:
         self.num_edges = 0
+        self.feature_form: EdgeFeatureForm | None = None
+        self.feature_columns: tuple[EdgeFeatureColumn, ...] = ()
+        self._features = EdgeFeatureCheck(feature_sizes)
         self._given_nodes = num_nodes
         self._given_names = relation_names
         self._largest = self._largest_relation = -1
@@ -83,7 +93,7 @@ class EdgeValidator:
             self._check_chunk(chunk)
             self.num_edges += len(chunk.src)
             # Nothing is built from a broken source, but reading goes on: the error gives the total.
-            if not (self._bad or self._bad_relations or self._bad_weights):
+            if not (self._bad or self._bad_relations or self._bad_weights or self._features.is_bad):
                 yield chunk
         self._raise_errors()
 
@@ -100,8 +110,16 @@ class EdgeValidator:
             return ()
         return self._given_names or tuple(str(r) for r in range(self._largest_relation + 1))
 
-    def complete(self, relation_names: tuple[str, ...], num_ids: int | None) -> None:
-        """Take what is known once all edges are read: names of relations, and how many nodes have ids."""
+    def complete(self, source: GraphSource, num_ids: int | None) -> None:
+        """Take what is known once all edges are read: names of relations, sizes, and how many nodes have ids.
+
+        Raises:
+            InputError: Features of edges that cannot be used.
+        """
+        relation_names = source.read_relation_names()
+        self.feature_form = self._features.finish(source.read_edge_feature_sizes())
+        if self.feature_form is not None:
+            self.feature_columns = source.read_edge_columns()
         self._given_names = self._given_names or relation_names
         if self._given_nodes is None:
             self._given_nodes = num_ids
@@ -124,6 +142,7 @@ class EdgeValidator:
                 at = int(bad.argmax())
                 self._first_bad_weight = f"edge {self.num_edges + at}: {chunk.weight[at]}"
             self._bad_weights += int(np.count_nonzero(bad))
+        self._features.check_rows(chunk.features, self.num_edges, len(chunk.src))
 
     def _check_relation(self, relation: NDArray[Any]) -> None:
         self._typed = True

@@ -13,11 +13,13 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from outgrow.graph.builders.edge_features import EdgeFeatureForm
 from outgrow.graph.inverse_relations import name_inverses
 from outgrow.graph.readers.source import EdgeChunk
 
 # Temporary arrays of a piece stay in the cache, and memory does not grow with the chunks of a reader.
 PIECE_EDGES = 1 << 16
+_PIECE_BYTES = 1 << 22
 REVERSED = 1 << 30
 """Added to the relation of an edge that a policy adds, in its rank."""
 _NO_ENDS = np.empty(0, dtype=np.int64)
@@ -33,19 +35,29 @@ class EdgeColumns:
         rank: ``[n]`` int32, the relation, plus 2^30 for an edge that the policy adds; None if edges with
             equal keys are equal.
         weight: ``[n]`` float32; None if edges have no weight.
+        features: ``[n, C]`` as they are read; None if edges have no features.
+        time: ``[n]`` int64; None if edges have no times.
     """
 
     key: NDArray[np.uint64]
     rank: NDArray[np.int32] | None = None
     weight: NDArray[np.float32] | None = None
+    features: NDArray[Any] | None = None
+    time: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.key)
 
     @property
-    def all_columns(self) -> tuple[NDArray[np.uint64], NDArray[np.int32] | None, NDArray[np.float32] | None]:
-        """The three columns, in the order of the fields."""
-        return self.key, self.rank, self.weight
+    def all_columns(self) -> tuple[NDArray[Any] | None, ...]:
+        """The columns, in the order of the fields."""
+        return self.key, self.rank, self.weight, self.features, self.time
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of the features and the time of an edge; 0 without."""
+        features = 0 if self.features is None else self.features.shape[1] * self.features.itemsize
+        return features + (0 if self.time is None else self.time.itemsize)
 
     def empty_like(self, num_edges: int) -> EdgeColumns:
         """Allocate uninitialised columns of the same types for ``num_edges`` edges."""
@@ -53,6 +65,8 @@ class EdgeColumns:
             np.empty(num_edges, np.uint64),
             None if self.rank is None else np.empty(num_edges, np.int32),
             None if self.weight is None else np.empty(num_edges, np.float32),
+            None if self.features is None else np.empty((num_edges, self.features.shape[1]), self.features.dtype),
+            None if self.time is None else np.empty(num_edges, np.int64),
         )
 
     def slice_rows(self, rows: slice) -> EdgeColumns:
@@ -61,6 +75,8 @@ class EdgeColumns:
             self.key[rows],
             None if self.rank is None else self.rank[rows],
             None if self.weight is None else self.weight[rows],
+            None if self.features is None else self.features[rows],
+            None if self.time is None else self.time[rows],
         )
 
     def select_rows_inplace(self, rows: NDArray[Any]) -> EdgeColumns:
@@ -86,7 +102,8 @@ class EdgePolicy(ABC):
             edges.
         bytes_per_bare_edge: Peak bytes of arrays per edge while edges that consist of a key alone are sorted
             and duplicates are resolved; tests/graph/builders/test_external_sort.py checks it.
-        bytes_per_full_edge: The same for edges with more columns.
+        bytes_per_full_edge: The same for edges with more columns; features and times take twice their own bytes
+            besides.
     """
 
     keeps_parallel_edges: bool
@@ -119,7 +136,8 @@ class DirectedPolicy(EdgePolicy):
 
     def make_columns(self, chunk: EdgeChunk) -> EdgeColumns:
         """Return the edges themselves."""
-        return EdgeColumns(pack_key(chunk.dst, chunk.src), _as_int32(chunk.relation), chunk.weight)
+        key = pack_key(chunk.dst, chunk.src)
+        return EdgeColumns(key, _as_int32(chunk.relation), chunk.weight, chunk.features, chunk.time)
 
     def resolve_duplicates(self, edges: EdgeColumns) -> EdgeColumns:
         """Return all edges unchanged."""
@@ -132,7 +150,11 @@ class DirectedPolicy(EdgePolicy):
 
 @final
 class UndirectedPolicy(EdgePolicy):
-    """Policy that drops duplicates but the first, and adds the reverse of each edge that has none."""
+    """Policy that drops duplicates but the first, and adds the reverse of each edge that has none.
+
+    Edges of equal ends and relation are duplicates, whatever their weights, features and times: those of the first are
+    kept. A reverse that is added has the weight, the features and the time of its edge.
+    """
 
     keeps_parallel_edges = False
     bytes_per_bare_edge = 20
@@ -141,14 +163,15 @@ class UndirectedPolicy(EdgePolicy):
     def make_columns(self, chunk: EdgeChunk) -> EdgeColumns:
         """Return the edges, followed by their reverses."""
         key = np.concatenate([pack_key(chunk.dst, chunk.src), pack_key(chunk.src, chunk.dst)])
-        if chunk.relation is None and chunk.weight is None:
+        if all(column is None for column in (chunk.relation, chunk.weight, chunk.features, chunk.time)):
             return EdgeColumns(key)
-        # With weights, equal keys are not equal edges: the rank tells read edges from added ones.
+        # With weights, features or times, equal keys are not equal edges: the rank tells read edges from added ones.
         relation = np.zeros(len(chunk.src), dtype=np.int32) if chunk.relation is None else _as_int32(chunk.relation)
         assert relation is not None
         # Added edges sort behind all edges that were read between the same two nodes.
         rank = np.concatenate([relation, relation + np.int32(REVERSED)])
-        return EdgeColumns(key, rank, None if chunk.weight is None else np.concatenate([chunk.weight, chunk.weight]))
+        columns = (repeat_column(column) for column in (chunk.weight, chunk.features, chunk.time))
+        return EdgeColumns(key, rank, *columns)
 
     def resolve_duplicates(self, edges: EdgeColumns) -> EdgeColumns:
         """Keep one of each edge, and an added reverse only if no edge of the same pair was read."""
@@ -176,7 +199,7 @@ class UndirectedPolicy(EdgePolicy):
 def sort_columns(edges: EdgeColumns) -> EdgeColumns:
     """Sort edges in place and return them; edges that are mostly in order sort faster."""
     # Keys alone need no permutation, which would take as much memory again.
-    if edges.rank is None and edges.weight is None:
+    if all(column is None for column in edges.all_columns[1:]):
         edges.key.sort(kind="stable")
         return edges
     # Stable sorts keep the order of input among equal edges, so any cut into runs gives the same graph.
@@ -192,12 +215,16 @@ class InEdges(NamedTuple):
         indices: ``[n]`` int32 or int64, sources.
         relation: ``[n]`` int8, int16 or int32; None if edges have no type, or none are in this piece.
         weight: ``[n]`` float32; None if edges have no weight, or none are in this piece.
+        features: ``[n, De]`` floating or codes; None if edges have no features, or none are in this piece.
+        time: ``[n]`` int64; None if edges have no times, or none are in this piece.
     """
 
     ends: NDArray[np.int64]
     indices: NDArray[Any]
     relation: NDArray[Any] | None
     weight: NDArray[np.float32] | None
+    features: NDArray[Any] | None
+    time: NDArray[np.int64] | None
 
 
 class CscBuilder:
@@ -207,9 +234,13 @@ class CscBuilder:
         num_nodes: ``V``.
         num_relations: Number of relations in the source; 0 if edges have no type.
         policy: The policy that made the edges.
+        feature_form: How the graph keeps the features of edges; None if they have none.
     """
 
-    def __init__(self, num_nodes: int, num_relations: int, policy: EdgePolicy) -> None:
+    def __init__(
+        self, num_nodes: int, num_relations: int, policy: EdgePolicy, feature_form: EdgeFeatureForm | None = None
+    ) -> None:
+        self.feature_form = feature_form
         # The narrowest type that holds every id: indices are the largest array of most graphs.
         self.index_dtype = np.dtype(np.int32 if num_nodes < 2**31 else np.int64)
         total = len(policy.name_relations(("",) * num_relations))
@@ -221,13 +252,16 @@ class CscBuilder:
 
     def compress_edges(self, edges: EdgeColumns) -> Iterator[InEdges]:
         """Yield the in-edges for the next sorted edges."""
-        for first in range(0, len(edges), PIECE_EDGES):
-            part = edges.slice_rows(slice(first, first + PIECE_EDGES))
+        form = self.feature_form
+        step = _edges_of_piece(0 if form is None else form.width * form.dtype.itemsize)
+        for first in range(0, len(edges), step):
+            part = edges.slice_rows(slice(first, first + step))
             dst = (part.key >> _SHIFT).astype(np.int64)
             # The last row may go on in the next piece, so its end is not known yet.
             yield from self._complete_rows(dst, int(dst[-1]))
             indices = (part.key & _LOW).astype(self.index_dtype)
-            yield InEdges(_NO_ENDS, indices, self._relation_from_rank(part.rank), part.weight)
+            features = None if form is None or part.features is None else form.encode_rows(part.features)
+            yield InEdges(_NO_ENDS, indices, self._relation_from_rank(part.rank), part.weight, features, part.time)
             self._edges += len(dst)
 
     def complete_remaining_rows(self) -> Iterator[InEdges]:
@@ -239,7 +273,7 @@ class CscBuilder:
         # In steps: a long run of empty rows must not make one large array of ends.
         while self._row < last:
             ends = self._ends_before(dst, min(last, self._row + PIECE_EDGES))
-            yield InEdges(ends, nothing, None, None)
+            yield InEdges(ends, nothing, None, None, None, None)
 
     def _ends_before(self, dst: NDArray[np.int64], stop: int) -> NDArray[np.int64]:
         low, high = np.searchsorted(dst, [self._row, stop])
@@ -258,13 +292,16 @@ class CscBuilder:
 
 def split_chunk(chunk: EdgeChunk) -> Iterator[EdgeChunk]:
     """Split a chunk into pieces of bounded size."""
-    for first in range(0, len(chunk.src), PIECE_EDGES):
-        part = slice(first, first + PIECE_EDGES)
+    step = _edges_of_piece(0 if chunk.features is None else chunk.features.shape[1] * chunk.features.itemsize)
+    for first in range(0, len(chunk.src), step):
+        part = slice(first, first + step)
         yield EdgeChunk(
             src=chunk.src[part],
             dst=chunk.dst[part],
             relation=None if chunk.relation is None else chunk.relation[part],
             weight=None if chunk.weight is None else chunk.weight[part],
+            features=None if chunk.features is None else chunk.features[part],
+            time=None if chunk.time is None else chunk.time[part],
         )
 
 
@@ -275,6 +312,15 @@ def pack_key(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.uint
     # Ids are not negative, so the view has the same value and saves a copy.
     key |= low.view(np.uint64) if low.dtype == np.int64 else low.astype(np.uint64)
     return key
+
+
+def repeat_column(values: NDArray[Any] | None) -> NDArray[Any] | None:
+    """Return the values of edges, then again those of the reverse of each."""
+    return None if values is None else np.concatenate([values, values])
+
+
+def _edges_of_piece(row_bytes: int) -> int:
+    return max(1, min(PIECE_EDGES, _PIECE_BYTES // max(1, row_bytes)))
 
 
 def _as_int32(values: NDArray[Any] | None) -> NDArray[np.int32] | None:

@@ -14,6 +14,7 @@ from outgrow.graph.builders.edge_order import (
     EdgePolicy,
     UndirectedPolicy,
     pack_key,
+    repeat_column,
 )
 from outgrow.graph.inverse_relations import name_inverses
 from outgrow.graph.readers.source import EdgeChunk
@@ -23,7 +24,8 @@ from outgrow.graph.readers.source import EdgeChunk
 class InverseRelationPolicy(EdgePolicy):
     """Policy that keeps edges as they are read, and adds the inverse of each, of a relation of its own.
 
-    As knowledge graphs are trained on since Dettmers et al. (AAAI 2018) and Lacroix et al. (ICML 2018).
+    As knowledge graphs are trained on since Dettmers et al. (AAAI 2018) and Lacroix et al. (ICML 2018). An inverse has
+    the weight, the features and the time of its edge.
     """
 
     keeps_parallel_edges = True
@@ -47,7 +49,9 @@ class InverseRelationPolicy(EdgePolicy):
         return EdgeColumns(
             np.concatenate([pack_key(chunk.dst, chunk.src), pack_key(chunk.src, chunk.dst)]),
             np.concatenate([relation, relation + np.int32(REVERSED)]),
-            None if chunk.weight is None else np.concatenate([chunk.weight, chunk.weight]),
+            repeat_column(chunk.weight),
+            repeat_column(chunk.features),
+            repeat_column(chunk.time),
         )
 
     def resolve_duplicates(self, edges: EdgeColumns) -> EdgeColumns:

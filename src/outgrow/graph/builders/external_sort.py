@@ -1,5 +1,8 @@
 """External sort of more edges than fit in memory: sorted runs on disk, merged by ranges of keys.
 
+Features of edges are columns like the others: a run holds them in its order, so that both writing runs and merging them
+read and write whole slices of files, never single rows.
+
 A range is found by bisection of the keys with exact counts, so skew does not matter: a row, or even a pair of
 nodes, with more edges than fit in memory is cut like any other range.
 """
@@ -89,9 +92,10 @@ class ExternalSorter:
         if len(self._runs) == 1 and self._runs[0].last <= len(buffer):
             yield self._read_slices(buffer, self._runs)
             return
-        maps = [_map_file(file, to.dtype) for file, to in zip(self._files, _present_columns(buffer), strict=True)]
         # Ranks are a second level of the cut only where edges of one pair may be separated.
-        levels = maps[: 1 + (buffer.rank is not None and self._rule.keeps_parallel_edges)]
+        count = 1 + (buffer.rank is not None and self._rule.keeps_parallel_edges)
+        columns = _present_columns(buffer)[:count]
+        levels = [_map_file(file, to.dtype) for file, to in zip(self._files[:count], columns, strict=True)]
         for parts in _split_runs(levels, self._runs, len(buffer), self._rule.keeps_parallel_edges):
             # The slices are in the order of the runs, that of input, which the stable sort keeps for equal
             # edges.
@@ -112,10 +116,13 @@ class ExternalSorter:
 
     def _open_buffer(self, edges: EdgeColumns) -> EdgeColumns:
         cost = self._rule.bytes_per_bare_edge if len(_present_columns(edges)) == 1 else self._rule.bytes_per_full_edge
+        # The rows in the buffer, and a copy of them while they are put in order.
+        cost += 2 * edges.data_bytes
         # The policy knows its peak of bytes per edge, so the buffer is as large as the limit allows.
         capacity = max(_FEWEST_EDGES, (self._memory_bytes - min(_FIXED_BYTES, self._memory_bytes // 4)) // cost)
         self._buffer = edges.empty_like(capacity)
-        names = [name for name, v in zip(("key", "rank", "weight"), edges.all_columns, strict=True) if v is not None]
+        columns = zip(("key", "rank", "weight", "features", "time"), edges.all_columns, strict=True)
+        names = [name for name, values in columns if values is not None]
         # Unbuffered: runs are written in large blocks, and a second copy would not be counted as memory.
         self._files = [(self._folder / name).open("x+b", buffering=0) for name in names]
         return self._buffer
@@ -127,7 +134,7 @@ class ExternalSorter:
         # Resolved before writing: duplicates then never reach the disk.
         run = self._rule.resolve_duplicates(sort_columns(self._buffer.slice_rows(slice(0, self._filled))))
         for file, values in zip(self._files, _present_columns(run), strict=True):
-            write_fully(file, np.ascontiguousarray(values).view(np.uint8).data)
+            write_fully(file, np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
         self._runs.append(RunSlice(self._num_written, self._num_written + len(run)))
         self._filled = 0
 
@@ -140,8 +147,8 @@ class ExternalSorter:
             at = 0
             for part in parts:
                 count = part.last - part.first
-                file.seek(part.first * values.itemsize)
-                _read_exactly(file, memoryview(values[at : at + count].view(np.uint8).data))
+                file.seek(part.first * values[:1].nbytes)
+                _read_exactly(file, memoryview(values[at : at + count].reshape(-1).view(np.uint8).data))
                 at += count
         return to.slice_rows(slice(0, total))
 

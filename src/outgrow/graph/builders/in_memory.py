@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,9 @@ from outgrow.graph.builders.node_tables import (
 from outgrow.graph.builders.validate import validate_held_out_links
 from outgrow.graph.graph import Graph, Split
 from outgrow.graph.link_leakage import warn_of_leakage
-from outgrow.graph.readers.source import GraphSource, Ids, LazyMatrix
+from outgrow.graph.readers.source import GraphSource, Ids, LazyMatrix, LazySparse
 from outgrow.graph.topology import Topology
+from outgrow.graph.type_labels import TypeLabels
 from outgrow.ops.sparse import SparseRows
 
 
@@ -40,8 +42,8 @@ def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
     Args:
         source: What to read.
         undirected: Drop duplicate edges, and add the reverse of each edge where none goes back. The reverse
-            of an edge of relation ``r`` out of ``R`` has relation ``r + R`` (``NAME^-1``) and the same
-            weight.
+            of an edge of relation ``r`` out of ``R`` has relation ``r + R`` (``NAME^-1``), the same
+            weight and the same features.
 
     Returns:
         The graph. Rows are sorted by source, then relation, then the order of input.
@@ -53,17 +55,17 @@ def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
     rule = edge_policy_for(undirected, inverse_relations=source.adds_inverse_relations)
     known = infer_num_nodes(tables)
     nodes = None if known is None else validate_node_tables(tables, known)
-    intake = EdgeValidator(known, tables.relation_names)
+    intake = EdgeValidator(known, tables.relation_names, tables.edge_feature_sizes)
     columns = [
         rule.make_columns(piece)
         for chunk in intake.validate_chunks(source.read_edges())
         for piece in split_chunk(chunk)
     ]
     ids = source.read_ids()
-    intake.complete(source.read_relation_names(), None if ids is None else len(ids))
+    intake.complete(source, None if ids is None else len(ids))
     nodes = nodes or validate_node_tables(tables, intake.num_nodes)
     source.warn_of_unread()
-    topology = _build_topology(columns, intake, rule)
+    topology = _build_topology(columns, intake, rule, nodes.time)
     relation_names = intake.relation_names
     graph = Graph(
         name=source.name,
@@ -77,6 +79,15 @@ def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
         node_types=nodes.node_types,
         ids=ids,
         splits=tuple(_make_split(parts) for parts in nodes.splits),
+        type_labels=tuple(
+            TypeLabels(
+                name=each.name,
+                labels=torch.from_numpy(each.labels),
+                num_classes=each.num_classes,
+                class_names=each.class_names,
+            )
+            for each in nodes.type_labels
+        ),
         held_out_links=validate_held_out_links(source.read_held_out_links(), nodes.num_nodes, len(relation_names)),
         origin=source.describe_origin(),
     )
@@ -88,18 +99,24 @@ def _make_split(parts: tuple[Ids, Ids, Ids]) -> Split:
     return Split(**dict(zip(("train", "val", "test"), map(torch.from_numpy, parts), strict=True)))
 
 
-def _build_topology(parts: list[EdgeColumns], validator: EdgeValidator, policy: EdgePolicy) -> Topology:
+def _build_topology(
+    parts: list[EdgeColumns], validator: EdgeValidator, policy: EdgePolicy, node_time: Ids | None
+) -> Topology:
     edges = policy.resolve_duplicates(sort_columns(_concat_columns(parts)))
-    compressor = CscBuilder(validator.num_nodes, len(validator.relation_names), policy)
+    compressor = CscBuilder(validator.num_nodes, len(validator.relation_names), policy, validator.feature_form)
     indptr = np.zeros(validator.num_nodes + 1, dtype=np.int64)
     indices = np.empty(len(edges), dtype=compressor.index_dtype)
     relation = None if compressor.relation_dtype is None else np.empty(len(edges), dtype=compressor.relation_dtype)
+    form = validator.feature_form
+    features = None if form is None else np.empty((len(edges), form.width), form.dtype)
     row = edge = 0
-    for part in (*compressor.compress_edges(edges), *compressor.complete_remaining_rows()):
+    for part in chain(compressor.compress_edges(edges), compressor.complete_remaining_rows()):
         indptr[row + 1 : row + 1 + len(part.ends)] = part.ends
         indices[edge : edge + len(part.indices)] = part.indices
         if relation is not None and part.relation is not None:
             relation[edge : edge + len(part.indices)] = part.relation
+        if features is not None and part.features is not None:
+            features[edge : edge + len(part.indices)] = part.features
         row = row + len(part.ends)
         edge = edge + len(part.indices)
     return Topology(
@@ -107,6 +124,11 @@ def _build_topology(parts: list[EdgeColumns], validator: EdgeValidator, policy: 
         indices=torch.from_numpy(indices),
         relation=None if relation is None else torch.from_numpy(relation),
         weight=None if edges.weight is None else torch.from_numpy(edges.weight.copy()),
+        edge_features=None if features is None else torch.from_numpy(features),
+        feature_sizes=() if form is None else form.feature_sizes,
+        feature_columns=validator.feature_columns,
+        edge_time=None if edges.time is None else torch.from_numpy(edges.time.copy()),
+        node_time=None if node_time is None else torch.from_numpy(node_time),
     )
 
 
@@ -115,17 +137,20 @@ def _concat_columns(parts: list[EdgeColumns]) -> EdgeColumns:
         return EdgeColumns(np.empty(0, dtype=np.uint64))
     rank = parts[0].rank
     weight = parts[0].weight
+    features, time = parts[0].features, parts[0].time
     return EdgeColumns(
         np.concatenate([part.key for part in parts]),
         None if rank is None else np.concatenate([part.rank for part in parts if part.rank is not None]),
         None if weight is None else np.concatenate([part.weight for part in parts if part.weight is not None]),
+        None if features is None else np.concatenate([part.features for part in parts if part.features is not None]),
+        None if time is None else np.concatenate([part.time for part in parts if part.time is not None]),
     )
 
 
 def _build_features(nodes: NodeTables) -> torch.Tensor | SparseRows | None:
     if nodes.features is None:
         return None
-    if isinstance(nodes.features, csr_array):
+    if isinstance(nodes.features, (csr_array, LazySparse)):
         return _read_sparse(nodes.features)
     return torch.from_numpy(_read_dense(nodes.features))
 
@@ -139,7 +164,7 @@ def _read_dense(features: NDArray[Any] | LazyMatrix) -> NDArray[Any]:
     return out
 
 
-def _read_sparse(features: csr_array) -> SparseRows:
+def _read_sparse(features: csr_array | LazySparse) -> SparseRows:
     blocks = list(iter_sparse_blocks(features))
     start = np.zeros(1, dtype=np.int64)
     none = np.empty(0, dtype=stored_feature_dtype(features.dtype))

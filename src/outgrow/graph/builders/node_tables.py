@@ -16,15 +16,33 @@ from outgrow.graph.builders.validate import (
     FiniteCheck,
     check_node_types,
     check_split_labels,
+    check_split_type_labels,
     validate_labels,
     validate_split,
 )
 from outgrow.graph.graph import NodeType
 from outgrow.graph.readers.matrices import validate_csr
-from outgrow.graph.readers.source import Ids, LazyMatrix, NodeTableSource
+from outgrow.graph.readers.source import Ids, LazyMatrix, LazySparse, NodeTableSource, TypeLabelTable
+from outgrow.graph.readers.times import validate_times
 
 _BLOCK_BYTES = 1 << 22
 _MOST_COLUMNS = 2**31 - 1
+
+
+class CheckedTypeLabels(NamedTuple):
+    """Labels of the ``n`` nodes of a type.
+
+    Attributes:
+        name: Name of the type.
+        labels: ``[n]`` or ``[n, C]``, in the form of `NodeTables.labels`.
+        num_classes: ``C``.
+        class_names: Name of each class, or empty.
+    """
+
+    name: str
+    labels: NDArray[Any]
+    num_classes: int
+    class_names: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,21 +54,25 @@ class NodeTables:
         features: ``[V, D]`` real numbers, or CSR of that shape; None if nodes have no features.
         labels: ``[V]`` int16 or int32 with -1 for unknown, or ``[V, C]`` uint8, or floating
             targets ``[V]`` or ``[V, K]``; None if there are none.
-        num_classes: ``C``; 0 without labels.
+        num_classes: ``C``, of all types together; 0 without labels.
         split: ``[n]`` int64 each, sorted: training, validation, test.
         class_names: Name of each class, or empty.
         node_types: Ranges of ids, or empty.
         splits: All splits, in the form of ``split``; empty if there is but one.
+        type_labels: Labels of types that have labels of their own, in the form of ``labels``; or empty.
+        time: ``[V]`` int64; None if nodes have no times.
     """
 
     num_nodes: int
-    features: NDArray[Any] | csr_array | LazyMatrix | None
+    features: NDArray[Any] | csr_array | LazyMatrix | LazySparse | None
     labels: NDArray[Any] | None
     num_classes: int
     split: tuple[Ids, Ids, Ids]
     class_names: tuple[str, ...]
     node_types: tuple[NodeType, ...]
     splits: tuple[tuple[Ids, Ids, Ids], ...] = ()
+    type_labels: tuple[CheckedTypeLabels, ...] = ()
+    time: Ids | None = None
 
 
 class SparseBlock(NamedTuple):
@@ -92,7 +114,7 @@ def validate_node_tables(tables: NodeTableSource, num_nodes: int) -> NodeTables:
             repair="check the source",
         )
     features = tables.features
-    if features is not None and (features.ndim if not isinstance(features, LazyMatrix) else len(features.shape)) != 2:
+    if features is not None and len(features.shape) != 2:
         raise _node_tables_error("features", f"{num_nodes} rows of numbers", f"shape {list(features.shape)}")
     if features is not None and features.shape[1] > _MOST_COLUMNS:
         raise _node_tables_error("features", f"at most {_MOST_COLUMNS} columns", f"{features.shape[1]} columns")
@@ -105,10 +127,12 @@ def validate_node_tables(tables: NodeTableSource, num_nodes: int) -> NodeTables:
     if tables.labels is not None:
         labels, num_classes = validate_labels(np.asarray(tables.labels), tables.class_names, num_nodes)
     split = validate_split((tables.train, tables.val, tables.test), num_nodes)
-    check_split_labels(labels, split)
     splits = tuple(validate_split(parts, num_nodes) for parts in tables.splits)
-    for parts in splits:
+    type_labels = tuple(_validate_type_labels(each, tables.node_types) for each in tables.type_labels)
+    num_classes += sum(each.num_classes for each in type_labels)
+    for parts in (split, *splits):
         check_split_labels(labels, parts)
+        check_split_type_labels({each.name: each.labels for each in type_labels}, tables.node_types, parts)
     check_node_types(tables.node_types, num_nodes, 0 if features is None else int(features.shape[1]))
     return NodeTables(
         num_nodes=num_nodes,
@@ -119,7 +143,25 @@ def validate_node_tables(tables: NodeTableSource, num_nodes: int) -> NodeTables:
         class_names=tables.class_names,
         node_types=tables.node_types,
         splits=splits,
+        type_labels=type_labels,
+        time=None if tables.node_time is None else validate_times(tables.node_time, num_nodes, "node"),
     )
+
+
+def _validate_type_labels(given: TypeLabelTable, types: tuple[NodeType, ...]) -> CheckedTypeLabels:
+    [kind] = [each for each in types if each.name == given.name]
+    try:
+        labels = np.asarray(given.labels)
+        if given.are_numbers:
+            # The form of targets of a regression, which whole numbers keep here.
+            columns = labels.shape[1] if labels.ndim == 2 else 1
+            return CheckedTypeLabels(given.name, labels, columns, ())
+        labels, classes = validate_labels(labels, given.class_names, kind.last - kind.first)
+    except InputError as error:
+        raise InputError(
+            f"{error.what} (type {given.name})", needed=error.needed, got=error.got, repair=error.repair
+        ) from error
+    return CheckedTypeLabels(given.name, labels, classes, given.class_names)
 
 
 def stored_feature_dtype(given: np.dtype[Any]) -> np.dtype[Any]:
@@ -143,7 +185,7 @@ def iter_dense_blocks(features: NDArray[Any] | LazyMatrix) -> Iterator[NDArray[A
     check.raise_if_any()
 
 
-def iter_sparse_blocks(features: csr_array) -> Iterator[SparseBlock]:
+def iter_sparse_blocks(features: csr_array | LazySparse) -> Iterator[SparseBlock]:
     """Sparse features in blocks of rows, checked, with ascending columns and no duplicates.
 
     Raises:

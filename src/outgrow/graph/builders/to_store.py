@@ -24,9 +24,9 @@ from outgrow.graph.builders.node_tables import (
     validate_node_tables,
 )
 from outgrow.graph.builders.validate import validate_held_out_links
-from outgrow.graph.readers.source import GraphSource
+from outgrow.graph.readers.source import GraphSource, LazySparse
 from outgrow.graph.store.arrays import held_out_link_arrays, id_arrays, split_arrays, write_array
-from outgrow.graph.store.manifest import HEADER_BYTES, Manifest
+from outgrow.graph.store.manifest import HEADER_BYTES, TYPE_LABELS, Manifest, TypeLabelEntry
 from outgrow.graph.store.writer import StoreWriter, open_store_writer
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def build_store(
         known = infer_num_nodes(tables)
         # Checked before the edges if possible: broken tables are reported before hours of reading.
         nodes = None if known is None else validate_node_tables(tables, known)
-        validator = EdgeValidator(known, tables.relation_names)
+        validator = EdgeValidator(known, tables.relation_names, tables.edge_feature_sizes)
         with ExternalSorter(writer.scratch_dir, policy, memory_bytes) as sorter:
             for chunk in validator.validate_chunks(source.read_edges()):
                 # In pieces: temporary columns must not grow with the chunks of the reader.
@@ -120,10 +120,10 @@ def build_store(
                     sorter.add_edges(policy.make_columns(piece))
                 report("read", validator.num_edges, _estimate_edges(source, validator.num_edges))
             ids = source.read_ids()
-            validator.complete(source.read_relation_names(), None if ids is None else len(ids))
+            validator.complete(source, None if ids is None else len(ids))
             nodes = nodes or validate_node_tables(tables, validator.num_nodes)
             source.warn_of_unread()
-            builder = CscBuilder(validator.num_nodes, len(validator.relation_names), policy)
+            builder = CscBuilder(validator.num_nodes, len(validator.relation_names), policy, validator.feature_form)
             min_edges = sorter.num_edges if policy.keeps_parallel_edges else sorter.num_edges // 2
             # Before the long sort: a disk that is too small is reported now, not after hours.
             writer.require_free_space(_min_store_bytes(nodes, builder, min_edges))
@@ -148,6 +148,12 @@ def build_store(
                 node_types=nodes.node_types,
                 num_splits=len(nodes.splits),
                 origin=source.describe_origin(),
+                type_labels=tuple(
+                    TypeLabelEntry(name=each.name, num_classes=each.num_classes, class_names=each.class_names)
+                    for each in nodes.type_labels
+                ),
+                edge_feature_sizes=() if validator.feature_form is None else validator.feature_form.feature_sizes,
+                edge_columns=validator.feature_columns,
             )
         )
 
@@ -170,6 +176,9 @@ def _write_topology(writer: StoreWriter, builder: CscBuilder, ranges: Iterator[E
     indptr = writer.create_array("indptr", np.int64)
     indices = writer.create_array("indices", builder.index_dtype)
     relation = None if builder.relation_dtype is None else writer.create_array("relation", builder.relation_dtype)
+    time = None
+    form = builder.feature_form
+    features = None if form is None else writer.create_array("edge_features", form.dtype, (form.width,))
     weight = None
     indptr.append_rows(np.zeros(1, dtype=np.int64))
     total = 0
@@ -177,6 +186,8 @@ def _write_topology(writer: StoreWriter, builder: CscBuilder, ranges: Iterator[E
         # Only the edges themselves show whether they have weights; a graph without edges has no such array.
         if weight is None and edges.weight is not None:
             weight = writer.create_array("weight", np.float32)
+        if time is None and edges.time is not None:
+            time = writer.create_array("edge_time", np.int64)
         for part in builder.compress_edges(edges):
             indptr.append_rows(part.ends)
             indices.append_rows(part.indices)
@@ -184,6 +195,10 @@ def _write_topology(writer: StoreWriter, builder: CscBuilder, ranges: Iterator[E
                 relation.append_rows(part.relation)
             if weight is not None and part.weight is not None:
                 weight.append_rows(part.weight)
+            if features is not None and part.features is not None:
+                features.append_rows(part.features)
+            if time is not None and part.time is not None:
+                time.append_rows(part.time)
         total += len(edges)
     # Nodes behind the last edge have no in-edges, but still a row.
     for part in builder.complete_remaining_rows():
@@ -197,7 +212,7 @@ def _write_features(writer: StoreWriter, nodes: NodeTables, report: Progress) ->
         return 0
     dtype = stored_feature_dtype(features.dtype)
     done = 0
-    if isinstance(features, csr_array):
+    if isinstance(features, (csr_array, LazySparse)):
         ends = writer.create_array("feature_indptr", np.int64)
         indices = writer.create_array("feature_indices", np.int32)
         values = writer.create_array("feature_values", dtype)
@@ -220,6 +235,11 @@ def _write_features(writer: StoreWriter, nodes: NodeTables, report: Progress) ->
 def _write_tables(writer: StoreWriter, nodes: NodeTables) -> None:
     if nodes.labels is not None:
         writer.create_array("labels", nodes.labels.dtype, nodes.labels.shape[1:]).append_rows(nodes.labels)
+    for number, each in enumerate(nodes.type_labels):
+        array = writer.create_array(f"{TYPE_LABELS}{number}", each.labels.dtype, each.labels.shape[1:])
+        array.append_rows(each.labels)
+    if nodes.time is not None:
+        writer.create_array("node_time", np.int64).append_rows(nodes.time)
     for name, part in split_arrays(nodes.split, nodes.splits).items():
         writer.create_array(name, np.int64).append_rows(part)
 
@@ -227,8 +247,10 @@ def _write_tables(writer: StoreWriter, nodes: NodeTables) -> None:
 def _min_store_bytes(nodes: NodeTables, builder: CscBuilder, num_edges: int) -> int:
     """Return a lower bound on the bytes of the store."""
     total = HEADER_BYTES + 8 * nodes.num_nodes + builder.index_dtype.itemsize * num_edges
+    if builder.feature_form is not None:
+        total += num_edges * builder.feature_form.width * builder.feature_form.dtype.itemsize
     # Sparse features are not counted: merging duplicates may make them smaller.
-    if nodes.features is not None and not isinstance(nodes.features, csr_array):
+    if nodes.features is not None and not isinstance(nodes.features, (csr_array, LazySparse)):
         total += nodes.features.shape[0] * nodes.features.shape[1] * stored_feature_dtype(nodes.features.dtype).itemsize
     return total
 

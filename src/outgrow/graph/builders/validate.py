@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,7 +35,7 @@ def require_trainable(graph: Graph) -> None:
         what
         for what, missing in (
             ("features", graph.features is None),
-            ("labels", graph.labels is None),
+            ("labels", graph.labels is None and not graph.type_labels),
             ("nodes to train on", len(graph.split.train) == 0),
         )
         if missing
@@ -253,6 +253,32 @@ def check_split_labels(labels: NDArray[Any] | None, parts: tuple[Ids, Ids, Ids])
                 got=f"{len(without)} of {len(nodes)} nodes without, the first is node {without[0]}",
                 repair=f"label them, or take them out of the split {name}",
             )
+
+
+def check_split_type_labels(
+    labels: Mapping[str, NDArray[Any]], types: tuple[NodeType, ...], parts: tuple[Ids, Ids, Ids]
+) -> None:
+    """Refuse a split with nodes of types without labels, or of unknown label, where types have labels of their own.
+
+    Args:
+        labels: ``[n]`` or ``[n, C]`` of the nodes of each type with labels; nothing is checked if there is none.
+        types: All node types.
+        parts: The parts of the split.
+
+    Raises:
+        InputError: A node of a split has no label.
+    """
+    for kind in types if labels else ():
+        own = tuple(nodes[(nodes >= kind.first) & (nodes < kind.last)] - kind.first for nodes in parts)
+        train, val, test = own
+        given = labels.get(kind.name)
+        none = np.full(kind.last - kind.first, -1) if given is None else given
+        try:
+            check_split_labels(none, (train, val, test))
+        except InputError as error:
+            raise InputError(
+                f"{error.what} (type {kind.name})", needed=error.needed, got=error.got, repair=error.repair
+            ) from error
 
 
 def check_node_types(types: tuple[NodeType, ...], num_nodes: int, num_features: int) -> None:

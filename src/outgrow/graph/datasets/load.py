@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,8 +19,15 @@ from outgrow.graph.readers.source import GraphSource
 from outgrow.graph.readers.split_source import SPLIT_OPTIONS, apply_split_options
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.store.reader import is_store, open_store
-from outgrow.graph.synthetic.presets import graph_presets
+from outgrow.graph.synthetic.edge_signal import EdgeSignal
+from outgrow.graph.synthetic.presets import GraphPreset, graph_presets
 from outgrow.graph.synthetic.rmat import RMat
+from outgrow.graph.synthetic.typed_presets import TypedGraphPreset, typed_presets
+
+
+def list_presets() -> Mapping[str, GraphPreset | TypedGraphPreset]:
+    """Return all presets by name, those of one node type first."""
+    return {**graph_presets(), **typed_presets()}
 
 
 class GeneratedGraph(NamedTuple):
@@ -38,10 +46,13 @@ def parse_generator_name(name: str) -> GeneratedGraph | None:
     rmat = re.fullmatch(r"rmat-(\d+)", name)
     if rmat:
         return GeneratedGraph(RMat(scale=int(rmat[1])), undirected=True)
+    signal = re.fullmatch(r"edge-signal-(\d+)", name)
+    if signal:
+        return GeneratedGraph(EdgeSignal(scale=int(signal[1])), undirected=False)
     preset, at, scale = name.partition("@")
     if not at:
         return None
-    found = validate_choice("preset", preset, graph_presets())
+    found = validate_choice("preset", preset, list_presets())
     try:
         factor = float(scale)
     except ValueError as error:
@@ -72,8 +83,9 @@ def load_graph(
 
     A store has precedence over a data set of the same name, and that over any other path: write ``./cora``
     for a folder with the name of a data set. Names are those of `datasets`, ``rmat-SCALE`` for an R-MAT graph
-    of ``2 ** SCALE`` nodes, and ``PRESET@SCALE`` for a block model with the statistics of a preset, such as
-    ``products@0.01``; generated graphs are made in memory, with seed 0.
+    of ``2 ** SCALE`` nodes, ``edge-signal-SCALE`` for one whose labels hang on features of edges, and
+    ``PRESET@SCALE`` for a block model with the statistics of a preset, such as ``products@0.01``; generated
+    graphs are made in memory, with seed 0.
 
     Args:
         name_or_path: The name or path.
@@ -132,12 +144,12 @@ def resolve_source(
     if made is not None:
         return ResolvedSource(apply_split_options(made.source, options), made.undirected)
     # Before the general error: a preset without a scale is the likeliest mistake.
-    if name in graph_presets():
+    if name in list_presets():
         raise InputError(
             f"{name} is a preset, of which graphs are generated at a scale",
             needed=f"{name}@SCALE",
             got=repr(name),
-            repair=f"write for instance {name}@{graph_presets()[name].smallest_scale * 2:.1g}",
+            repair=f"write for instance {name}@{list_presets()[name].smallest_scale * 2:.1g}",
         )
     if _looks_like_path(name):
         raise InputError(

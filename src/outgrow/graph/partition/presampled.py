@@ -67,7 +67,8 @@ def presample_weights(sampler: NeighborSampler, epoch: int, batches: Sequence[Te
     for step, batch in enumerate(batches):
         seeds[batch] += 1
         for block in sampler.sample_blocks(batch, epoch, step):
-            sampled[block.dst_nodes] += block.edges.indptr.diff()
+            # Added one by one: drawn for several times, a node has several rows.
+            sampled.index_add_(0, block.dst_nodes, block.edges.indptr.diff())
     return weights
 
 

@@ -12,20 +12,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.graph.graph import Graph, GraphOrigin
 from outgrow.graph.inverse_relations import list_forward_relations
 from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.node_ids import NodeIds
-from outgrow.graph.readers.appended_rows import append_features, append_labels, append_splits
+from outgrow.graph.readers.appended_rows import (
+    append_features,
+    append_labels,
+    append_splits,
+    append_times,
+    fit_edge_features,
+)
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 from outgrow.graph.readers.stored_edges import read_stored_edges
 from outgrow.graph.readers.tables.edge_table import EdgeTableSource
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
 from outgrow.graph.readers.tables.node_table import NodeTable, read_node_table
 from outgrow.graph.readers.tables.options import TableOptions
+from outgrow.graph.readers.tables.time_columns import Clock
 
 APPEND_OPTIONS = (
     *("columns", "label", "features", "categorical", "split", "split_seed", "split_index", "unknown_nodes"),
+    "edge_features",
+    "time_column",
     "inverse_relations",
 )
 """Names of the options of tables that apply."""
@@ -38,7 +48,8 @@ class AppendedSource(GraphSource):
     """Source of a graph of one node type, followed by the rows of tables.
 
     Nodes of the graph keep their numbers and ids. New nodes follow in the order of their tables; edges name nodes by
-    their ids, or by their numbers if the graph keeps no ids. Relations and classes are found by their names.
+    their ids, or by their numbers if the graph keeps no ids. Relations, classes, columns and categories of edges are
+    found by their names. Features of edges in bfloat16 become float32.
 
     Args:
         graph: The graph, mapped from its store.
@@ -72,6 +83,13 @@ class AppendedSource(GraphSource):
         self._memory: int | None = None
         self._edge_origins = dict[Path, GraphOrigin]()
         _refuse_types(graph)
+        if self._options.time_column and graph.edge_time is None and graph.node_time is None:
+            raise InputError(
+                f"{graph.name} has no times, and those of new rows would have nothing to be compared with",
+                needed="a store with times, or no column of times",
+                got=f"--time-column {self._options.time_column}",
+                repair="leave it out, or convert all of the tables together",
+            )
         if self._options.categorical == "onehot":
             raise InputError(
                 "categories of new nodes cannot be one-hot",
@@ -115,6 +133,8 @@ class AppendedSource(GraphSource):
             class_names=graph.class_names,
             relation_names=self._names,
             splits=splits,
+            edge_feature_sizes=graph.topology.feature_sizes,
+            node_time=append_times(graph, tables, num_nodes),
         )
 
     def read_edges(self) -> Iterator[EdgeChunk]:
@@ -132,6 +152,10 @@ class AppendedSource(GraphSource):
                 yield _select_edges(chunk, chunk.relation < kept)
         yield from self._read_new_edges()
 
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
+        """Return those of the graph."""
+        return self._graph.topology.feature_columns
+
     def read_ids(self) -> NodeIds | None:
         """Return the ids of all nodes; None if the graph keeps none."""
         return None if self._encoder is None else self._encoder.finish()
@@ -142,11 +166,10 @@ class AppendedSource(GraphSource):
 
     def describe_origin(self) -> GraphOrigin:
         """Return what the graph was made of, and what was appended last."""
-        given = [pair for table in self._new_nodes for pair in table.read]
-        given += [pair for origin in self._edge_origins.values() for pair in origin.read]
+        given = [*(table.read for table in self._new_nodes), *(each.read for each in self._edge_origins.values())]
         # What was appended before is left out: a store may be appended to every day.
         before = [pair for pair in self._graph.origin.read if not pair[0].startswith("appended ")]
-        read = (*before, *((f"appended {what}", where) for what, where in given))
+        read = (*before, *((f"appended {what}", where) for pairs in given for what, where in pairs))
         return GraphOrigin(read=read, unread=tuple(dict.fromkeys((*self._graph.origin.unread, *self.list_unread()))))
 
     def list_unread(self) -> tuple[str, ...]:
@@ -207,7 +230,8 @@ class AppendedSource(GraphSource):
                 )
             options = replace(options, num_nodes=total)
         for path in self._paths[0]:
-            source = EdgeTableSource(path, options, src_ids=self._encoder)
+            # A table without times is refused below, as one without weights is.
+            source = EdgeTableSource(path, options, src_ids=self._encoder, clock=Clock())
             if self._scratch is not None and self._memory is not None:
                 source.set_scratch(self._scratch, self._memory)
             for chunk in source.read_edges():
@@ -225,21 +249,24 @@ class AppendedSource(GraphSource):
 
     def _fit_edges(self, chunk: EdgeChunk, source: GraphSource, path: Path) -> EdgeChunk:
         topology = self._graph.topology
-        if not topology.num_edges:
+        if not topology.num_edges and not any(source.read_edge_feature_sizes()):
             return chunk
-        for what, old, new in (
-            ("relations", topology.relation, chunk.relation),
-            ("weights", topology.weight, chunk.weight),
+        for what, old, new, option in (
+            ("relations", topology.relation, chunk.relation, "--columns relation="),
+            ("weights", topology.weight, chunk.weight, "--columns weight="),
+            ("features", topology.edge_features, chunk.features, "--edge-features "),
+            ("times", topology.edge_time, chunk.time, "--time-column "),
         ):
             if (old is None) != (new is None):
                 have, lack = ("the graph", str(path)) if new is None else (str(path), "the graph")
-                role = what[:-1]
+                none = f"leave {option}out" if option.endswith(" ") else f"{option}_"
                 raise InputError(
                     f"edges have {what} in {have}, and none in {lack}",
                     needed=f"{what} of all edges, or of none",
                     got=f"{path}",
-                    repair=f"name the column: --columns {role}=COLUMN" if new is None else f"--columns {role}=_",
+                    repair=f"name the column: {option}COLUMN" if new is None else none,
                 )
+        chunk = chunk._replace(features=fit_edge_features(topology, chunk.features, source.read_edge_columns(), path))
         if chunk.relation is None:
             return chunk
         names = source.read_relation_names()

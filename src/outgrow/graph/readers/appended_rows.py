@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -11,11 +12,17 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeFeatureColumn
+from outgrow.graph.builders.edge_features import EdgeFeatureForm
+from outgrow.graph.edge_columns import match_edge_columns, require_same_columns
 from outgrow.graph.graph import Graph, Split
 from outgrow.graph.readers.conversions import to_node_ids
 from outgrow.graph.readers.source import Ids, LazyMatrix
 from outgrow.graph.readers.splits import Parts
+from outgrow.graph.readers.stored_edges import stored_rows
 from outgrow.graph.readers.tables.node_table import NodeTable
+from outgrow.graph.readers.times import NO_TIME
+from outgrow.graph.topology import Topology
 from outgrow.ops.sparse import SparseRows
 
 _SHOWN = 3
@@ -116,6 +123,31 @@ def append_labels(graph: Graph, tables: Sequence[NodeTable], num_nodes: int) -> 
         if table.labels is not None:
             out[at : at + table.num_nodes] = _fit_labels(graph, table.labels, table.class_names)
         at += table.num_nodes
+    return out
+
+
+def append_times(graph: Graph, tables: Sequence[NodeTable], num_nodes: int) -> NDArray[np.int64] | None:
+    """Return the times of a graph with those of new nodes behind them, ``[num_nodes]``; None if it has none.
+
+    Nodes that only edges name have none.
+
+    Raises:
+        InputError: New nodes have times and the graph has none, or the other way round.
+    """
+    for table in tables:
+        if (graph.node_time is None) != (table.time is None):
+            have, lack = ("new nodes", "the graph") if graph.node_time is None else ("the graph", "new nodes")
+            raise _append_error(
+                f"nodes have times in {have}, and none in {lack}",
+                needed="times of all nodes, or of none",
+                got=f"{table.num_nodes:,} new nodes",
+                repair="name the column: --time-column COLUMN" if table.time is None else "leave --time-column out",
+            )
+    if graph.node_time is None:
+        return None
+    out = np.full(num_nodes, NO_TIME)
+    known = np.concatenate([graph.node_time.numpy(), *(table.time for table in tables if table.time is not None)])
+    out[: len(known)] = known
     return out
 
 
@@ -223,3 +255,45 @@ def _label_error(needed: str, got: str) -> InputError:
 
 def _append_error(what: str, *, needed: str, got: str, repair: str) -> InputError:
     return InputError(what, needed=needed, got=got, repair=repair)
+
+
+def fit_edge_features(
+    topology: Topology, features: NDArray[Any] | None, columns: Sequence[EdgeFeatureColumn], path: Path
+) -> NDArray[Any] | None:
+    """Return the features of new edges in the columns, codes and type of those that a graph has; None without features.
+
+    Args:
+        topology: The graph.
+        features: ``[n, C]`` features of new edges, as they are read.
+        columns: Their columns; empty if they have no names.
+        path: Their table, for the error.
+
+    Raises:
+        InputError: Other columns, or categories that the graph does not have or has no names of.
+    """
+    kept, wanted = topology.edge_features, topology.feature_columns
+    if features is None or kept is None:
+        return None
+    coded = any(column.categories for column in columns) or bool(topology.feature_sizes)
+    if coded and not (columns and wanted):
+        raise InputError(
+            f"the features of the edges in {path} cannot be categories",
+            needed="numbers: the store does not keep which code is which category",
+            got="categories, or a store whose edges have codes of such",
+            repair="convert all of the tables together",
+        )
+    rows = features
+    if columns and wanted:
+        require_same_columns(columns, wanted, str(path))
+        form = EdgeFeatureForm(tuple(len(column.categories) for column in wanted), features.dtype)
+        rows = form.encode_rows(match_edge_columns(features, columns, wanted))
+    if rows.shape[1] != kept.shape[1]:
+        raise InputError(
+            f"the features of the edges in {path} do not fit the graph",
+            needed=f"{kept.shape[1]} columns, as the edges of the graph have",
+            got=f"{rows.shape[1]} columns",
+            repair="name the columns that the store was made of, in the same order: --edge-features",
+        )
+    with np.errstate(over="ignore"):
+        # Numbers that the type of the graph does not hold become infinite, which is refused.
+        return rows.astype(stored_rows(kept[:0]).dtype, copy=False)

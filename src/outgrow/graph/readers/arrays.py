@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.graph.builders.edge_features import require_edge_feature_form
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.readers.conversions import to_weights
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
+from outgrow.graph.readers.times import to_times, validate_times
 
 
 class ArraySource(GraphSource):
@@ -23,6 +25,8 @@ class ArraySource(GraphSource):
         name: Name of the graph.
         relation: ``[E]`` integer; None if edges have no type.
         weight: ``[E]`` real; None if edges have no weight.
+        edge_features: ``[E, De]`` floating or integer codes; None if edges have no features.
+        edge_time: ``[E]`` times, see `outgrow.graph.readers.times.to_times`; None if edges have no times.
 
     Raises:
         InputError: Arrays of the wrong shape or type.
@@ -36,6 +40,8 @@ class ArraySource(GraphSource):
         name: str = "graph",
         relation: NDArray[Any] | None = None,
         weight: NDArray[Any] | None = None,
+        edge_features: NDArray[Any] | None = None,
+        edge_time: NDArray[Any] | None = None,
     ) -> None:
         edge_index = np.asarray(edge_index)
         if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
@@ -60,11 +66,16 @@ class ArraySource(GraphSource):
                     got=f"shape {list(np.shape(values))}",
                     repair=f"give one {what} for each column of edge_index",
                 )
+        if edge_features is not None:
+            require_edge_feature_form(edge_features, edge_index.shape[1])
         self._edge_index = edge_index
         self._tables = tables
         self._name = name
         self._relation = relation
         self._weight = weight
+        self._edge_features = edge_features
+        times = None if edge_time is None else to_times(edge_time, "edge_time")
+        self._edge_time = None if times is None else validate_times(times, edge_index.shape[1], "edge")
 
     @property
     def name(self) -> str:
@@ -82,6 +93,9 @@ class ArraySource(GraphSource):
             "edges": ("edge_index", self._edge_index),
             "relations": ("relation", self._relation),
             "weights": ("weight", self._weight),
+            "edge features": ("edge_features", self._edge_features),
+            "times of edges": ("edge_time", self._edge_time),
+            "times": ("node_time", tables.node_time),
             "features": ("features", tables.features),
             "labels": ("labels", tables.labels),
             **{part: (f"split[{part!r}]", getattr(tables, part)) for part in ("train", "val", "test")},
@@ -96,4 +110,6 @@ class ArraySource(GraphSource):
             dst=np.ascontiguousarray(self._edge_index[1], dtype=np.int64),
             relation=None if self._relation is None else np.asarray(self._relation),
             weight=None if self._weight is None else to_weights(np.asarray(self._weight), "weight of the edges"),
+            features=self._edge_features,
+            time=self._edge_time,
         )

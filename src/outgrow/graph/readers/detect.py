@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import final
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.graph.builders.edge_checks import check_node_count
 from outgrow.graph.builders.node_tables import infer_num_nodes
 from outgrow.graph.graph import GraphOrigin
@@ -75,6 +76,14 @@ class FolderSource(GraphSource):
         """Return the name of each relation that the edge table has as text."""
         return self._edges.read_relation_names()
 
+    def read_edge_feature_sizes(self) -> tuple[int, ...]:
+        """Return what the edge table says of the features of edges."""
+        return self._edges.read_edge_feature_sizes()
+
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
+        """Return the names of the columns of features of edges and of their categories."""
+        return self._edges.read_edge_columns()
+
     def read_ids(self) -> NodeIds | None:
         """Return the id of each node, if the edge table is relabelled.
 
@@ -118,7 +127,7 @@ KNOWN = (
     f"edges and {NODES}, of Planetoid files (ind.NAME.*), of an OGB data set (raw/, split/), or of GraphBolt "
     f"({METADATA})"
 )
-_EDGE_OPTIONS = ("num_nodes", "relabel", "columns")
+_EDGE_OPTIONS = ("num_nodes", "relabel", "columns", "edge_features", "time_column")
 
 
 def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSource:
@@ -174,7 +183,7 @@ def _find_arrays(path: Path, options: TableOptions) -> GraphSource | None:
     """Return the reader of arrays: files of NumPy and DGL, folders of data sets or beside a table of edges."""
     tables = [file for file in sorted(path.glob("edges.*")) if is_table(file)] if (path / NODES).is_file() else []
     if len(tables) == 1:
-        options.refuse_all_but(("columns", "relabel", *SPLIT_OPTIONS), str(path))
+        options.refuse_all_but(("columns", "edge_features", "relabel", *SPLIT_OPTIONS), str(path))
         return apply_split_options(FolderSource(path, EdgeTableSource(tables[0], options)), options)
     options.refuse_all_but(SPLIT_OPTIONS, str(path))
     graphs = sorted(path.glob("ind.*.graph"))

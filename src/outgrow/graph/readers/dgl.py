@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from outgrow.core.errors import InputError
+from outgrow.graph.readers.conversions import as_feature_columns
 from outgrow.graph.readers.node_parts import NodePart
 from outgrow.graph.readers.splits import PARTS
 from outgrow.graph.readers.tensors import to_matrix, to_numpy
@@ -16,6 +17,7 @@ from outgrow.graph.readers.typed_parts import EdgePart, Relation, TypedPartsSour
 _FEATURES = ("feat", "feature", "features", "x")
 _LABELS = ("label", "labels", "y")
 _WEIGHTS = ("weight", "edge_weight", "weights", "w")
+_EDGE_FEATURES = ("feat", "feature", "features", "edge_attr", "efeat")
 _MASKS = tuple((f"{part}_mask",) for part in PARTS)
 _RELATION = ("_TYPE", "etype", "edge_type")
 _OLD_NUMBERS = "_ID"
@@ -47,8 +49,9 @@ class DglSource(TypedPartsSource):
 
     Data that is read, the first of these names that is there: of nodes ``feat``, ``feature``, ``features``, ``x``;
     ``label``, ``labels``, ``y``; ``train_mask``, ``val_mask``, ``test_mask``; of edges ``weight``, ``edge_weight``,
-    ``weights``, ``w``; and of edges without types ``_TYPE`` (as `dgl.to_homogeneous` writes it), ``etype`` or
-    ``edge_type``, the number of the relation. Other data is not read, with a warning.
+    ``weights``, ``w``; ``feat``, ``feature``, ``features``, ``edge_attr``, ``efeat``; and of edges without types
+    ``_TYPE`` (as `dgl.to_homogeneous` writes it), ``etype`` or ``edge_type``, the number of the relation. Other data is
+    not read, with a warning.
 
     Args:
         nodes: Node types, in order.
@@ -108,6 +111,7 @@ class DglSource(TypedPartsSource):
                 edge_index=np.stack([ids for ids in ends if ids is not None]),
                 relations=to_numpy(_first(edges.data, _RELATION), where) if self._untyped else None,
                 weight=weight[:, 0] if weight is not None and weight.shape[1:] == (1,) else weight,
+                features=as_feature_columns(to_numpy(_first(edges.data, _EDGE_FEATURES), f"features of {where}")),
             )
 
     def list_unread(self) -> tuple[str, ...]:
@@ -118,7 +122,8 @@ class DglSource(TypedPartsSource):
             unread += _unread_names(of, kind.data, (_FEATURES, _LABELS, *_MASKS))
         for edges in self._edges_of_types:
             of = "edata" if self._untyped else name_relation(edges.relation)
-            unread += _unread_names(of, edges.data, (_WEIGHTS, _RELATION) if self._untyped else (_WEIGHTS,))
+            read = (_WEIGHTS, _EDGE_FEATURES)
+            unread += _unread_names(of, edges.data, (*read, _RELATION) if self._untyped else read)
         return tuple(unread)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.node_ids import NodeIds, TextArrays
-from outgrow.graph.readers.conversions import to_weights
+from outgrow.graph.readers.conversions import as_feature_columns, to_weights
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 
 _SPLITS = ("train", "val", "test")
@@ -25,8 +25,9 @@ class NetworkxSource(GraphSource):
     Nodes are numbered in the order of ``graph.nodes``; if their names are not these numbers, they are the ids of the
     graph: integers, or texts (``str`` of other names). Attributes of nodes that are read: ``x`` (numbers), ``y``
     (whole number or text, then class names are sorted), ``split`` (``"train"``, ``"val"`` or ``"test"``); of edges:
-    ``weight`` and ``relation`` (whole number or text). Keys of a multi-graph are relations if all are texts and
-    there is no ``relation``. A node may lack ``y`` or ``split``; everything else is given for all or for none.
+    ``weight``, ``edge_attr`` (a number, or a list of them) and ``relation`` (whole number or text). Keys of a
+    multi-graph are relations if all are texts and there is no ``relation``. A node may lack ``y`` or ``split``;
+    everything else is given for all or for none.
     Other attributes are not read, with a warning.
 
     Args:
@@ -72,6 +73,7 @@ class NetworkxSource(GraphSource):
         attributes: list[dict[str, Any]] = [data for _, _, data in self._graph.edges(data=True)]
         weight = _stack_attribute("weight", "edges", attributes)
         relation = self._read_relations(attributes)
+        features = as_feature_columns(_stack_attribute("edge_attr", "edges", attributes))
         src = ends[:, 0]
         dst = ends[:, 1]
         if not self._graph.is_directed():
@@ -80,11 +82,13 @@ class NetworkxSource(GraphSource):
             src, dst = np.concatenate([src, dst[back]]), np.concatenate([dst, src[back]])
             relation = None if relation is None else np.concatenate([relation, relation[back]])
             weight = None if weight is None else np.concatenate([weight, weight[back]])
+            features = None if features is None else np.concatenate([features, features[back]])
         yield EdgeChunk(
             src=np.ascontiguousarray(src),
             dst=np.ascontiguousarray(dst),
             relation=relation,
             weight=None if weight is None else to_weights(weight, "weight of the edges"),
+            features=features,
         )
 
     def describe_origin(self) -> GraphOrigin:
@@ -92,7 +96,8 @@ class NetworkxSource(GraphSource):
         nodes = {name for _, data in self._graph.nodes(data=True) for name in data}
         edges = {name for _, _, data in self._graph.edges(data=True) for name in data}
         found = [("edges", "edges of the graph")]
-        found += [(f"{name}s", f"edges, attribute {name}") for name in ("relation", "weight") if name in edges]
+        roles = {"relation": "relations", "weight": "weights", "edge_attr": "edge features"}
+        found += [(what, f"edges, attribute {name}") for name, what in roles.items() if name in edges]
         meaning = {"x": "features", "y": "labels", "split": "split"}
         found += [(what, f"nodes, attribute {name}") for name, what in meaning.items() if name in nodes]
         return GraphOrigin(read=tuple(found), unread=self.list_unread())
@@ -129,7 +134,7 @@ class NetworkxSource(GraphSource):
         edges = dict.fromkeys(name for _, _, data in self._graph.edges(data=True) for name in data)
         return (
             *(f"nodes.{name}" for name in nodes if name not in ("x", "y", "split")),
-            *(f"edges.{name}" for name in edges if name not in ("weight", "relation")),
+            *(f"edges.{name}" for name in edges if name not in ("weight", "relation", "edge_attr")),
             *(f"graph.{name}" for name in self._graph.graph if name != "name"),
         )
 

@@ -16,8 +16,9 @@ from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.graph import NodeType
 from outgrow.graph.readers.conversions import to_labels, to_node_ids
 from outgrow.graph.readers.matrices import Matrix, block_diagonal_features, type_widths
-from outgrow.graph.readers.source import NodeTableSource
+from outgrow.graph.readers.source import NodeTableSource, TypeLabelTable
 from outgrow.graph.readers.splits import PARTS, Parts, select_parts, splits_of_masks
+from outgrow.graph.readers.times import join_times
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,6 +32,8 @@ class NodePart:
         labels: ``[n]`` or ``[n, C]``, see `outgrow.graph.readers.source.NodeTableSource`; None if they have none.
         class_names: Name of each class, or empty.
         split: Training, validation and test: each ids, a mask ``[n]``, or several masks ``[n, K]``; or None.
+        are_numbers: Whether labels are said to be numbers; heeded where other types have labels too.
+        time: ``[n]`` int64; None if they have no times.
     """
 
     name: str = ""
@@ -39,6 +42,8 @@ class NodePart:
     labels: NDArray[Any] | None = None
     class_names: tuple[str, ...] = ()
     split: Parts = (None, None, None)
+    are_numbers: bool = False
+    time: NDArray[np.int64] | None = None
 
 
 def count_nodes(part: NodePart) -> int | None:
@@ -61,20 +66,22 @@ def join_node_parts(parts: Sequence[NodePart], split_index: int = 0) -> NodeTabl
     Types whose features have one width share the columns; if widths differ or some types have none, each type has
     columns of its own: see `outgrow.graph.readers.matrices.block_diagonal_features`.
 
+    Labels of several types are one set of labels if their kinds agree, and their classes; else each type has labels of
+    its own.
+
     Args:
         parts: The node types, with their counts.
         split_index: Which of several splits is chosen.
 
     Raises:
-        InputError: Labels, features or masks that do not fit their type, or labels of several types that are not
-            of one kind.
+        InputError: Labels, features or masks that do not fit their type.
     """
     for part in parts:
         _check_lengths(part)
     typed = bool(parts) and bool(parts[0].name)
     borders = count_borders(parts)
     features, widths = _join_features(parts)
-    labels, class_names = _join_labels(parts, borders)
+    labels, class_names, type_labels = _join_labels(parts, borders)
     splits = _join_splits(parts, borders)
     train, val, test = select_parts(splits, split_index, "the graph")
     ranges = zip(parts, pairwise(borders), widths, strict=True) if typed else ()
@@ -90,6 +97,8 @@ def join_node_parts(parts: Sequence[NodePart], split_index: int = 0) -> NodeTabl
             NodeType(name=part.name, first=first, last=last, num_columns=width) for part, (first, last), width in ranges
         ),
         splits=tuple(splits) if len(splits) > 1 else (),
+        type_labels=type_labels,
+        node_time=join_times([part.time for part in parts], [part.count or 0 for part in parts]),
     )
 
 
@@ -102,9 +111,10 @@ def part_error(name: str, needed: str, got: str, repair: str = "") -> InputError
 
 def _check_lengths(part: NodePart) -> None:
     of = f" of {part.name}" if part.name else ""
-    for name, array in (("features", part.features), ("labels", part.labels)):
+    for name, array in (("features", part.features), ("labels", part.labels), ("times", part.time)):
         if part.count is not None and array is not None and array.shape[:1] != (part.count,):
-            needed = f"{'a row' if name == 'features' else 'one label'} for each of {part.count} nodes"
+            one = {"features": "a row", "labels": "one label", "times": "one time"}[name]
+            needed = f"{one} for each of {part.count} nodes"
             raise part_error(f"{name}{of}", needed, f"shape {list(array.shape)}")
 
 
@@ -125,28 +135,35 @@ def _join_features(parts: Sequence[NodePart]) -> tuple[Matrix | None, list[int]]
     return np.concatenate([np.asarray(each) for each in given]), shared
 
 
-def _join_labels(parts: Sequence[NodePart], borders: Sequence[int]) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
+def _join_labels(
+    parts: Sequence[NodePart], borders: Sequence[int]
+) -> tuple[NDArray[Any] | None, tuple[str, ...], tuple[TypeLabelTable, ...]]:
+    """Return the labels of all nodes and the names of their classes; or the labels of each type that has some."""
     if len(parts) == 1:
-        return parts[0].labels, parts[0].class_names
+        return parts[0].labels, parts[0].class_names, ()
     known: list[tuple[NodePart, int, NDArray[Any]]] = []
     for part, first in zip(parts, borders, strict=False):
         if part.labels is not None and part.count:
             made = to_labels(part.labels, named=bool(part.class_names), where=f"labels of {part.name}")
             known.append((part, first, made.reshape(-1) if made.ndim == 2 and made.shape[1] == 1 else made))
+    # Labels of which none is known are no target beside others.
+    known = [each for each in known if _are_known(each[2])] or known
     if not known:
-        return None, ()
+        return None, (), ()
+    if len(known) > 1:
+        known = [(part, first, _to_numbers(made) if part.are_numbers else made) for part, first, made in known]
     kinds = [_describe_labels(part, labels) for part, _, labels in known]
     if len(set(kinds)) > 1:
-        got = "; ".join(f"{part.name} with {kind}" for (part, _, _), kind in zip(known, kinds, strict=True))
-        raise part_error(
-            f"labels of {len(known)} types",
-            "labels of one type of nodes, or the same classes for all",
-            got,
-            "remove the labels of all types but the one to predict",
+        tables = tuple(
+            TypeLabelTable(part.name, labels, part.class_names, labels.dtype.kind == "f") for part, _, labels in known
         )
+        return None, (), tables
     if len(known) > 1:
         names = ", ".join(part.name for part, _, _ in known)
-        warn_about_data(f"labels of {names} are read as one set of labels: {kinds[0]}")
+        warn_about_data(
+            f"labels of {names} are read as one set of labels: {kinds[0]}; targets (--target) that "
+            "name these types give each outputs of its own"
+        )
     # Nodes of all other types are unlabelled; of several labels a node, they have none.
     first_labels = known[0][2]
     is_number = first_labels.dtype.kind == "f"
@@ -157,7 +174,16 @@ def _join_labels(parts: Sequence[NodePart], borders: Sequence[int]) -> tuple[NDA
     )
     for _, first, labels in known:
         joined[first : first + len(labels)] = labels
-    return joined, known[0][0].class_names
+    return joined, known[0][0].class_names, ()
+
+
+def _to_numbers(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return labels as numbers, NaN where they are unknown."""
+    return labels if labels.dtype.kind == "f" else np.where(labels == -1, np.nan, labels).astype(np.float32)
+
+
+def _are_known(labels: NDArray[Any]) -> bool:
+    return bool((~np.isnan(labels)).any() if labels.dtype.kind == "f" else labels.ndim == 2 or (labels >= 0).any())
 
 
 def _describe_labels(part: NodePart, labels: NDArray[Any]) -> str:

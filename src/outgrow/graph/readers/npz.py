@@ -1,6 +1,7 @@
 """Graphs in one ``.npz`` file.
 
-Keys: ``edge_index`` (``[2, E]``, sources then destinations), ``edge_type``, ``edge_weight``; ``num_nodes``;
+Keys: ``edge_index`` (``[2, E]``, sources then destinations), ``edge_type``, ``edge_weight``; ``edge_features`` or
+``edge_attr`` (``[E, De]`` or ``[E]``, floating or integer codes), ``edge_feature_sizes``; ``num_nodes``;
 ``label``; ``features`` (dense) or ``feat_data``, ``feat_indices``, ``feat_indptr``, ``feat_shape`` (CSR; a
 ``feat_data`` of length 1 stands for that value everywhere); ``train_idx``, ``val_idx``, ``test_idx``;
 ``class_names``, ``rel_names``. All but ``edge_index`` are optional; others are not read, with a warning. Nothing
@@ -13,6 +14,7 @@ As the heterophilous benchmark of Platonov et al. (ICLR 2023) has it: ``edges`` 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +24,27 @@ from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.edge_checks import check_node_count
+from outgrow.graph.builders.edge_features import require_edge_feature_form
 from outgrow.graph.graph import GraphOrigin
-from outgrow.graph.readers.conversions import to_weights
+from outgrow.graph.readers.conversions import as_feature_columns, to_feature_sizes, to_weights
 from outgrow.graph.readers.matrices import csr_from_arrays
 from outgrow.graph.readers.npz_archive import NpzArchive
 from outgrow.graph.readers.npz_origin import describe_keys
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.graph.readers.split_source import with_mask_tables
 from outgrow.graph.readers.tables.column_types import shorten_name
+from outgrow.graph.readers.times import validate_times
 
 CHUNK_EDGES = 1 << 18
 _SPARSE = ("feat_data", "feat_indices", "feat_indptr", "feat_shape")
 _TABLES = ("num_nodes", "features", "label", "train_idx", "val_idx", "test_idx", "class_names", "rel_names")
-_EDGES = ("edge_index", "edge_type", "edge_weight")
-_SYNONYMS = {"edge_index": ("edges",), "features": ("node_features",), "label": ("node_labels", "labels")}
+_EDGES = ("edge_index", "edge_type", "edge_weight", "edge_features", "edge_feature_sizes")
+_SYNONYMS = {
+    "edge_index": ("edges",),
+    "edge_features": ("edge_attr",),
+    "features": ("node_features",),
+    "label": ("node_labels", "labels"),
+}
 _SYNONYMS |= {f"{part}_idx": (f"{part}_mask", f"{part}_masks") for part in ("train", "val", "test")}
 Arrays = NpzArchive | Mapping[str, NDArray[Any]]
 
@@ -72,7 +81,7 @@ class NpzSource(GraphSource):
         # Nothing in the file is as long as the claimed number of nodes, which could be any.
         if tables.num_nodes is not None and tables.features is None and tables.labels is None:
             check_node_count(tables.num_nodes, _find_edge_index(self._archive).size, str(self._archive.path))
-        return tables
+        return replace(tables, edge_feature_sizes=to_feature_sizes(self._archive.get("edge_feature_sizes")))
 
     def read_edges(self) -> Iterator[EdgeChunk]:
         """Yield all edges.
@@ -85,6 +94,7 @@ class NpzSource(GraphSource):
             self._archive.get("edge_type"),
             self._archive.get("edge_weight"),
             str(self._archive.path),
+            features=as_feature_columns(_find_array(self._archive, "edge_features")),
         )
 
     def describe_origin(self) -> GraphOrigin:
@@ -113,7 +123,13 @@ def unread_keys(archive: NpzArchive, *, with_edges: bool) -> tuple[str, ...]:
 
 
 def iter_array_edges(
-    edge_index: NDArray[Any], relation: NDArray[Any] | None, weight: NDArray[Any] | None, where: str
+    edge_index: NDArray[Any],
+    relation: NDArray[Any] | None,
+    weight: NDArray[Any] | None,
+    where: str,
+    *,
+    features: NDArray[Any] | None = None,
+    time: NDArray[np.int64] | None = None,
 ) -> Iterator[EdgeChunk]:
     """Yield edges in arrays, in chunks.
 
@@ -122,6 +138,8 @@ def iter_array_edges(
         relation: ``[E]`` integer, or None.
         weight: ``[E]`` real, or None.
         where: Name of the arrays in errors.
+        features: ``[E, De]`` floating or integer codes, or None; chunks have views of it.
+        time: ``[E]`` int64, or None.
 
     Raises:
         InputError: Arrays of the wrong form.
@@ -133,6 +151,10 @@ def iter_array_edges(
         raise _edge_arrays_error(where, f"edge types that are integers of shape [{num_edges}]", relation)
     if weight is not None and (weight.shape != (num_edges,) or weight.dtype.kind not in "fiub"):
         raise _edge_arrays_error(where, f"edge weights that are numbers of shape [{num_edges}]", weight)
+    if features is not None:
+        require_edge_feature_form(features, num_edges, f"features of edges of {where}")
+    if time is not None:
+        validate_times(time, num_edges, "edge")
     for first in range(0, num_edges, CHUNK_EDGES):
         part = slice(first, first + CHUNK_EDGES)
         yield EdgeChunk(
@@ -141,6 +163,8 @@ def iter_array_edges(
             dst=np.array(edge_index[1, part], dtype=np.int64),
             relation=None if relation is None else np.array(relation[part]),
             weight=None if weight is None else np.array(to_weights(weight[part], f"edge_weight of {where}")),
+            features=None if features is None else features[part],
+            time=None if time is None else time[part],
         )
 
 

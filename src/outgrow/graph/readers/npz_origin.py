@@ -8,6 +8,7 @@ _MEANING = {
     **dict.fromkeys(("edge_index", "edges"), "edges"),
     "edge_type": "relations",
     "edge_weight": "weights",
+    **dict.fromkeys(("edge_features", "edge_attr"), "edge features"),
     # The other arrays of a sparse matrix belong to its data.
     **dict.fromkeys(("features", "node_features", "feat_data"), "features"),
     **dict.fromkeys(("label", "labels", "node_labels"), "labels"),

@@ -23,7 +23,8 @@ from outgrow.graph.readers.tables.numbers import read_numbers
 
 _TABLES = ("num-node-list", "num-edge-list", "edge", "node-feat", "node-label")
 # The number of edges is known from the edges themselves.
-_READ = {"data.npz", "node-label.npz", *(f"{name}.csv.gz" for name in _TABLES)}
+_EDGE_FEATURES = "edge-feat.csv.gz"
+_READ = {"data.npz", "node-label.npz", _EDGE_FEATURES, *(f"{name}.csv.gz" for name in _TABLES)}
 
 
 @final
@@ -33,8 +34,8 @@ class OgbSource(GraphSource):
     Edges, features and labels are in ``raw/`` (``edge.csv.gz``, ``num-node-list.csv.gz``,
     ``node-feat.csv.gz``, ``node-label.csv.gz``; of the largest data set ``data.npz`` and ``node-label.npz``),
     the split in ``split/NAME/{train,valid,test}.csv.gz``, or of links in ``.pt`` files; relations of the edges of
-    such a data set in ``edge_reltype.csv.gz``. Edges are taken as they are; other files of
-    ``raw/``, such as features of edges, are not read, with a warning. Labels that are missing become -1.
+    such a data set in ``edge_reltype.csv.gz``, features of edges in ``edge-feat.csv.gz`` or ``data.npz``. Edges are
+    taken as they are; other files of ``raw/`` are not read, with a warning. Labels that are missing become -1.
 
     Args:
         folder: The unpacked data set, such as ``ogbn_arxiv``.
@@ -79,9 +80,15 @@ class OgbSource(GraphSource):
             InputError: A file is missing or broken.
         """
         if self._npz_archive is not None:
-            return iter_array_edges(self._npz_archive["edge_index"], None, None, str(self._npz_archive.path))
+            archive = self._npz_archive
+            features = archive.get("edge_feat")
+            return iter_array_edges(archive["edge_index"], None, None, str(archive.path), features=features)
         edges = EdgeTableSource(self._raw / "edge.csv.gz").read_edges()
-        return edges if self._relation_file is None else _with_relations(edges, self._relation_file)
+        if self._relation_file is not None:
+            relation = read_numbers(self._relation_file, np.int64)[:, 0]
+            edges = _with_column(edges, "relation", relation, self._relation_file)
+        path = self._raw / _EDGE_FEATURES
+        return _with_column(edges, "features", read_numbers(path, np.float32), path) if path.exists() else edges
 
     def read_held_out_links(self) -> HeldOutLinks | None:
         """Return the links to validate and to test on, if the data set is one of links."""
@@ -92,12 +99,15 @@ class OgbSource(GraphSource):
         large = self._npz_archive is not None
         found = {
             "edges": "raw/data.npz, key edge_index" if large else "raw/edge.csv.gz",
+            "edge features": "raw/data.npz, key edge_feat" if large else f"raw/{_EDGE_FEATURES}",
             "features": "raw/data.npz, key node_feat" if large else "raw/node-feat.csv.gz",
             "labels": "raw/node-label.npz" if (self._raw / "node-label.npz").exists() else "raw/node-label.csv.gz",
         }
         read = [(what, where) for what, where in found.items() if (self._folder / where.split(",")[0]).exists()]
-        if self._npz_archive is not None and "node_feat" not in list(self._npz_archive.keys()):
-            read.remove(("features", found["features"]))
+        keys = {} if self._npz_archive is None else self._npz_archive.keys()
+        for what, key in (("features", "node_feat"), ("edge features", "edge_feat")):
+            if large and key not in keys:
+                read.remove((what, found[what]))
         folders = sorted(path.name for path in (self._folder / "split").glob("*") if path.is_dir())
         read += [("split", f"split/{name}") for name in folders]
         return GraphOrigin(read=tuple(read), unread=self.list_unread())
@@ -178,23 +188,22 @@ class OgbSource(GraphSource):
         return train, val, test
 
 
-def _with_relations(edges: Iterator[EdgeChunk], path: Path) -> Iterator[EdgeChunk]:
-    """Yield edges with their relations, which are in a file of their own.
+def _with_column(edges: Iterator[EdgeChunk], name: str, values: NDArray[Any], path: Path) -> Iterator[EdgeChunk]:
+    """Yield edges with their relations or features, which are in a file of their own.
 
     Raises:
         InputError: The file has another number of rows.
     """
-    relation = read_numbers(path, np.int64)[:, 0]
     first = 0
     for chunk in edges:
-        part = np.array(relation[first : first + len(chunk.src)])
+        part = np.array(values[first : first + len(chunk.src)])
         first += len(chunk.src)
         if len(part) == len(chunk.src):
-            yield chunk._replace(relation=part)
-    if first != len(relation):
+            yield chunk._replace(**{name: part})
+    if first != len(values):
         raise InputError(
             f"{path} does not fit the edges",
-            needed=f"a relation for each of {first:,} edges",
-            got=f"{len(relation):,} rows",
+            needed=f"a row for each of {first:,} edges",
+            got=f"{len(values):,} rows",
             repair="take the files from their publisher again",
         )

@@ -29,8 +29,8 @@ _NO_RELATION = (NO_TYPE, "_E", NO_TYPE)
 def read_on_disk_dataset(folder: Path) -> DglSource:
     """Return the source of a folder; arrays in NumPy's format are mapped.
 
-    Of several features of a type those named ``feat``, ``feature``, ``features`` or ``x`` are read, or the only one;
-    of edges ``weight``; of several tasks the first.
+    Of several features of a type those that `DglSource` reads by their names are read, or the only one; of edges also
+    ``weight``; of several tasks the first.
 
     Args:
         folder: The folder with ``metadata.yaml``.
@@ -86,9 +86,10 @@ class _Folder:
                 raise self._error(f"{where}.type", f"a type of nodes: {', '.join(counts)}", kind)
             made.setdefault(kind, {})[str(each.get("name"))] = self._read_array(each, where)
         for kind, arrays in made.items():
-            # The only array of a type is its features, whatever its name.
-            if kind in counts and len(arrays) == 1 and next(iter(arrays.values())).ndim == 2:
-                made[kind] = {"feat": next(iter(arrays.values()))}
+            # The only array of rows of a type is its features, whatever its name.
+            name, values = next(iter(arrays.items()))
+            if len(arrays) == 1 and values.ndim == 2 and name != "weight":
+                made[kind] = {"feat": values}
         return made
 
     def _read_tasks(self, counts: Mapping[str, int], data: dict[str, dict[str, Any]]) -> None:

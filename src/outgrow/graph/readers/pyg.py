@@ -5,37 +5,49 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.link_split import HeldOutLinks
+from outgrow.graph.readers.conversions import as_feature_columns
 from outgrow.graph.readers.given_links import ObjectLinks, find_object_links
 from outgrow.graph.readers.node_parts import NodePart, part_error
 from outgrow.graph.readers.splits import PARTS
 from outgrow.graph.readers.tensors import SparseEdges, is_sparse, sparse_edges, to_matrix, to_numpy
+from outgrow.graph.readers.times import to_times
 from outgrow.graph.readers.typed_parts import EdgePart, TypedPartsSource, name_relation
 
 _MASKS = tuple(f"{part}_mask" for part in PARTS)
 _INDICES = tuple(f"{part}_idx" for part in PARTS)
 _LABELS = tuple(f"{part}_y" for part in PARTS)
 _NODE_ATTRIBUTES = {"x", "y", "y_index", "num_nodes", *_MASKS, *_INDICES, *_LABELS}
-_EDGE_ATTRIBUTES = {"edge_index", "edge_weight"}
+_EDGE_ATTRIBUTES = {"edge_index", "edge_weight", "edge_attr"}
+
+
+class _EdgeArrays(NamedTuple):
+    edge_index: NDArray[Any]
+    weight: NDArray[Any] | None
+    features: NDArray[Any] | None
+    time: NDArray[np.int64] | None = None
 
 
 @final
 class PygSource(TypedPartsSource):
     """A source of a ``Data`` or ``HeteroData`` object. Final.
 
-    Reads ``x``, ``y``, ``edge_index`` or ``adj_t``, ``edge_type``, ``edge_weight`` (or an ``edge_attr`` of one
-    column) and the three masks, or ``train_idx``, ``val_idx`` and ``test_idx``. Labels may be of some nodes only
-    (``y`` with ``y_index``, or ``train_y`` and others with ``train_idx``). ``x``, ``adj_t`` and, if it tells the
-    direction of the edges, ``edge_index`` may be sparse tensors of any layout or ``SparseTensor``; values of
-    the latter two are weights, unless all are 1. Numbers in bfloat16 become float32. Links to validate and to test on
-    are read where all parts of a split are in one object (see
-    `outgrow.graph.readers.given_links.find_object_links`), whose training links are the edges if there are no others.
+    Reads ``x``, ``y``, ``edge_index`` or ``adj_t``, ``edge_type``, ``edge_weight``, ``edge_attr``, ``time`` (of
+    nodes, or of edges), ``edge_time`` and the three masks, or ``train_idx``, ``val_idx`` and ``test_idx``. Labels may
+    be of some nodes only (``y`` with ``y_index``, or ``train_y`` and others with ``train_idx``). ``x``, ``adj_t``
+    and, if it tells the direction of the edges, ``edge_index`` may be sparse tensors of any layout or
+    ``SparseTensor``; values of the latter two are weights, unless all are 1. An ``edge_attr`` of rows is the features
+    of edges, also if a row has one column; of one number for each edge, ``[E]``, it is their weights, with a warning,
+    unless there is an ``edge_weight``. Numbers in bfloat16 become float32. Links to validate and to test on are read
+    where all parts of a split are in one object (see `outgrow.graph.readers.given_links.find_object_links`), whose
+    training links are the edges if there are no others.
 
     Types of nodes follow one another in the order of ``node_types``, after them those that only edges name; each
     edge type is a relation. Where nothing else tells the number of nodes of a type, the largest id in the edges
@@ -88,26 +100,41 @@ class PygSource(TypedPartsSource):
         if not self._hetero:
             edges, kind = self._edge_names
             relations = to_numpy(self._data.get(kind), kind)
-            index, weight = _read_edges(self._data, "", (self._num_nodes("") or -1,) * 2, edges)
-            yield EdgePart(edge_index=index, relations=relations, weight=weight)
+            times = _find_edge_times(self._data, _find_node_times(self._data))
+            found = _read_edges(self._data, "", (self._num_nodes("") or -1,) * 2, edges, times)
+            yield EdgePart(relations=relations, **found._asdict())
             return
         for link in self._data.edge_types:
             ends = (self._num_nodes(link[0]) or -1, self._num_nodes(link[2]) or -1)
-            index, weight = _read_edges(self._data[link], f" of edges {' '.join(link)}", ends)
-            yield EdgePart(relation=link, edge_index=index, weight=weight)
+            store = self._data[link]
+            found = _read_edges(store, f" of edges {' '.join(link)}", ends, times=_find_edge_times(store))
+            yield EdgePart(relation=link, **found._asdict())
 
     def list_unread(self) -> tuple[str, ...]:
         """Return the names of the attributes that are not read."""
         if not self._hetero:
             read = _NODE_ATTRIBUTES | _read_edge_attributes(self._data) | {"edge_type", *self._edge_names}
+            times = _find_node_times(self._data)
+            read |= {str(times), str(_find_edge_times(self._data, times))}
             return tuple(_unread_names(self._data, read | {*(self._links_given.names if self._links_given else ())}))
         parts = [(name, self._data[name], _NODE_ATTRIBUTES) for name in self._data.node_types]
-        parts += [
-            (name_relation(link), self._data[link], _read_edge_attributes(self._data[link]))
-            for link in self._data.edge_types
-        ]
+        parts = [(name, store, read | {str(_find_node_times(store))}) for name, store, read in parts]
+        for link in self._data.edge_types:
+            store = self._data[link]
+            read = _read_edge_attributes(store) | {str(_find_edge_times(store))}
+            parts.append((name_relation(link), store, read))
         names = [f"{part}.{name}" for part, store, read in parts for name in _unread_names(store, read)]
         return (*names, *self._data._global_store.keys())
+
+    def warn_of_unread(self) -> None:
+        """Warn of what is not read, and of what has a name that does not say how it is read."""
+        super().warn_of_unread()
+        stores = [self._data[link] for link in self._data.edge_types] if self._hetero else [self._data]
+        if any(_edge_values(store, "")[1] is None and "edge_attr" in store for store in stores):
+            warn_about_data(
+                "edge_attr has one number for each edge, which is read as its weight; name it edge_weight, or give it "
+                "one column ([E, 1]) if it is a feature"
+            )
 
     def read_held_out_links(self) -> HeldOutLinks | None:
         """Return the links to validate and to test on, if all parts of a split are there."""
@@ -157,7 +184,36 @@ def _node_part(store: Any, name: str) -> NodePart:
         features=to_matrix(store.get("x"), f"x{of}"),
         labels=labels,
         split=(train, val, test),
+        time=_read_times(store, _find_node_times(store), of),
     )
+
+
+def _find_node_times(store: Any) -> str | None:
+    """Return the name of the attribute with the times of the nodes of a store; None if there is none."""
+    return next((name for name in ("node_time", "time") if _has_rows(store, name, _node_count(store))), None)
+
+
+def _find_edge_times(store: Any, taken: str | None = None) -> str | None:
+    """Return the name of the attribute with the times of the edges of a store; None if there is none.
+
+    Args:
+        store: The edges.
+        taken: Attribute with the times of nodes: of a graph of one type, ``time`` may be of either.
+    """
+    index = store.get("edge_index")
+    count = None if index is None or is_sparse(index) or index.ndim != 2 else index.shape[1]
+    names = [name for name in ("edge_time", "time") if name != taken]
+    return next((name for name in names if _has_rows(store, name, count)), None)
+
+
+def _has_rows(store: Any, name: str, count: int | None) -> bool:
+    values = store.get(name)
+    return values is not None and getattr(values, "ndim", 0) > 0 and count is not None and len(values) == count
+
+
+def _read_times(store: Any, name: str | None, of: str) -> NDArray[np.int64] | None:
+    values = None if name is None else to_numpy(store.get(name), f"{name}{of}")
+    return None if values is None else to_times(values, f"{name}{of}")
 
 
 def _spread_labels(
@@ -174,29 +230,30 @@ def _spread_labels(
 
 
 def _read_edges(
-    store: Any, of: str, ends: tuple[int, int], name: str = "edge_index"
-) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Return ``[2, E]`` edges and their weights."""
+    store: Any, of: str, ends: tuple[int, int], name: str = "edge_index", times: str | None = None
+) -> _EdgeArrays:
+    """Return ``[2, E]`` edges, their weights, features and times, which are in the attribute ``times``."""
     index, transposed = store.get(name), store.get("adj_t")
     if is_sparse(index):
-        return _check_weight(_directed_edges(sparse_edges(index, f"edge_index{of}"), of, ends), store)
+        return _check_order(*_directed_edges(sparse_edges(index, f"edge_index{of}"), of, ends), store)
     if index is None and transposed is not None:
         rows = sparse_edges(transposed, f"adj_t{of}")
-        return _check_weight((np.stack([rows.columns, rows.rows]), rows.values), store)
+        return _check_order(np.stack([rows.columns, rows.rows]), rows.values, store)
     edges = to_numpy(index, f"edge_index{of}")
     if edges is None:
         raise part_error(f"edge_index{of}", "edges in edge_index or adj_t", "none")
-    return edges, _edge_weight(store, of)
+    return _EdgeArrays(edges, *_edge_values(store, of), _read_times(store, times, of))
 
 
-def _check_weight(
-    edges: tuple[NDArray[Any], NDArray[Any] | None], store: Any
-) -> tuple[NDArray[Any], NDArray[Any] | None]:
+def _check_order(edges: NDArray[Any], weight: NDArray[Any] | None, store: Any) -> _EdgeArrays:
     # A matrix has an order of its own: weights beside it could be those of other edges.
-    given = [name for name in ("edge_weight", "edge_attr", "edge_type") if name in store]
-    if given and edges[1] is None:
-        raise part_error(f"{given[0]} beside a sparse matrix", "the weights as values of the matrix", given[0])
-    return edges
+    given = [name for name in ("edge_weight", "edge_time", "edge_attr", "edge_type") if name in store]
+    if given and (weight is None or {"edge_attr", "edge_time"} & {*given}):
+        needed = "the weights as values of the matrix"
+        if {"edge_attr", "edge_time"} & {*given}:
+            needed = "edges in edge_index: a matrix does not tell which edge is the first of an array"
+        raise part_error(f"{given[-1]} beside a sparse matrix", needed, ", ".join(given))
+    return _EdgeArrays(edges, weight, None)
 
 
 def _directed_edges(matrix: SparseEdges, of: str, ends: tuple[int, int]) -> tuple[NDArray[Any], NDArray[Any] | None]:
@@ -217,23 +274,27 @@ def _directed_edges(matrix: SparseEdges, of: str, ends: tuple[int, int]) -> tupl
     )
 
 
-def _edge_weight(store: Any, of: str) -> NDArray[Any] | None:
+def _edge_values(store: Any, of: str) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+    """Return ``[E]`` weights and ``[E, De]`` features of edges, as far as there are such."""
     weight = to_numpy(store.get("edge_weight"), f"edge_weight{of}")
+    features = to_numpy(store.get("edge_attr"), f"edge_attr{of}")
+    if weight is not None and weight.ndim == 2 and weight.shape[1] == 1:
+        weight = weight[:, 0]
+    if features is None or features.ndim != 1:
+        return weight, features
     if weight is not None:
-        return weight[:, 0] if weight.ndim == 2 and weight.shape[1] == 1 else weight
-    attributes = to_numpy(store.get("edge_attr"), f"edge_attr{of}")
-    if attributes is None or attributes.ndim == 1:
-        return attributes
-    if attributes.shape[1] != 1:
-        raise part_error(f"edge_attr{of}", "one weight for each edge", f"shape {list(attributes.shape)}")
-    return attributes[:, 0]
+        return weight, as_feature_columns(features)
+    return features, None
 
 
 def _node_count(store: Any) -> int | None:
     with warnings.catch_warnings():
         # PyG warns where it takes the largest id of an edge for the number of nodes.
         warnings.simplefilter("ignore")
-        count = store.num_nodes
+        try:
+            count = store.num_nodes
+        except AttributeError:  # edges of a type
+            return None
     return None if count is None else int(count)
 
 
@@ -243,6 +304,4 @@ def _read_edge_attributes(store: Any) -> set[str]:
 
 def _unread_names(store: Any, read: set[str]) -> list[str]:
     # Sorted: PyG lists attributes in an order that differs from process to process.
-    names = sorted(name for name in map(str, store.keys()) if name not in read)
-    # `edge_attr` stands for the weights where there is no `edge_weight`.
-    return names if "edge_weight" in store else [name for name in names if name != "edge_attr"]
+    return sorted(name for name in map(str, store.keys()) if name not in read)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.graph import GraphOrigin, NodeType
 from outgrow.graph.link_split import HeldOutLinks
@@ -29,12 +30,32 @@ class EdgeChunk(NamedTuple):
         dst: ``[n]`` int64.
         relation: ``[n]`` integer; None if edges have no type.
         weight: ``[n]`` float32; None if edges have no weight.
+        features: ``[n, C]`` floating, or integer codes of categories; None if edges have no features.
+        time: ``[n]`` int64, `outgrow.graph.readers.times.NO_TIME` for none; None if edges have no times.
     """
 
     src: Ids
     dst: Ids
     relation: NDArray[np.integer[Any]] | None = None
     weight: NDArray[np.float32] | None = None
+    features: NDArray[Any] | None = None
+    time: Ids | None = None
+
+
+class TypeLabelTable(NamedTuple):
+    """Labels of the nodes of one type, where types have labels of their own.
+
+    Attributes:
+        name: Name of the type.
+        labels: ``[n]`` or ``[n, C]`` of its nodes in order: see `NodeTableSource`.
+        class_names: Name of each class, or empty.
+        are_numbers: Whether labels are numbers, even where all of them are whole.
+    """
+
+    name: str
+    labels: NDArray[Any]
+    class_names: tuple[str, ...] = ()
+    are_numbers: bool = False
 
 
 class LazyMatrix(ABC):
@@ -65,6 +86,36 @@ class LazyMatrix(ABC):
         return self.read_rows(0, len(self)).astype(dtype or self.dtype, copy=False)
 
 
+class LazySparse(ABC):
+    """Sparse rows that are made or read on demand: ``rows[first:last]`` is a CSR matrix."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """``(V, D)``."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """Type of a value, floating."""
+
+    @property
+    @abstractmethod
+    def indptr(self) -> Ids:
+        """``[V + 1]`` int64: ends of the rows."""
+
+    @abstractmethod
+    def read_rows(self, first: int, last: int) -> csr_array:
+        """Return rows ``first`` to ``last - 1``, columns ascending and unique in each; the same each time."""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> csr_array:
+        first, last, _ = rows.indices(len(self))
+        return self.read_rows(first, max(first, last))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NodeTableSource:
     """Tables of the nodes; small compared with the edges, or memory-mapped.
@@ -82,10 +133,15 @@ class NodeTableSource:
         node_types: Ranges of node ids, or empty.
         splits: All splits, ``(train, val, test)`` each, ids or masks; empty if there is but the one above.
         held_out_links: Links to validate and test on; None if there are none.
+        type_labels: Labels of at least two node types that have labels of their own; then there are no ``labels``.
+        edge_feature_sizes: Number of categories of each column of the features of edges, 0 for numbers; empty if
+            floating features are numbers, and integers are codes up to the largest one.
+        node_time: ``[V]`` int64, time of each node, `outgrow.graph.readers.times.NO_TIME` for none; None if nodes have
+            no times.
     """
 
     num_nodes: int | None = None
-    features: NDArray[Any] | csr_array | LazyMatrix | None = None
+    features: NDArray[Any] | csr_array | LazyMatrix | LazySparse | None = None
     labels: NDArray[Any] | None = None
     train: NDArray[Any] | None = None
     val: NDArray[Any] | None = None
@@ -95,6 +151,9 @@ class NodeTableSource:
     node_types: tuple[NodeType, ...] = ()
     splits: tuple[tuple[NDArray[Any] | None, NDArray[Any] | None, NDArray[Any] | None], ...] = ()
     held_out_links: HeldOutLinks | None = None
+    type_labels: tuple[TypeLabelTable, ...] = ()
+    edge_feature_sizes: tuple[int, ...] = ()
+    node_time: NDArray[Any] | None = None
 
 
 class GraphSource(ABC):
@@ -124,6 +183,17 @@ class GraphSource(ABC):
         """Return the name of each relation that `read_edges` has met as text; called after it. Empty if there is none.
 
         Names in the tables come before these.
+        """
+        return ()
+
+    def read_edge_feature_sizes(self) -> tuple[int, ...]:
+        """Return ``edge_feature_sizes`` where `read_edges` has found them; called after it. Empty otherwise."""
+        return ()
+
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
+        """Return the names of the columns of features of edges and of their categories; called after `read_edges`.
+
+        Empty if they have no names, or there are too many categories to keep them.
         """
         return ()
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.graph.builders.node_tables import infer_num_nodes
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.link_split import HeldOutLinks
@@ -18,6 +19,7 @@ from outgrow.graph.node_ids import NodeIds
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.graph.readers.splits import (
     Parts,
+    SplitRequest,
     draw_split,
     empty_split_error,
     parse_split,
@@ -84,8 +86,7 @@ class SplitSource(GraphSource):
                     got="edges alone",
                     repair="give a folder with nodes.csv and edges.csv; links are split by val_links and test_links",
                 )
-            labels = None if tables.labels is None else np.asarray(tables.labels)
-            drawn = draw_split(labels, np.arange(count), request)
+            drawn = _draw_split(tables, count, request)
             if not any(part is not None and len(part) for part in drawn):
                 raise empty_split_error(f"a split {self._options.split} of {self.name}")
             return with_splits(tables, (drawn,), self._options.split_index, self.name)
@@ -100,6 +101,14 @@ class SplitSource(GraphSource):
     def read_relation_names(self) -> tuple[str, ...]:
         """Return those of the source."""
         return self._source.read_relation_names()
+
+    def read_edge_feature_sizes(self) -> tuple[int, ...]:
+        """Return those of the source."""
+        return self._source.read_edge_feature_sizes()
+
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
+        """Return the names of the columns of features of edges and of their categories."""
+        return self._source.read_edge_columns()
 
     def read_ids(self) -> NodeIds | None:
         """Return those of the source."""
@@ -127,6 +136,21 @@ class SplitSource(GraphSource):
     def list_unread(self) -> tuple[str, ...]:
         """Return what the source does not read."""
         return self._source.list_unread()
+
+
+def _draw_split(tables: NodeTableSource, count: int, request: SplitRequest) -> Parts:
+    """Draw a split of all nodes; of types with labels of their own, one of the nodes of each."""
+    if not tables.type_labels:
+        labels = None if tables.labels is None else np.asarray(tables.labels)
+        return draw_split(labels, np.arange(count), request)
+    first_nodes = {kind.name: kind.first for kind in tables.node_types}
+    parts = []
+    for each in tables.type_labels:
+        first, own = first_nodes[each.name], np.asarray(each.labels)
+        drawn = draw_split(own, np.arange(first, first + len(own)), request)
+        parts.append([part + first for part in drawn if part is not None])
+    train, val, test = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return train, val, test
 
 
 def with_splits(

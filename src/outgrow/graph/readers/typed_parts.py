@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.user_warnings import warn_about_data
+from outgrow.graph.builders.edge_features import require_edge_feature_form
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.readers.node_parts import NodePart, count_borders, count_nodes, join_node_parts, part_error
 from outgrow.graph.readers.npz import iter_array_edges
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
+from outgrow.graph.readers.times import NO_TIME
 
 Relation = tuple[str, str, str]
 """Type of the sources, name, type of the destinations."""
@@ -31,12 +33,16 @@ class EdgePart:
         edge_index: ``[2, E]`` integer: sources and destinations, numbered within their types.
         relations: ``[E]`` integer type of each edge, only without ``relation``; None if edges have no type.
         weight: ``[E]`` real; None if edges have no weight.
+        features: ``[E, De]`` floating or integer codes; None if edges have no features.
+        time: ``[E]`` int64; None if edges have no times.
     """
 
     relation: Relation | None = None
     edge_index: NDArray[Any]
     relations: NDArray[Any] | None = None
     weight: NDArray[Any] | None = None
+    features: NDArray[Any] | None = None
+    time: NDArray[np.int64] | None = None
 
 
 def name_relation(relation: Relation) -> str:
@@ -55,6 +61,27 @@ def are_weighted(without: Sequence[str], count: int) -> bool:
         return not without
     warn_about_data(f"edges have weights of some types only: those of {', '.join(without)} get weight 1")
     return True
+
+
+def check_types_without_features(without: Sequence[str], *, coded: bool) -> None:
+    """Warn that edges of some types have no features, which become zeros; refuse it where features are codes.
+
+    Args:
+        without: Names of the edge types without features, beside others that have some.
+        coded: Whether a feature is a code of a category.
+
+    Raises:
+        InputError: There are such types, and zero would be a category.
+    """
+    if without and coded:
+        raise part_error(
+            f"features of edges {', '.join(without)}",
+            "categories of the edges of all types, or of none",
+            "no features",
+            "give these edges a category of their own",
+        )
+    if without:
+        warn_about_data(f"edges have features of some types only: those of {', '.join(without)} get zeros")
 
 
 class TypedPartsSource(GraphSource, ABC):
@@ -80,6 +107,8 @@ class TypedPartsSource(GraphSource, ABC):
     def read_edges(self) -> Iterator[EdgeChunk]:
         """Yield all edges, type after type; a weight is 1 where only other types have weights, with a warning.
 
+        Features are as wide in all types that have some, and zeros in the others, with a warning.
+
         Raises:
             InputError: Attributes of the wrong form, or ids outside their type.
         """
@@ -88,9 +117,13 @@ class TypedPartsSource(GraphSource, ABC):
         parts = list(self.read_edge_parts())
         without = [name_relation(part.relation) for part in parts if part.weight is None and part.relation]
         weighted = are_weighted(without, len(parts))
+        form = _join_edge_features(parts)
+        timed = any(part.time is not None for part in parts)
         for number, part in enumerate(parts):
             if part.relation is None:
-                yield from iter_array_edges(part.edge_index, part.relations, part.weight, "the graph")
+                yield from iter_array_edges(
+                    part.edge_index, part.relations, part.weight, "the graph", features=part.features, time=part.time
+                )
                 continue
             where = f"edges {' '.join(part.relation)}"
             _check_edge_index(part.edge_index, where)
@@ -102,7 +135,11 @@ class TypedPartsSource(GraphSource, ABC):
             index = np.stack(ends)
             num_edges = index.shape[1]
             weight = np.ones(num_edges, np.float32) if weighted and part.weight is None else part.weight
-            yield from iter_array_edges(index, np.full(num_edges, number, np.int32), weight, where)
+            features = fill_edge_features(part.features, form, num_edges)
+            # Edges of a type without times have those of their sources.
+            time = np.full(num_edges, NO_TIME) if timed and part.time is None else part.time
+            relations = np.full(num_edges, number, np.int32)
+            yield from iter_array_edges(index, relations, weight, where, features=features, time=time)
 
     def describe_origin(self) -> GraphOrigin:
         """Return which types of nodes and edges have what is read, and the attributes that are not read."""
@@ -110,6 +147,11 @@ class TypedPartsSource(GraphSource, ABC):
         found = {
             "edges": [name_relation(part.relation) if part.relation else "edges" for part in edges],
             "weights": [name_relation(part.relation or ("", "", "")) for part in edges if part.weight is not None],
+            "edge features": [
+                name_relation(part.relation or ("", "", "")) for part in edges if part.features is not None
+            ],
+            "times of edges": [name_relation(part.relation or ("", "", "")) for part in edges if part.time is not None],
+            "times": [part.name for part in self._nodes if part.time is not None],
             "features": [part.name for part in self._nodes if part.features is not None],
             "labels": [part.name for part in self._nodes if part.labels is not None],
             "split": [part.name for part in self._nodes if any(nodes is not None for nodes in part.split)],
@@ -133,6 +175,48 @@ class TypedPartsSource(GraphSource, ABC):
         named = dict.fromkeys(end for part in edges if part.relation for end in (part.relation[0], part.relation[2]))
         parts = parts + [NodePart(name=name) for name in named if name not in known]
         return [replace(part, count=_count_typed_nodes(part, edges)) for part in parts]
+
+
+def _join_edge_features(parts: Sequence[EdgePart]) -> NDArray[Any] | None:
+    """Return no rows of the width and type that the features of all edges have; None without features.
+
+    Raises:
+        InputError: Features of several widths or kinds, or codes of some types only.
+    """
+    given = {name_relation(part.relation or ("", "", "")): part.features for part in parts}
+    found = {name: rows for name, rows in given.items() if rows is not None}
+    for part in parts:
+        if part.features is not None:
+            name = f"features of edges {' '.join(part.relation)}" if part.relation else "features of edges"
+            require_edge_feature_form(part.features, part.edge_index.shape[-1], name)
+    if not found:
+        return None
+    forms = {name: (rows.shape[1], rows.dtype.kind) for name, rows in found.items()}
+    if len(set(forms.values())) > 1:
+        raise part_error(
+            "edge_attr of several edge types",
+            "features of one width and one kind in all edge types that have some",
+            "; ".join(f"{name} {found[name].dtype} of {width} columns" for name, (width, _) in forms.items()),
+            "pad them with zeros to columns for all types: a layer reads the same columns of every edge",
+        )
+    without = [name for name, rows in given.items() if rows is None]
+    check_types_without_features(without, coded=any(kind != "f" for _, kind in forms.values()))
+    return np.empty((0, next(iter(forms.values()))[0]), np.result_type(*found.values()))
+
+
+def fill_edge_features(features: NDArray[Any] | None, form: NDArray[Any] | None, num_edges: int) -> NDArray[Any] | None:
+    """Return the features of the edges of one type in the form of those of all types; zeros if it has none.
+
+    Args:
+        features: ``[num_edges, De]``; None if the type has none.
+        form: ``[0, De]`` of the type of all; None if no type has features.
+        num_edges: Number of edges of the type.
+    """
+    if form is None:
+        return None
+    if features is None:
+        return np.zeros((num_edges, form.shape[1]), form.dtype)
+    return features.astype(form.dtype, copy=False)
 
 
 def _count_typed_nodes(part: NodePart, edges: Sequence[EdgePart]) -> int:

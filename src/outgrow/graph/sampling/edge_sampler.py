@@ -168,7 +168,7 @@ class EdgeSampler:
             room, every = find_looped_row_bounds(rows, self.indptr, self.unmade.given_loops, self.max_edges)
         if self.sampler == FASTGCN:
             return self._sample_from_drawn_nodes(rows, key, bits, pool)
-        out = _allocate_result(len(nodes), room, pool)
+        out = allocate_result(len(nodes), room, pool)
         draw = (np.uint64(key), bits)
         weight = self.weight if self.weighted else None
         if self.max_per_relation is not None:
@@ -195,7 +195,7 @@ class EdgeSampler:
         words, _ = bits
         mark_nodes(drawn, words)
         # Counted first: few of the in-edges are kept, and rows of drawn nodes are long.
-        out = _allocate_result(len(rows[0]), count_kept_edges(rows, self.indices, words), pool)
+        out = allocate_result(len(rows[0]), count_kept_edges(rows, self.indices, words), pool)
         kept = keep_marked_edges(rows, self.indices, *drawn, words, out)
         clear_nodes(drawn, words)
         return self._make_result(rows, out, kept, pool)
@@ -285,7 +285,8 @@ def _resolve_edges(view: SelfLoopView, rows: Rows, indptr: Ids, edges: Ids, pool
     return found
 
 
-def _allocate_result(num_rows: int, num_edges: int, pool: ArrayPool) -> Out:
+def allocate_result(num_rows: int, num_edges: int, pool: ArrayPool) -> Out:
+    """Allocate `outgrow.ops.sampling.uniform.Out` for so many rows and edges."""
     return (
         pool.empty_array(num_rows + 1, np.int64),
         pool.empty_array(num_edges, np.int64),

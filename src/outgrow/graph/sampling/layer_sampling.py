@@ -13,13 +13,16 @@ from outgrow.core.block import Block, Edges
 from outgrow.core.errors import InputError
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, EdgeSampler, Fanout, SampledEdges
 from outgrow.graph.sampling.readahead import RowReadahead, make_row_readahead
-from outgrow.graph.topology import GraphView, Topology
+from outgrow.graph.sampling.temporal_sampler import TemporalEdgeSampler, make_edge_sampler, require_times
+from outgrow.graph.topology import NO_TIME, GraphView, SelfLoopView, Topology
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.memory_pool import ArrayPool
 from outgrow.ops.rng import NEIGHBOURS, fold_in
-from outgrow.ops.rows.edge_features import gather_sampled_features
+from outgrow.ops.rows.edge_rows import gather_sampled_features
+from outgrow.ops.rows.gather import WORDS
 from outgrow.ops.sampling.bitset import Bits
 from outgrow.ops.sampling.renumber import gather_row_lengths, gather_values
+from outgrow.ops.sampling.renumber_pairs import PairRows
 from outgrow.ops.sampling.self_loops import ADDED
 from outgrow.ops.sampling.uniform import Array, Ids
 
@@ -46,10 +49,12 @@ class LayerSampling:
         weighted: Whether edges are sampled by weight. Then ``weight * sample_weight`` is the same for all
             draws of a node, and their sum is the weight of all its in-edges.
         sampler: One of `outgrow.graph.sampling.edge_sampler.SAMPLERS`.
+        temporal_strategy: One of `outgrow.graph.sampling.temporal_sampler.TEMPORAL_STRATEGIES`: every node of a batch
+            is then drawn for the time of its seed, and only in-edges before it are sampled; None for all in-edges.
 
     Raises:
         InputError: Not one fan-out for each view, views of different graphs or of 2^31 - 1 nodes or more, or
-            a fan-out that `EdgeSampler` rejects.
+            a fan-out or a temporal strategy that `EdgeSampler` or `TemporalEdgeSampler` rejects.
     """
 
     def __init__(
@@ -60,18 +65,25 @@ class LayerSampling:
         *,
         weighted: bool = False,
         sampler: str = NEIGHBOR,
+        temporal_strategy: str | None = None,
     ) -> None:
         _require_views(views, fanout)
         self.views = tuple(views)
         self.seed = seed
         # Fan-outs count hops from the seeds, views count layers from the input: one order is reversed.
         given = zip(self.views, reversed(fanout), strict=True)
-        self._samplers = [EdgeSampler(view, number, weighted=weighted, sampler=sampler) for view, number in given]
+        self.is_temporal = temporal_strategy is not None
+        self._samplers = [
+            make_edge_sampler(view, number, weighted=weighted, sampler=sampler, temporal_strategy=temporal_strategy)
+            for view, number in given
+        ]
         # Computed here: threads that sample at the same time would each compute them.
         for each in self._samplers:
             each.prepare()
         # Numbers of in-edges are read from the graph as they are needed: an array of all takes 8 bytes for each node.
-        self._degrees = [None if _counts_in_edges(view) else as_numpy(view.degree) for view in self.views]
+        self._degrees = [
+            None if self.is_temporal or _counts_in_edges(view) else as_numpy(view.degree) for view in self.views
+        ]
         self.pool = ArrayPool()
         self._readahead: list[RowReadahead | None] = [None] * len(self.views)
         self._feature_readahead = self._readahead
@@ -119,11 +131,38 @@ class LayerSampling:
             readahead.read_rows(nodes)
         return self._samplers[layer].sample(nodes, key, bits, self.pool)
 
+    def sample_before(self, layer: int, pairs: PairRows, epoch: int, step: int, bits: Bits) -> SampledEdges:
+        """Sample the in-edges of nodes before their times for a layer; arguments otherwise as in `sample_layer`."""
+        key = fold_in(self.seed, epoch, step, layer + 1, NEIGHBOURS)
+        sampler = self._samplers[layer]
+        assert isinstance(sampler, TemporalEdgeSampler)
+        return sampler.sample_before(pairs, key, bits, self.pool)
+
+    def seed_times(self, seeds: Ids) -> Ids:
+        """Return the times of nodes as seeds, ``[n]`` int64.
+
+        Raises:
+            InputError: A node has no time.
+        """
+        view = self.views[0]
+        given = (view.graph if isinstance(view, SelfLoopView) else view).node_time
+        times = np.full(len(seeds), NO_TIME) if given is None else as_numpy(given)[seeds]
+        require_seed_times(seeds, times)
+        return times
+
     def locate_sources(self, layer: int, sampled: SampledEdges) -> tuple[Ids, Array]:
         """Return where the sources of sampled in-edges are: ``[E]`` positions, and the array that they are in."""
         if sampled.found is None:
             return sampled.edges, self._samplers[layer].indices
         return np.arange(len(sampled.edges)), sampled.found.sources
+
+    def degrees_before(self, layer: int, pairs: PairRows) -> Tensor:
+        """Return ``[n]``: the degrees of nodes before their times in the layer's view."""
+        sampler = self._samplers[layer]
+        assert isinstance(sampler, TemporalEdgeSampler)
+        out = self.pool.empty_array(len(pairs.nodes), np.float64)
+        sampler.weigh_before(pairs, out)
+        return as_tensor(out)
 
     def node_degrees(self, layer: int, nodes: Ids) -> Tensor:
         """Return ``[n]``: the degrees of nodes in the layer's view."""
@@ -152,7 +191,7 @@ class LayerSampling:
             indptr=as_tensor(sampled.indptr),
             indices=as_tensor(indices),
             num_src=len(nodes),
-            relation=None if sampler.relation is None else self._gather_pooled(sampler.relation, sampled.edges),
+            relation=None if sampler.relation is None else self._gather_relations(sampler.relation, sampled),
             weight=None if sampler.weight is None else self._gather_weights(sampler.weight, sampled),
             features=self._gather_features(layer, sampled, as_numpy(nodes)[:num_dst]),
             feature_sizes=sampler.feature_sizes,
@@ -168,6 +207,14 @@ class LayerSampling:
             sample_weight=None if sampled.sample_weight is None else as_tensor(sampled.sample_weight),
             relation_degree=None if sampled.relation_degree is None else as_tensor(sampled.relation_degree),
         )
+
+    def _gather_relations(self, relation: Array, sampled: SampledEdges) -> Tensor:
+        if sampled.found is None:
+            return self._gather_pooled(relation, sampled.edges)
+        edges = sampled.found.edges
+        out = self._gather_pooled(relation, np.maximum(edges, 0)) if len(relation) else as_tensor(edges.astype("i1"))
+        out[as_tensor(edges == ADDED)] = -1
+        return out
 
     def _gather_weights(self, weight: Array, sampled: SampledEdges) -> Tensor:
         if sampled.found is None:
@@ -188,8 +235,9 @@ class LayerSampling:
         readahead = self._feature_readahead[layer]
         if readahead is not None:
             readahead.read_rows(edges[edges != ADDED])
-        num_bytes = len(edges) * features.shape[1] * features.itemsize
-        out = as_tensor(self.pool.empty_array(num_bytes, np.uint8)).view(features.dtype)
+        # As integers: NumPy has not all types of numbers.
+        count = len(edges) * features.shape[1]
+        out = as_tensor(self.pool.empty_array(count, f"i{features.itemsize}")).view(features.dtype)
         return gather_sampled_features(features, as_tensor(edges), out.view(len(edges), features.shape[1]))
 
     def _gather_pooled(self, values: Array, rows: Ids) -> Tensor:
@@ -199,6 +247,9 @@ class LayerSampling:
 
 
 def _make_readahead(sampler: EdgeSampler, limit: int | None) -> RowReadahead | None:
+    # What temporal draws read of a row, its order by time, is in memory.
+    if isinstance(sampler, TemporalEdgeSampler):
+        return None
     arrays = [each for each in (sampler.indices, sampler.relation, sampler.weight) if each is not None]
     return make_row_readahead(sampler.indptr, arrays, limit)
 
@@ -206,8 +257,8 @@ def _make_readahead(sampler: EdgeSampler, limit: int | None) -> RowReadahead | N
 def _make_feature_readahead(sampler: EdgeSampler, limit: int | None) -> RowReadahead | None:
     if sampler.features is None:
         return None
-    # As bytes: NumPy has not all types of numbers. Every edge is a row of its own.
-    return make_row_readahead(None, [as_numpy(sampler.features.view(torch.uint8))], limit)
+    # Every edge is a row of its own.
+    return make_row_readahead(None, [as_numpy(sampler.features.view(WORDS[sampler.features.itemsize]))], limit)
 
 
 def _counts_in_edges(view: GraphView) -> bool:
@@ -223,6 +274,41 @@ def invalid_seed_error(node: int, position: int, num_nodes: int) -> InputError:
         got=f"{node} at position {position}",
         repair="give every node of the batch once",
     )
+
+
+def require_times_of(graph: Topology, nodes: Tensor) -> None:
+    """Check that a graph has times, and that some of its nodes do.
+
+    Args:
+        graph: The graph.
+        nodes: ``[n]`` int64.
+
+    Raises:
+        InputError: The graph has none, or one of the nodes has none.
+    """
+    require_times(graph)
+    times = torch.full_like(nodes, NO_TIME) if graph.node_time is None else graph.node_time[nodes]
+    require_seed_times(as_numpy(nodes), as_numpy(times))
+
+
+def require_seed_times(seeds: Ids, times: Ids) -> None:
+    """Check that nodes have times, so that it is known what was before them.
+
+    Args:
+        seeds: ``[n]``.
+        times: ``[n]``.
+
+    Raises:
+        InputError: One has none.
+    """
+    missing = np.flatnonzero(times == NO_TIME)
+    if len(missing):
+        raise InputError(
+            "a node without a time cannot be a seed of temporal draws",
+            needed="a time of every node that is trained, scored or predicted",
+            got=f"{len(missing)} nodes without, such as node {seeds[missing[0]]}",
+            repair="leave these nodes out, or give them a time in the column of times",
+        )
 
 
 def _require_views(views: Sequence[GraphView], fanout: Sequence[Fanout]) -> None:

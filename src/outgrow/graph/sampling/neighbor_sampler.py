@@ -16,14 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Block
+from outgrow.graph.sampling.batch_numbers import BatchRows, NodeNumbers, PairNumbers, make_batch_numbers
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, Fanout, SampledEdges
-from outgrow.graph.sampling.layer_sampling import LARGEST, LayerSampling, invalid_seed_error
+from outgrow.graph.sampling.layer_sampling import LayerSampling
 from outgrow.graph.topology import GraphView
 from outgrow.ops.backend import as_numpy, as_tensor
-from outgrow.ops.memory_pool import ArrayPool
-from outgrow.ops.sampling.bitset import empty_bitset
-from outgrow.ops.sampling.renumber import renumber_seeds, renumber_sources
-from outgrow.ops.sampling.uniform import Array, Ids
+from outgrow.ops.sampling.uniform import Ids
 
 _ALL = slice(None)
 
@@ -38,6 +36,7 @@ class NeighborSampler:
         weighted: See `LayerSampling`.
         sampler: See `LayerSampling`.
         memory_limit: See `LayerSampling.set_memory_limit`.
+        temporal_strategy: See `LayerSampling`.
 
     Raises:
         InputError: Views or fan-outs that `LayerSampling` rejects.
@@ -52,17 +51,21 @@ class NeighborSampler:
         weighted: bool = False,
         sampler: str = NEIGHBOR,
         memory_limit: int | None = None,
+        temporal_strategy: str | None = None,
     ) -> None:
-        self.sampling = LayerSampling(views, fanout, seed, weighted=weighted, sampler=sampler)
+        self.sampling = LayerSampling(
+            views, fanout, seed, weighted=weighted, sampler=sampler, temporal_strategy=temporal_strategy
+        )
         self.sampling.set_memory_limit(memory_limit)
         # Appending to and popping from a deque are atomic, so threads need no lock.
-        self._idle = deque[_RenumberScratch]()
+        self._idle = deque[NodeNumbers | PairNumbers]()
 
     def sample_blocks(self, seeds: Tensor, epoch: int, step: int, layers: slice = _ALL) -> list[Block]:
         """Sample the blocks of a batch, one for each layer.
 
         The first source nodes of a block are its destinations; ``edge_ids`` are positions in the layer's
-        view.
+        view. With a temporal strategy the rows of a block are pairs of a node and the time of the seed that it is
+        drawn for: a node may be there several times, and degrees are of in-edges before that time.
 
         Args:
             seeds: ``[n]`` int64, distinct; may be empty. The destinations of the last block.
@@ -73,21 +76,20 @@ class NeighborSampler:
         Raises:
             InputError: A seed is not a node of the graph, or is repeated.
         """
-        scratch = self._acquire_scratch()
-        sampling = self.sampling
-        numbers = range(len(sampling.views))[layers]
-        nodes = scratch.start_batch(as_numpy(seeds))
+        numbers = self._acquire_numbers()
+        chosen = range(len(self.sampling.views))[layers]
+        rows = numbers.start_batch(as_numpy(seeds))
         hops = []
         # From the seeds outward: the sources of a hop are the destinations of the next one.
-        for layer in reversed(numbers):
-            sampled = sampling.sample_layer(layer, nodes, epoch, step, scratch.bits)
-            sources = sampling.locate_sources(layer, sampled)
-            nodes, indices = scratch.renumber_edges(*sources, nodes, sampling.pool)
-            hops.append(_SampledHop(sampled, indices, len(nodes)))
-        scratch.end_batch(len(nodes))
+        for layer in reversed(chosen):
+            sampled = numbers.sample_hop(layer, rows, epoch, step)
+            rows, indices = numbers.number_sources(layer, sampled, rows, rows)
+            hops.append(_SampledHop(sampled, indices, len(rows.nodes)))
+        numbers.end_batch(rows)
+        blocks = self._make_blocks(chosen, hops[::-1], rows, numbers)
         # Not returned after an error, since the table may be in any state then.
-        self._idle.append(scratch)
-        return self._make_blocks(numbers, hops[::-1], nodes)
+        self._idle.append(numbers)
+        return blocks
 
     def sample_subgraph(self, seeds: Tensor, epoch: int, step: int) -> SampledSubgraph:
         """Sample the neighbourhood of a batch as one graph, in which every node is expanded once.
@@ -103,42 +105,44 @@ class NeighborSampler:
         Raises:
             InputError: A seed is not a node of the graph, or is repeated.
         """
-        scratch = self._acquire_scratch()
-        sampling = self.sampling
-        nodes = scratch.start_batch(as_numpy(seeds))
+        numbers = self._acquire_numbers()
+        rows = numbers.start_batch(as_numpy(seeds))
         first, parts = 0, list[_SubgraphHop]()
-        for layer in sampling.hops_from_seeds:
-            sampled = sampling.sample_layer(layer, nodes[first:], epoch, step, scratch.bits)
-            sources = sampling.locate_sources(layer, sampled)
-            destinations = np.repeat(np.arange(first, len(nodes)), np.diff(sampled.indptr))
-            first = len(nodes)
-            nodes, indices = scratch.renumber_edges(*sources, nodes, sampling.pool)
+        for layer in self.sampling.hops_from_seeds:
+            expanded = rows.slice_from(first)
+            sampled = numbers.sample_hop(layer, expanded, epoch, step)
+            destinations = np.repeat(np.arange(first, len(rows.nodes)), np.diff(sampled.indptr))
+            first = len(rows.nodes)
+            rows, indices = numbers.number_sources(layer, sampled, expanded, rows)
             parts.append(_SubgraphHop(indices, destinations, sampled.edges))
-        scratch.end_batch(len(nodes))
-        self._idle.append(scratch)
+        numbers.end_batch(rows)
+        self._idle.append(numbers)
         edges = np.stack([np.concatenate([hop.sources for hop in parts]), np.concatenate([hop.dst for hop in parts])])
         return SampledSubgraph(
-            nodes=as_tensor(nodes),
+            nodes=as_tensor(rows.nodes),
+            times=None if rows.times is None else as_tensor(rows.times),
             edge_index=as_tensor(edges),
             edge_ids=as_tensor(np.concatenate([hop.edges for hop in parts])),
         )
 
-    def _acquire_scratch(self) -> _RenumberScratch:
+    def _acquire_numbers(self) -> NodeNumbers | PairNumbers:
         try:
             return self._idle.pop()
         # No length test before: another thread may take the last one in between.
         except IndexError:
-            return _RenumberScratch(self.sampling.num_nodes, self.sampling.bitset_size)
+            return make_batch_numbers(self.sampling)
 
-    def _make_blocks(self, layers: Sequence[int], hops: Sequence[_SampledHop], nodes: Ids) -> list[Block]:
-        node_ids = as_tensor(nodes)
+    def _make_blocks(
+        self, layers: Sequence[int], hops: Sequence[_SampledHop], rows: BatchRows, numbers: NodeNumbers | PairNumbers
+    ) -> list[Block]:
+        node_ids = as_tensor(rows.nodes)
         degrees = dict[GraphView, Tensor]()
         blocks = []
         for layer, hop in zip(layers, hops, strict=True):
             view = self.sampling.views[layer]
             # The first layer with a view has the most sources, and those of later layers are a prefix of them.
             if view not in degrees:
-                degrees[view] = self.sampling.node_degrees(layer, nodes[: hop.num_src])
+                degrees[view] = numbers.row_degrees(layer, rows.slice_to(hop.num_src))
             sources = node_ids[: hop.num_src], degrees[view][: hop.num_src]
             blocks.append(self.sampling.make_block(layer, hop.sampled, hop.indices, *sources))
         return blocks
@@ -148,12 +152,15 @@ class SampledSubgraph(NamedTuple):
     """Neighbourhood of a batch as one graph.
 
     Attributes:
-        nodes: ``[n]`` int64, its nodes: the seeds, then those that each hop has found.
+        nodes: ``[n]`` int64, its nodes: the seeds, then those that each hop has found. With times, a node is there
+            once for each time.
+        times: ``[n]`` int64, the time that each is drawn for: that of its seed; None without.
         edge_index: ``[2, E]`` int64, rows of sources above rows of destinations, hop after hop, sorted by destination.
         edge_ids: ``[E]`` int64, positions of the edges in the view.
     """
 
     nodes: Tensor
+    times: Tensor | None
     edge_index: Tensor
     edge_ids: Tensor
 
@@ -172,53 +179,3 @@ class _SampledHop(NamedTuple):
     sampled: SampledEdges
     indices: NDArray[np.int32]
     num_src: int
-
-
-class _RenumberScratch:
-    """Scratch memory for one caller at a time: the table of local node numbers, and a bit set.
-
-    Args:
-        num_nodes: ``V``.
-        most_bits: Bound on the numbers in the bit set.
-    """
-
-    def __init__(self, num_nodes: int, most_bits: int) -> None:
-        self.bits = empty_bitset(most_bits)
-        self._table = np.zeros(num_nodes, dtype=np.int32)
-        self._base = 1
-
-    def start_batch(self, seeds: Ids) -> Ids:
-        """Number the seeds from 0, and return them as the nodes that have a number."""
-        numbered = renumber_seeds(seeds, self._table, self._base)
-        if numbered < len(seeds):
-            raise invalid_seed_error(seeds[numbered], numbered, len(self._table))
-        return seeds
-
-    def renumber_edges(self, edges: Ids, indices: Array, nodes: Ids, pool: ArrayPool) -> tuple[Ids, NDArray[np.int32]]:
-        """Number the sources of edges.
-
-        Args:
-            edges: ``[E]``, positions of the edges in the view.
-            indices: Source of every edge of the view.
-            nodes: The nodes that have a number, in this order.
-            pool: Provides the memory of the results.
-
-        Returns:
-            The nodes that have a number now, and ``[E]``, the number of each edge's source.
-        """
-        known = len(nodes)
-        local = pool.empty_array(len(edges), np.int32)
-        # Room for the worst case, in which every edge has a new source.
-        grown = pool.empty_array(known + len(edges), np.int64)
-        grown[:known] = nodes
-        known = renumber_sources(edges, indices, self._table, self._base, grown, known, local)
-        return grown[:known], local
-
-    def end_batch(self, known: int) -> None:
-        """Forget the numbers of a batch of ``known`` nodes."""
-        # A larger base makes all entries of this batch count as unset, without a pass over the table.
-        self._base += known
-        # Cleared only before the numbers of the next batch could overflow.
-        if self._base > LARGEST - len(self._table):
-            self._table[:] = 0
-            self._base = 1

@@ -1,7 +1,8 @@
-"""Features that look wrong: constant columns, zero rows, columns that number the nodes or tell their label."""
+"""What features are like, and which look wrong: constant, zero, numbering the nodes or telling their label."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ _SAMPLED_ROWS = 1 << 14
 _BLOCK_VALUES = 1 << 20
 _BLOCK_STORED = 1 << 22
 _KEY = fold_in(0, 98)
+_PERCENTS = (0, 25, 50, 75, 90, 99, 100)
 _FEW_NODES = 5
 """A class of fewer nodes is not looked at: that all of them have one value may be chance."""
 
@@ -63,6 +65,22 @@ def sample_rows(features: Tensor | SparseRows, nodes: NDArray[np.int64] | None =
     most = min(_SAMPLED_ROWS, max(1, _SAMPLED_VALUES // max(1, features.shape[1])))
     at = np.arange(count) if count <= most else np.sort(permute_range(0, most, count, _KEY))
     return at if nodes is None else nodes[at]
+
+
+def find_column_quantiles(features: Tensor) -> dict[str, list[float]]:
+    """Return, by percentage, the value of each column of ``[n, D]`` that so many of the rows have at most; by a sample.
+
+    The rows that `sample_rows` chooses are looked at: of few rows all of them.
+    """
+    rows = _read_dense(features, sample_rows(features)).astype(np.float64)
+    quantiles = np.quantile(rows, [percent / 100 for percent in _PERCENTS], axis=0, method="inverted_cdf")
+    return {str(percent): found.tolist() for percent, found in zip(_PERCENTS, quantiles, strict=True)}
+
+
+def count_categories(codes: Tensor, sizes: Sequence[int]) -> dict[str, list[int]]:
+    """Return, by the number of each column of ``[n, D]``, how often each category occurs; in the rows of a sample."""
+    rows = _read_dense(codes, sample_rows(codes))
+    return {str(at): np.bincount(rows[:, at], minlength=size).tolist() for at, size in enumerate(sizes)}
 
 
 def find_numbering_columns(features: Tensor | SparseRows) -> list[int]:

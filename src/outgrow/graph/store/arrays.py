@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from numpy.typing import NDArray
 
-from outgrow.graph.store.manifest import BFLOAT16
+from outgrow.graph.store.manifest import BFLOAT16, TYPE_LABELS
 from outgrow.graph.store.writer import StoreWriter
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ def graph_arrays(graph: Graph) -> dict[str, Tensor]:
         "indices": topology.indices,
         "relation": topology.relation,
         "weight": topology.weight,
+        "edge_features": topology.edge_features,
+        "edge_time": topology.edge_time,
+        "node_time": topology.node_time,
         "labels": graph.labels,
     }
     parts = [(split.train, split.val, split.test) for split in (graph.split, *graph.splits)]
@@ -43,6 +46,7 @@ def graph_arrays(graph: Graph) -> dict[str, Tensor]:
         given["feature_values"] = features.values
     else:
         given["features"] = features
+    given |= {f"{TYPE_LABELS}{number}": each.labels for number, each in enumerate(graph.type_labels)}
     given |= id_arrays(graph.ids) | held_out_link_arrays(graph.held_out_links)
     # Tensors that require gradients cannot become NumPy arrays.
     return {name: values.detach() for name, values in given.items() if values is not None}

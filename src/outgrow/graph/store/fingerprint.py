@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.arrays import graph_arrays
-from outgrow.graph.store.manifest import read_manifest
+from outgrow.graph.store.manifest import TYPE_LABELS, read_manifest
 from outgrow.graph.store.reader import array_checksum, matches_store
 
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "topology": ("indptr", "indices", "relation", "weight"),
+    "topology": ("indptr", "indices", "relation", "weight", "edge_features", "edge_time", "node_time"),
     "features": ("features", "feature_indptr", "feature_indices", "feature_values"),
     "labels": ("labels",),
     "split": ("train", "val", "test", "val_links", "test_links"),
@@ -22,7 +22,7 @@ IDS = "ids"
 """A part of graphs with ids. They do not matter to training, but to whose answers these are."""
 _ID_ARRAYS = ("ids", "id_offsets", "id_data")
 # Left out where a graph has none, so that fingerprints of other graphs are those of versions without them.
-_OPTIONAL = ("val_links", "test_links")
+_OPTIONAL = ("edge_features", "edge_time", "node_time", "val_links", "test_links")
 
 
 def fingerprint_graph(graph: Graph) -> dict[str, str]:
@@ -38,10 +38,15 @@ def fingerprint_graph(graph: Graph) -> dict[str, str]:
     names: dict[str, list[object]] = {
         "topology": [list(graph.relation_names), [[kind.name, kind.first, kind.last] for kind in graph.node_types]],
         "features": [graph.num_features],
-        "labels": [list(graph.class_names), graph.num_classes],
+        "labels": [list(graph.class_names), graph.num_classes, *_describe_type_labels(graph)],
         "split": [],
     }
+    if graph.topology.feature_sizes:
+        names["topology"].append(list(graph.topology.feature_sizes))
+    if graph.topology.feature_columns:
+        names["topology"].append(list(graph.topology.feature_columns))
     parts = dict(PARTS)
+    parts["labels"] += tuple(f"{TYPE_LABELS}{number}" for number in range(len(graph.type_labels)))
     if graph.ids is not None:
         names[IDS], parts[IDS] = [], _ID_ARRAYS
     return {
@@ -55,6 +60,10 @@ def fingerprint_graph(graph: Graph) -> dict[str, str]:
         ).hexdigest()
         for part, arrays in parts.items()
     }
+
+
+def _describe_type_labels(graph: Graph) -> list[object]:
+    return [[each.name, each.num_classes, list(each.class_names)] for each in graph.type_labels]
 
 
 def changed_parts(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

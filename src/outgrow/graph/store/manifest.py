@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from outgrow.core.errors import StoreError
+from outgrow.core.graph_schema import EdgeFeatureColumn, parse_edge_columns
 from outgrow.graph.graph import GraphOrigin, NodeType
 
 FORMAT = 1
@@ -20,8 +21,11 @@ FILE = "manifest.json"
 # Fixed, so that the header can be written after the data; two cache lines, so data stay aligned.
 HEADER_BYTES = 128
 BFLOAT16 = "bfloat16"
+TYPE_LABELS = "type_labels_"
+"""Name of the labels of a node type, before its number among the types with labels of their own."""
 _BITS = "<u2"
 _MOST = 2**63 - 1
+_LARGEST_SIZE = 2**31
 _COUNTS = ("num_nodes", "num_edges", "num_features", "num_classes", "num_splits")
 REPAIR = "write the store again with outgrow convert, or take it from a backup"
 
@@ -58,6 +62,15 @@ class ArrayEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TypeLabelEntry:
+    """Entry of ``type_labels_N``, the labels of a node type: name of the type, number and names of its classes."""
+
+    name: str
+    num_classes: int
+    class_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Contents of a store.
 
@@ -73,6 +86,9 @@ class Manifest:
         node_types: Ranges of node ids, or empty.
         num_splits: Number of splits beside the chosen one; 0 if it is the only one.
         origin: What the arrays were made of.
+        type_labels: Entry of the labels of each type that has labels of its own, or empty.
+        edge_feature_sizes: Number of categories of each column of codes that edges have; empty if there are none.
+        edge_columns: Names of the columns of features of edges and of their categories, or empty.
     """
 
     name: str
@@ -86,6 +102,9 @@ class Manifest:
     node_types: tuple[NodeType, ...] = ()
     num_splits: int = 0
     origin: GraphOrigin = field(default_factory=GraphOrigin)
+    type_labels: tuple[TypeLabelEntry, ...] = ()
+    edge_feature_sizes: tuple[int, ...] = ()
+    edge_columns: tuple[EdgeFeatureColumn, ...] = ()
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
@@ -95,8 +114,10 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
         # Left out where it says nothing, so that older versions read the manifest.
         if not kind["num_columns"]:
             del kind["num_columns"]
-    for name, nothing in (("num_splits", 0), ("origin", asdict(GraphOrigin()))):
-        if content[name] == nothing:
+    lists = dict.fromkeys(("type_labels", "edge_feature_sizes", "edge_columns"), ())
+    nothing = {"num_splits": 0, "origin": asdict(GraphOrigin()), **lists}
+    for name in nothing:
+        if content[name] == nothing[name]:
             del content[name]
     # The format comes first and outside the checksum: later versions may compute that otherwise.
     record = {"format": FORMAT, "checksum": _content_checksum(content), **content}
@@ -134,7 +155,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise _broken_manifest_error(folder, f"a manifest of checksum {str(checksum)[:64]}", _content_checksum(record))
     try:
         return _from_record(record)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _broken_manifest_error(
             folder, "a complete manifest", f"{type(error).__name__}: {str(error)[:200]}"
         ) from error
@@ -150,15 +171,38 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     classes = _parse_names(record.pop("class_names"))
     relations = _parse_names(record.pop("relation_names"))
     origin = _parse_origin(record.pop("origin", None))
+    labels = tuple(_parse_type_labels(entry, types) for entry in record.pop("type_labels", []))
+    if labels and (len(labels) < 2 or len({each.name for each in labels}) < len(labels) or "labels" in arrays):
+        raise TypeError("labels of node types that are not those of several types")
+    columns, sizes = parse_edge_columns(record.pop("edge_columns", [])), record.pop("edge_feature_sizes", [])
+    if not isinstance(sizes, list) or bool(sizes) > ("edge_features" in arrays):
+        raise TypeError("sizes of the features of edges that are no list, or of none")
     manifest = Manifest(
-        **record, arrays=arrays, node_types=types, class_names=classes, relation_names=relations, origin=origin
+        **record,
+        arrays=arrays,
+        node_types=types,
+        class_names=classes,
+        relation_names=relations,
+        origin=origin,
+        type_labels=labels,
+        edge_feature_sizes=tuple(sizes),
+        edge_columns=columns,
     )
+    _check_counts(sizes, most=_LARGEST_SIZE)
     _check_counts(vars(manifest)[name] for name in _COUNTS)
     _check_counts(count for entry in arrays.values() for count in (*entry.shape, entry.size))
     _check_counts(count for kind in types for count in (kind.first, kind.last, kind.num_columns))
     _parse_names([manifest.name, *(kind.name for kind in types)])
     _parse_names([text for entry in arrays.values() for text in (entry.dtype, entry.sha256)])
     return manifest
+
+
+def _parse_type_labels(entry: dict[str, Any], types: tuple[NodeType, ...]) -> TypeLabelEntry:
+    made = TypeLabelEntry(**{**entry, "class_names": _parse_names(entry["class_names"])})
+    _check_counts([made.num_classes])
+    if made.name not in [kind.name for kind in types]:
+        raise TypeError(f"labels of {str(made.name)[:40]}, which is no node type")
+    return made
 
 
 def _parse_array_entry(entry: dict[str, Any]) -> ArrayEntry:
@@ -176,10 +220,10 @@ def _parse_origin(record: Any) -> GraphOrigin:
     )
 
 
-def _check_counts(given: Iterable[object]) -> None:
+def _check_counts(given: Iterable[object], most: int = _MOST) -> None:
     for count in given:
         # Exactly int: True is an instance of int, and a huge number would overflow in NumPy.
-        if type(count) is not int or not 0 <= count <= _MOST:
+        if type(count) is not int or not 0 <= count <= most:
             raise TypeError(f"{str(count)[:40]} is no count")
 
 
@@ -239,7 +283,9 @@ def check_array_schemas(path: Path, manifest: Manifest) -> None:
             needed = f"{name} of shape {list(form.shape)} and type {' or '.join(form.dtypes)}"
             raise _schema_error(path, needed, f"shape {list(entry.shape)} and type {entry.dtype}")
     # An array of a group needs the others: sparse features, ids of either kind, each split, links held out.
-    required = _ALWAYS.union(*(group for group in _array_groups(manifest) if group & given.keys()))
+    required = _ALWAYS.union(
+        _type_label_schemas(manifest), *(group for group in _array_groups(manifest) if group & given.keys())
+    )
     if missing := sorted(required - given.keys()):
         raise _schema_error(path, f"the arrays {', '.join(sorted(required))}", f"no {', '.join(missing)}")
     if "features" in given and "feature_indptr" in given:
@@ -247,18 +293,22 @@ def check_array_schemas(path: Path, manifest: Manifest) -> None:
 
 
 def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
-    nodes = manifest.num_nodes
-    edges = manifest.num_edges
-    given = manifest.arrays
+    nodes, edges, given = manifest.num_nodes, manifest.num_edges, manifest.arrays
     # Sparse values have no count of their own in the manifest: all three arrays must agree with one.
     values = next(iter(given["feature_values"].shape), -1) if "feature_values" in given else -1
     labels = given.get("labels")
+    sizes = manifest.edge_feature_sizes
     several = labels is not None and len(labels.shape) == 2
     return {
         "indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "indices": ArraySchema((edges,), _IDS),
         "relation": ArraySchema((edges,), _SMALL),
         "weight": ArraySchema((edges,), ("<f4",)),
+        "edge_features": ArraySchema((edges, len(sizes)), _SMALL)
+        if sizes
+        else ArraySchema((edges, -1), (*_FLOATS, BFLOAT16)),
+        "edge_time": ArraySchema((edges,), ("<i8",)),
+        "node_time": ArraySchema((nodes,), ("<i8",)),
         "features": ArraySchema((nodes, manifest.num_features), (*_FLOATS, BFLOAT16)),
         "feature_indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "feature_indices": ArraySchema((values,), ("<i4",)),
@@ -266,18 +316,28 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         "labels": ArraySchema((nodes, manifest.num_classes), ("|u1", *_FLOATS))
         if several
         else ArraySchema((nodes,), (*_SMALL, "<i8", *_FLOATS)),
-        "train": ArraySchema((-1,), ("<i8",)),
-        "val": ArraySchema((-1,), ("<i8",)),
-        "test": ArraySchema((-1,), ("<i8",)),
+        **_type_label_schemas(manifest),
+        **{part: ArraySchema((-1,), ("<i8",)) for part in _PARTS},
         **{f"{part}_{at}": ArraySchema((-1,), ("<i8",)) for at in range(manifest.num_splits) for part in _PARTS},
         "ids": ArraySchema((nodes,), ("<i8",)),
         "id_offsets": ArraySchema((nodes + 1,), ("<i8",)),
         "id_data": ArraySchema((-1,), ("|u1",)),
         "id_order": ArraySchema((nodes,), _IDS),
         "id_hashes": ArraySchema((nodes,), ("<i8",)),
-        "val_links": ArraySchema((-1, 3), ("<i8",)),
-        "test_links": ArraySchema((-1, 3), ("<i8",)),
+        **{f"{part}_links": ArraySchema((-1, 3), ("<i8",)) for part in ("val", "test")},
     }
+
+
+def _type_label_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
+    schemas = {}
+    counts = {kind.name: kind.last - kind.first for kind in manifest.node_types}
+    for number, each in enumerate(manifest.type_labels):
+        name = f"{TYPE_LABELS}{number}"
+        given = manifest.arrays.get(name)
+        several = given is not None and len(given.shape) == 2
+        shape = (counts[each.name], each.num_classes) if several else (counts[each.name],)
+        schemas[name] = ArraySchema(shape, ("|u1", *_FLOATS) if several else (*_SMALL, "<i8", *_FLOATS))
+    return schemas
 
 
 def _array_groups(manifest: Manifest) -> list[frozenset[str]]:

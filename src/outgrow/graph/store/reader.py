@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.errors import InputError, StoreError
+from outgrow.core.graph_schema import are_columns_of
 from outgrow.graph.graph import Graph, Split
 from outgrow.graph.store.arrays import (
     PARTS,
@@ -31,8 +32,10 @@ from outgrow.graph.store.manifest import (
     FILE,
     HEADER_BYTES,
     REPAIR,
+    TYPE_LABELS,
     ArrayEntry,
     Manifest,
+    TypeLabelEntry,
     check_array_schemas,
     read_manifest,
 )
@@ -40,6 +43,7 @@ from outgrow.graph.store.mapped_files import MappedFiles
 from outgrow.graph.store.verify import verify_graph
 from outgrow.graph.store.writer import PARTIAL, open_store_writer
 from outgrow.graph.topology import Topology
+from outgrow.graph.type_labels import TypeLabels
 from outgrow.ops.sparse import SparseRows
 
 # Not named by Python 3.11; the value is that of Linux on x86 and ARM.
@@ -89,6 +93,12 @@ def write_store(graph: Graph, dest: Path, *, overwrite: bool = False) -> None:
                 node_types=graph.node_types,
                 num_splits=len(graph.splits),
                 origin=graph.origin,
+                type_labels=tuple(
+                    TypeLabelEntry(name=each.name, num_classes=each.num_classes, class_names=each.class_names)
+                    for each in graph.type_labels
+                ),
+                edge_feature_sizes=graph.topology.feature_sizes,
+                edge_columns=graph.topology.feature_columns,
             )
         )
 
@@ -109,6 +119,7 @@ def open_store(path: Path, *, verify: bool = False) -> Graph:
     path = Path(path)
     manifest = read_manifest(path)
     check_array_schemas(path, manifest)
+    _check_edge_columns(path, manifest)
     files: dict[Path, mmap.mmap] = {}
     arrays = {name: _map_array(array_path(path, name), entry, files) for name, entry in manifest.arrays.items()}
     if verify:
@@ -126,6 +137,14 @@ def open_store(path: Path, *, verify: bool = False) -> Graph:
     # The record is frozen, and only this function may say that all arrays come from the store.
     object.__setattr__(graph, "store", path.resolve())
     return graph
+
+
+def _check_edge_columns(path: Path, manifest: Manifest) -> None:
+    columns, entry = manifest.edge_columns, manifest.arrays.get("edge_features")
+    width = 0 if entry is None else entry.shape[1]
+    if columns and not are_columns_of(columns, width, manifest.edge_feature_sizes):
+        needed = f"names of {width} columns of features of edges"
+        raise _broken_store_error(path / FILE, needed, f"{len(columns)} names")
 
 
 def _verify_contents(path: Path, graph: Graph) -> None:
@@ -209,6 +228,11 @@ def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: Map
             indices=arrays["indices"],
             relation=arrays.get("relation"),
             weight=arrays.get("weight"),
+            edge_features=arrays.get("edge_features"),
+            feature_sizes=manifest.edge_feature_sizes,
+            feature_columns=manifest.edge_columns,
+            edge_time=arrays.get("edge_time"),
+            node_time=arrays.get("node_time"),
         ),
         features=features,
         labels=arrays.get("labels"),
@@ -220,6 +244,10 @@ def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: Map
         ids=ids_of_arrays(arrays),
         splits=tuple(Split(**{name: arrays[f"{name}_{at}"] for name in PARTS}) for at in range(manifest.num_splits)),
         held_out_links=held_out_links_of_arrays(arrays),
+        type_labels=tuple(
+            TypeLabels(labels=arrays[f"{TYPE_LABELS}{number}"], **vars(entry))
+            for number, entry in enumerate(manifest.type_labels)
+        ),
         origin=manifest.origin,
         files=files,
     )

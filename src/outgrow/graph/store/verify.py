@@ -10,17 +10,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import are_columns_of
+from outgrow.graph.builders.edge_features import EdgeFeatureCheck
 from outgrow.graph.builders.node_tables import iter_dense_blocks
 from outgrow.graph.builders.validate import (
     FiniteCheck,
     check_node_types,
     check_split_labels,
+    check_split_type_labels,
     validate_held_out_links,
     validate_labels,
     validate_split,
 )
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.source import LazyMatrix
+from outgrow.graph.readers.times import validate_times
 from outgrow.graph.store.verify_ids import verify_ids
 from outgrow.graph.topology import Topology
 from outgrow.ops.sparse import SparseRows
@@ -41,20 +45,32 @@ def verify_graph(graph: Graph) -> None:
     _check_topology(graph.topology, graph.num_nodes, graph.num_relations)
     _check_features(graph)
     labels = None if graph.labels is None else graph.labels.numpy()
-    if labels is not None and graph.has_targets:
-        _check_targets(labels, graph.num_classes)
-    elif labels is not None:
-        # Without class names, the number of classes is that of the largest label.
-        _, classes = validate_labels(labels, graph.class_names, graph.num_nodes)
-        if classes > graph.num_classes:
-            raise _graph_error("a label is out of range", f"labels below {graph.num_classes}", f"label {classes - 1}")
+    if labels is not None:
+        _check_labels(labels, graph.num_classes, graph.class_names, graph.num_nodes)
+    counts = {kind.name: kind.last - kind.first for kind in graph.node_types}
+    for each in graph.type_labels:
+        if each.name not in counts:
+            raise _graph_error("labels are those of no node type", f"types {', '.join(counts)}", each.name)
+        _check_labels(each.labels.numpy(), each.num_classes, each.class_names, counts[each.name])
+    own = {each.name: each.labels.numpy() for each in graph.type_labels}
     for split in (graph.split, *graph.splits):
         parts = validate_split((split.train.numpy(), split.val.numpy(), split.test.numpy()), graph.num_nodes)
         check_split_labels(labels, parts)
+        check_split_type_labels(own, graph.node_types, parts)
     validate_held_out_links(graph.held_out_links, graph.num_nodes, graph.num_relations)
     check_node_types(graph.node_types, graph.num_nodes, graph.num_features)
     if graph.ids is not None:
         verify_ids(graph.ids, graph.num_nodes, graph.type_borders)
+
+
+def _check_labels(labels: NDArray[Any], count: int, class_names: tuple[str, ...], num_nodes: int) -> None:
+    if labels.dtype.kind == "f" and len(labels) == num_nodes:
+        _check_targets(labels, count)
+        return
+    # Without class names, the number of classes is that of the largest label.
+    _, classes = validate_labels(labels, class_names, num_nodes)
+    if classes > count:
+        raise _graph_error("a label is out of range", f"labels below {count}", f"label {classes - 1}")
 
 
 def _check_targets(labels: NDArray[Any], count: int) -> None:
@@ -74,6 +90,12 @@ def _check_topology(topology: Topology, num_nodes: int, num_relations: int) -> N
     if topology.relation is not None:
         _check_range("a relation is out of range", topology.relation, num_relations)
     _check_order(topology)
+    for what, times, count in (
+        ("edge", topology.edge_time, topology.num_edges),
+        ("node", topology.node_time, num_nodes),
+    ):
+        if times is not None:
+            validate_times(times.numpy(), count, what)
     if topology.weight is not None:
         weight = topology.weight.numpy()
         for first in range(0, len(weight), _BLOCK):
@@ -82,6 +104,32 @@ def _check_topology(topology: Topology, num_nodes: int, num_relations: int) -> N
                 raise _graph_error(
                     "an edge weight is not finite", "finite weights", f"another at edge {first + good.argmin()}"
                 )
+    _check_edge_features(topology)
+
+
+def _check_edge_features(topology: Topology) -> None:
+    features, sizes = topology.edge_features, topology.feature_sizes
+    if features is None:
+        return
+    shape = list(features.shape)
+    if features.dtype.is_floating_point == bool(sizes) or features.dtype == torch.bool or min(sizes, default=1) < 1:
+        needed = "codes with the size of each column (feature_sizes), or floating numbers without sizes"
+        raise _graph_error("features of edges are unclear", needed, f"{features.dtype}, sizes {list(sizes)}")
+    if len(shape) != 2 or shape[0] != topology.num_edges or not shape[1] or len(sizes) not in (0, shape[1]):
+        needed = f"a row for each of {topology.num_edges} edges, of at least one column"
+        raise _graph_error("features of edges do not fit the edges", needed, f"shape {shape}, {len(sizes)} sizes")
+    columns = topology.feature_columns
+    if columns and not are_columns_of(columns, shape[1], sizes):
+        needed = f"names of the columns and categories of {shape[1]} columns, {list(sizes)} categories"
+        raise _graph_error("names of features of edges do not fit them", needed, f"{len(columns)} columns")
+    check = EdgeFeatureCheck(sizes)
+    step = max(1, _BLOCK // shape[1])
+    for first in range(0, len(features), step):
+        rows = features[first : first + step]
+        # NumPy has no bfloat16; float32 holds it exactly.
+        block = (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
+        check.check_rows(block, first, len(block))
+    check.finish(())
 
 
 def _check_order(topology: Topology) -> None:

@@ -86,6 +86,23 @@ def draw_edges(params: BlockModelParams, key: int, first: int, count: int) -> tu
     return src, dst
 
 
+def draw_relation_edges(
+    ends: tuple[BlockModelParams, BlockModelParams], key: int, first: int, count: int
+) -> tuple[Ids, Ids]:
+    """Return the sources and destinations, ``[count]`` int64 each, of edges between nodes of two types.
+
+    Args:
+        ends: Parameters of the type of the sources, whose locality counts, and of that of the destinations.
+        key: Key of the edges.
+        first: Number of the first edge.
+        count: Number of edges.
+    """
+    src = np.empty(count, dtype=np.int64)
+    dst = np.empty(count, dtype=np.int64)
+    _draw_relation_range(*ends, np.uint64(key), first, src, dst)
+    return src, dst
+
+
 def draw_labels(params: BlockModelParams, key: int, classes: int, homophily: float) -> NDArray[np.int32]:
     """Return the class of each node, ``[V]`` int32; a community has several if there are more classes."""
     labels = np.empty(params.nodes, dtype=np.int32)
@@ -161,6 +178,27 @@ def _draw_edge_range(params: BlockModelParams, key: np.uint64, first: int, src: 
         flip = (bits & _ONE) == _ONE
         src[i] = other if flip else one
         dst[i] = one if flip else other
+
+
+@parallel_kernel
+def _draw_relation_range(
+    source: BlockModelParams, target: BlockModelParams, key: np.uint64, first: int, src: Ids, dst: Ids
+) -> None:
+    for i in prange(len(src)):
+        edge = hash64(key, np.uint64(first) + np.uint64(i))
+        here = _draw_rank(source, uniform01(hash64(edge, np.uint64(0))))
+        there = _draw_rank(target, uniform01(hash64(edge, np.uint64(1))))
+        bits = hash64(edge, np.uint64(2))
+        home = _community_of_rank(source, here)
+        if uniform01(bits) < source.locality:
+            # The community of the same number; if one side has more of them, some that are equal modulo the other.
+            low = home % target.communities
+            options = (target.communities - low + source.communities - 1) // source.communities
+            away = low + as_int64(hash64(edge, np.uint64(3)) % np.uint64(options)) * source.communities
+        else:
+            away = _community_of_rank(target, there)
+        src[i] = _node_of_member(source, home, here // source.communities)
+        dst[i] = _node_of_member(target, away, there // target.communities)
 
 
 @parallel_kernel

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
-from outgrow.graph.synthetic.node_features import SyntheticNodes
+from outgrow.graph.synthetic.node_features import SyntheticNodes, normal_from_hash
 from outgrow.ops.backend import parallel_kernel, prange
 from outgrow.ops.rng import fold_in, hash64, permute_value
 
 CHUNK_EDGES = 1 << 20
-_EDGES, _NAMES, _LABELS = 11, 12, 13
+_EDGES, _NAMES, _LABELS, _FEATURES = 11, 12, 13, 14
 _ONE, _LOW32, _S32 = np.uint64(1), np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
@@ -34,9 +34,11 @@ class RMat(GraphSource):
             belongs to the lower right. The defaults are those of the Graph500 benchmark.
         seed: Seed of the generator.
         node_spec: Classes, features and split, independent of the edges; None for nodes without any.
+        edge_features: Columns of the features of edges, ``De``: nearly normal float32 numbers of mean 0 and standard
+            deviation 1; 0 for none.
 
     Raises:
-        InputError: Scale, edge factor or probabilities out of range.
+        InputError: Scale, edge factor, probabilities or columns out of range.
     """
 
     def __init__(
@@ -47,12 +49,15 @@ class RMat(GraphSource):
         quarters: tuple[float, float, float] = (0.57, 0.19, 0.19),
         seed: int = 0,
         node_spec: SyntheticNodes | None = None,
+        edge_features: int = 0,
     ) -> None:
-        if not 1 <= scale <= 40 or edge_factor < 1 or min(quarters) < 0 or sum(quarters) > 1:
+        numbers = 1 <= scale <= 40 and edge_factor >= 1 and edge_features >= 0
+        if not numbers or min(quarters) < 0 or sum(quarters) > 1:
             raise InputError(
                 "this R-MAT graph cannot be generated",
-                needed="scale 1 to 40, edge factor of at least 1, probabilities a, b, c with a sum of at most 1",
-                got=f"scale {scale}, edge factor {edge_factor}, a, b, c = {quarters}",
+                needed="scale 1 to 40, edge factor of at least 1, probabilities a, b, c with a sum of at most 1, and "
+                "features of edges of at least 0 columns",
+                got=f"scale {scale}, edge factor {edge_factor}, a, b, c = {quarters}, {edge_features} columns",
                 repair="change the numbers",
             )
         self._scale = scale
@@ -60,6 +65,7 @@ class RMat(GraphSource):
         self._quarters = quarters
         self._seed = seed
         self._node_spec = node_spec
+        self._edge_features = edge_features
 
     @property
     def name(self) -> str:
@@ -85,16 +91,21 @@ class RMat(GraphSource):
         return self._node_spec.make_node_tables(labels, self._seed)
 
     def read_edges(self) -> Iterator[EdgeChunk]:
-        """Yield all edges, about a million at a time."""
+        """Yield all edges, about a million at a time, or fewer if they have features."""
         # Limits as integers of 32 bits: the comparison with random bits then needs no floats.
         limits = (np.cumsum(self._quarters) * 2**32).astype(np.uint64)
         edge_key, name_key = (np.uint64(fold_in(self._seed, part)) for part in (_EDGES, _NAMES))
-        for first in range(0, self.num_edges, CHUNK_EDGES):
-            count = min(CHUNK_EDGES, self.num_edges - first)
+        feature_key, width = np.uint64(fold_in(self._seed, _FEATURES)), self._edge_features
+        step = max(1, CHUNK_EDGES // (1 + width))
+        for first in range(0, self.num_edges, step):
+            count = min(step, self.num_edges - first)
             src = np.empty(count, dtype=np.int64)
             dst = np.empty(count, dtype=np.int64)
             _draw_rmat_edges(first, edge_key, name_key, self._scale, limits, src, dst)
-            yield EdgeChunk(src=src, dst=dst)
+            features = np.empty((count, width), np.float32) if width else None
+            if features is not None:
+                _draw_edge_features(feature_key, first, features)
+            yield EdgeChunk(src=src, dst=dst, features=features)
 
 
 @parallel_kernel
@@ -116,6 +127,14 @@ def _draw_rmat_edges(
         # The same permutation for both ends: it renames nodes and keeps the structure.
         src[i] = permute_value(row, nodes, name_key)
         dst[i] = permute_value(column, nodes, name_key)
+
+
+@parallel_kernel
+def _draw_edge_features(key: np.uint64, first: int, features: NDArray[np.float32]) -> None:
+    for i in prange(len(features)):
+        edge_key = hash64(key, np.uint64(first) + np.uint64(i))
+        for f in range(features.shape[1]):
+            features[i, f] = normal_from_hash(hash64(edge_key, np.uint64(f)))
 
 
 @parallel_kernel

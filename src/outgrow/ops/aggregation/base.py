@@ -26,10 +26,12 @@ class Aggregation(ABC):
     Attributes:
         sliceable: Columns do not mix, so a slice of the columns can be aggregated alone.
         additive: The result over all in-edges is the sum of the results over parts of them.
+        has_parameters: The result depends on parameters of modules that are not its own.
     """
 
     sliceable: bool
     additive: bool
+    has_parameters: bool = False
 
     @abstractmethod
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:

@@ -258,7 +258,7 @@ def relu_grad_terms(
     parts = balanced_work(ends)
     scale = None if scale_EK is None else as_numpy(scale_EK)
     out = None if out_VdW is None else as_output_rows(out_VdW)
-    total = zero_sums(*d_terms.shape)
+    total = zero_sums(len(parts), *d_terms.shape)
     given = *_operands(sums), heads, scale, as_numpy(rate_NW)
     cut = np.empty((len(parts), d_terms.shape[1]), given[4].dtype)
     run = make_grad_terms_kernel(_fixed_widths(len(indices), heads, sums.terms))

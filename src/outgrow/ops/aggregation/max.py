@@ -32,15 +32,26 @@ Array = NDArray[Any]
 
 
 class Max(Aggregation):
-    """``out[v, c, f] = max over in-edges e of src[source of e, c, f]``; a tie goes to the first edge."""
+    """``out[v, c, f] = max over in-edges e of src[source of e, c, f]``; a tie goes to the first edge.
+
+    Args:
+        empty: Result for a destination without in-edges.
+    """
 
     sliceable = True
     additive = False
 
+    def __init__(self, *, empty: float = 0.0) -> None:
+        self.empty = empty
+
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
         """Aggregate without weights; see `Aggregation`."""
         assert weight_EK is None
-        return _SegmentMax.apply(src_VsCF, block.edges)  # type: ignore[no-any-return, no-untyped-call]
+        out: Tensor = _SegmentMax.apply(src_VsCF, block.edges)  # type: ignore[no-untyped-call]
+        if self.empty == 0:
+            return out
+        indptr = block.edges.indptr
+        return out.masked_fill((indptr[1:] == indptr[:-1])[:, None, None], self.empty)
 
 
 @gpu_dispatch

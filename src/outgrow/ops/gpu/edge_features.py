@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from outgrow.ops.edge_features import dense_edge_features
+
 _EDGES_AT_ONCE = 1 << 18
 _NUMBERS_AT_ONCE = 1 << 26
 
@@ -39,12 +41,4 @@ def dense_chunks(values_ED: Tensor, starts_D: Tensor | None, weight_IK: Tensor) 
     step = max(1, min(_EDGES_AT_ONCE, _NUMBERS_AT_ONCE // max(1, inputs)))
     for first in range(0, len(values_ED), step):
         rows = slice(first, first + step)
-        chunk_ND = values_ED[rows]
-        if starts_D is None:
-            yield rows, chunk_ND.to(weight_IK.dtype)
-            continue
-        at_ND = chunk_ND.long()
-        # One more column takes the codes of -1, and is left out.
-        at_ND = torch.where(at_ND < 0, inputs, at_ND + starts_D)
-        chunk_NI = weight_IK.new_zeros(len(chunk_ND), inputs + 1)
-        yield rows, chunk_NI.scatter_(1, at_ND, 1)[:, :inputs]
+        yield rows, dense_edge_features(values_ED[rows], starts_D, inputs, weight_IK.dtype)

@@ -6,7 +6,7 @@ from outgrow.core.ledger import Kind
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import EpochPart, Estimate, full_graph_parts, transfer_parts
 from outgrow.planning.peak_memory import full_graph_peak_bytes
-from outgrow.planning.traffic import Traffic, WorkerLayout, add_bytes, halo_numbers, shard_traffic
+from outgrow.planning.traffic import Traffic, WorkerLayout, add_halo_rows, shard_traffic
 from outgrow.planning.workload import PartitionStats, Workload
 from outgrow.strategies.full import Full
 
@@ -18,10 +18,9 @@ def full_traffic(strategy: Full, work: Workload, layout: WorkerLayout) -> Traffi
     """
     cut = work.partitioning.partition_stats(strategy.partition, layout.workers)
     traffic = shard_traffic(work, cut, layout)
-    row_bytes = halo_numbers(work.model) * work.model.number_bytes
     # Each row of the halo is received in the forward pass, and its gradient returned in the backward pass.
     for kind in (Kind.ACTIVATIONS, Kind.GRADIENTS):
-        add_bytes(traffic.epoch, kind, layout.sum_by_link(cut.halo), row_bytes)
+        add_halo_rows(traffic.epoch, kind, work, cut, layout)
     return traffic
 
 

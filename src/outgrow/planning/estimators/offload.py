@@ -83,7 +83,7 @@ def make_chunking_spec(strategy: Offload, work: Workload, bandwidths: Bandwidths
     assert strategy.chunks is not None
     layers = work.model.layers
     # One order of chunks serves all layers, so the mean row decides it.
-    row_bytes = sum(each.source_width for each in layers) * work.model.number_bytes // len(layers)
+    row_bytes = round(sum(each.sent_width for each in layers) * work.model.number_bytes / len(layers))
     return ChunkingSpec(strategy.partition, strategy.chunks, strategy.reorganise, row_bytes, bandwidths)
 
 
@@ -110,6 +110,7 @@ def _fits_unchunked(strategy: Offload, work: Workload, costs: CostModel) -> bool
         num_edges=int(cut.edges[part]),
         num_nodes=work.graph.nodes,
         number_bytes=work.model.number_bytes,
+        edge_row_bytes=work.graph.edge_row_bytes,
         budget=costs.memory,
     )
 
@@ -195,13 +196,13 @@ class _PassTraffic(NamedTuple):
         layers = self.layers
         # The source rows of the first layer are computed from raw features in a pass of their own.
         moved = (
-            Counter() if self._source_is_features else self._feature_bytes() + self._write_bytes(layers[0].source_width)
+            Counter() if self._source_is_features else self._feature_bytes() + self._write_bytes(layers[0].sent_width)
         )
         for index, following in enumerate(layers[1:]):
             moved += (
                 self._read_aggregate_bytes(index) if layers[index].has_static_aggregate else self._source_bytes(index)
             )
-            moved += self._target_bytes(index) + self._write_bytes(following.source_width)
+            moved += self._target_bytes(index) + self._write_bytes(following.sent_width)
             # Where source rows are the input itself, they serve as target rows too.
             if not following.spec.source_is_input:
                 moved += self._write_bytes(self._target_width(following))
@@ -222,16 +223,16 @@ class _PassTraffic(NamedTuple):
             # Target gradients are written chunk by chunk; the layer below then loads the sums for its output.
             if index > 0:
                 moved += self._gradient_bytes(Link.DEVICE_TO_HOST, nodes * target)
-                moved += self._gradient_bytes(Link.HOST_TO_DEVICE, nodes * (layer.source_width + target))
+                moved += self._gradient_bytes(Link.HOST_TO_DEVICE, nodes * (layer.sent_width + target))
             if index > 0 or not self._source_is_features:
                 waves = self.waves[layer.spec.self_loops]
                 # Gradients of source rows go back by the way the rows came: to HOST, and to the other workers.
-                moved += self._gradient_bytes(Link.DEVICE_TO_HOST, waves.loaded_rows * layer.source_width)
+                moved += self._gradient_bytes(Link.DEVICE_TO_HOST, waves.loaded_rows * layer.sent_width)
                 for link, count in self.layout.sum_by_link(waves.sent_rows.T).items():
-                    moved += self._gradient_bytes(link, count * layer.source_width)
+                    moved += self._gradient_bytes(link, count * layer.sent_width)
         if not self._source_is_features:
             moved += self._feature_bytes() + self._gradient_bytes(
-                Link.HOST_TO_DEVICE, nodes * self.layers[0].source_width
+                Link.HOST_TO_DEVICE, nodes * self.layers[0].sent_width
             )
         return moved
 
@@ -270,8 +271,9 @@ class _PassTraffic(NamedTuple):
         kind, size = (Kind.FEATURES, graph.feature_bytes) if raw else (Kind.ACTIVATIONS, self.work.model.number_bytes)
         waves = self.waves[layer.spec.self_loops]
         moved = Counter[tuple[Link, Kind]]()
-        add_bytes(moved, kind, {Link.HOST_TO_DEVICE: waves.loaded_rows}, layer.source_width * size)
-        add_bytes(moved, kind, self.layout.sum_by_link(waves.sent_rows), layer.source_width * size)
+        # Rows of which only some numbers are used count by their mean: waves do not tell types apart.
+        crossed = {Link.HOST_TO_DEVICE: waves.loaded_rows, **self.layout.sum_by_link(waves.sent_rows)}
+        add_bytes(moved, kind, {link: round(rows * layer.sent_width) for link, rows in crossed.items()}, size)
         return moved
 
     def _target_bytes(self, index: int) -> Bytes:
@@ -288,17 +290,17 @@ class _PassTraffic(NamedTuple):
         num_bytes = round(graph.nodes * graph.row_bytes) + _END_BYTES * chunks * graph.sparse
         return Counter({(Link.HOST_TO_DEVICE, Kind.FEATURES): num_bytes})
 
-    def _write_bytes(self, width: int) -> Bytes:
+    def _write_bytes(self, width: float) -> Bytes:
         return self._activation_bytes(Link.DEVICE_TO_HOST, self.work.graph.nodes * width)
 
     def _read_aggregate_bytes(self, index: int) -> Bytes:
         return self._activation_bytes(Link.HOST_TO_DEVICE, self.work.graph.nodes * self.layers[index].aggregate_width)
 
-    def _activation_bytes(self, link: Link, numbers: int) -> Bytes:
-        return Counter({(link, Kind.ACTIVATIONS): numbers * self.work.model.number_bytes})
+    def _activation_bytes(self, link: Link, numbers: float) -> Bytes:
+        return Counter({(link, Kind.ACTIVATIONS): round(numbers) * self.work.model.number_bytes})
 
-    def _gradient_bytes(self, link: Link, numbers: int) -> Bytes:
-        return Counter({(link, Kind.GRADIENTS): numbers * self.work.model.number_bytes})
+    def _gradient_bytes(self, link: Link, numbers: float) -> Bytes:
+        return Counter({(link, Kind.GRADIENTS): round(numbers) * self.work.model.number_bytes})
 
 
 def offload_parts(

@@ -48,7 +48,7 @@ def _layer_traffic(
     """Return the traffic of a layer in a batch: for each pair of workers, rows or partial sums, whichever is less."""
     moved: Bytes = Counter()
     number = work.model.number_bytes
-    row_bytes = layer.source_width * number
+    row_bytes = round(layer.sent_width * number)
     # A request for partial sums lists the destinations and, for each edge, its source and its weight.
     request = (
         _TOLD_BYTES * cross_edges.destinations + (_TOLD_BYTES + number * layer.has_edge_weights) * cross_edges.edges
@@ -59,7 +59,9 @@ def _layer_traffic(
         layer.supports_partial_sums and partial
     )
     rows = layout.sum_by_link(np.where(parts, cross_edges.destinations, cross_edges.sources))
-    add_bytes(moved, Kind.IDS, layout.sum_by_link(cross_edges.sources), ID_BYTES)
+    # A row that is drawn for a time is requested with it.
+    request_bytes = ID_BYTES * (2 if work.batches.is_temporal else 1)
+    add_bytes(moved, Kind.IDS, layout.sum_by_link(cross_edges.sources), request_bytes)
     add_bytes(moved, Kind.TOPOLOGY, layout.sum_by_link(request * parts))
     add_bytes(moved, Kind.FEATURES if raw else Kind.ACTIVATIONS, rows, row_bytes)
     if not raw:

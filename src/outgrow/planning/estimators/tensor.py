@@ -15,7 +15,7 @@ from outgrow.planning.graph_stats.chunk_waves import Matrix
 from outgrow.planning.peak_memory import base_bytes, metric_bytes, process_bytes, training_bytes
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.traffic import ID_BYTES, Traffic, WorkerLayout, add_bytes, training_traffic
-from outgrow.planning.workload import Workload
+from outgrow.planning.workload import OwnerStats, Workload
 from outgrow.strategies.tensor.memory import GraphSizes, estimate_memory_needs
 from outgrow.strategies.tensor.strategy import TensorParallel, count_edge_chunks
 
@@ -72,23 +72,41 @@ def tensor_traffic(strategy: TensorParallel, work: Workload, layout: WorkerLayou
         if move.has_gradient:
             add_bytes(traffic.epoch, Kind.GRADIENTS, moved, model.number_bytes)
     if strategy.attention == "coefficients":
-        _add_coefficients(traffic, work, layout)
+        _add_coefficients(traffic, work, deal, layout)
+    _add_edge_scores(traffic, work, deal, layout)
     return traffic
 
 
-def _add_coefficients(traffic: Traffic, work: Workload, layout: WorkerLayout) -> None:
+def _add_coefficients(traffic: Traffic, work: Workload, deal: OwnerStats, layout: WorkerLayout) -> None:
     """Add the attention coefficients of all edges, sent by the destination's worker to all others, once per run."""
     for _, same in groupby(work.model.layers, key=lambda each: each.run_index):
         layer = next(same)
-        if not (layer.only_propagates and layer.spec.score):
-            continue
-        edges = work.graph.edges + layer.spec.self_loops * work.graph.nodes
-        # Each worker computes the coefficients of an equal share of the edges.
-        of_each = np.full((layout.workers, layout.workers), edges * layer.spec.score // layout.workers)
-        moved = layout.sum_by_link(of_each)
-        for each in (traffic.epoch, traffic.evaluation):
-            add_bytes(each, Kind.ACTIVATIONS, moved, work.model.number_bytes)
-        add_bytes(traffic.epoch, Kind.GRADIENTS, moved, work.model.number_bytes)
+        if layer.only_propagates and layer.spec.score:
+            _add_edge_numbers(traffic, work, _edges_to_all(deal, layer, layout), layer.spec.score)
+
+
+def _add_edge_scores(traffic: Traffic, work: Workload, deal: OwnerStats, layout: WorkerLayout) -> None:
+    """Add what features of edges add to scores: ``E K (P - 1)`` numbers, sent by the destinations' workers."""
+    reading = [layer for layer in work.model.layers if layer.edge_scores]
+    # Unless scores arrive in the order of edges, all workers need the ids of all edges, once for each view.
+    if not deal.is_contiguous:
+        for layer in {layer.spec.self_loops: layer for layer in reading}.values():
+            add_bytes(traffic.once, Kind.IDS, _edges_to_all(deal, layer, layout), ID_BYTES)
+    for layer in reading:
+        _add_edge_numbers(traffic, work, _edges_to_all(deal, layer, layout), layer.edge_scores)
+
+
+def _add_edge_numbers(traffic: Traffic, work: Workload, moved: dict[Link, int], numbers: int) -> None:
+    """Add numbers of each of the edges that cross, and their gradients."""
+    for each in (traffic.epoch, traffic.evaluation):
+        add_bytes(each, Kind.ACTIVATIONS, moved, numbers * work.model.number_bytes)
+    add_bytes(traffic.epoch, Kind.GRADIENTS, moved, numbers * work.model.number_bytes)
+
+
+def _edges_to_all(deal: OwnerStats, layer: LayerSizes, layout: WorkerLayout) -> dict[Link, int]:
+    """Return the edges that cross where each worker tells all others about the in-edges of its nodes."""
+    edges = deal.edges[int(layer.spec.self_loops)]
+    return layout.sum_by_link(np.broadcast_to(edges, (len(edges), len(edges))))
 
 
 def _pass_exchanges(work: Workload, *, constant: bool) -> Iterator[SliceExchange]:
@@ -180,7 +198,9 @@ def _memory_needs(strategy: TensorParallel, work: Workload, costs: CostModel, nu
     graph = work.graph
     model = work.model
     row_bytes = 2 * graph.row_bytes if graph.sparse else model.row_bytes
-    held = GraphSizes(graph.nodes, graph.edges, num_owned, costs.layout.workers, round(num_owned * row_bytes))
+    feature_bytes = round(num_owned * row_bytes)
+    workers = costs.layout.workers
+    held = GraphSizes(graph.nodes, graph.edges, num_owned, workers, feature_bytes, graph.edge_row_bytes)
     chunks = max(strategy.chunks, count_edge_chunks(graph.edges))
     needs = estimate_memory_needs(
         held, model.layer_plans, base=base_bytes(work, costs), number_bytes=model.number_bytes, chunks=chunks

@@ -64,9 +64,8 @@ class AnalyticGraph:
 
     def owner_stats(self, chunks: int, parts: int, *, self_loops: bool) -> OwnerStats:
         """Return an even assignment of nodes; the expected ranges are not known."""
-        return OwnerStats(
-            _split_evenly(self.sizes.nodes, parts), is_contiguous=False, owner_bytes=self._owner_bytes(parts)
-        )
+        nodes, edges = (_split_evenly(count, parts) for count in (self.sizes.nodes, self.sizes.edges))
+        return OwnerStats(nodes, False, self._owner_bytes(parts), np.stack([edges, edges + nodes]))
 
     def _partition_stats(self, method: str, parts: int, spec: SamplingSpec | None = None) -> PartitionStats:
         away = self._remote_edge_share(method, parts)
@@ -118,8 +117,9 @@ class AnalyticGraph:
             evicted_rows=load,
             listed_rows=load + 2 * remote,
             loaded_rows=load * chunks,
+            edge_row_bytes=sizes.edge_row_bytes,
         )
-        num_bytes = _PER_ROW * (load + remote) + _PER_EDGE * edges + 16 * rows
+        num_bytes = _PER_ROW * (load + remote) + (_PER_EDGE + sizes.edge_row_bytes) * edges + 16 * rows
         files = np.full((parts, chunks), num_bytes, dtype=np.int64)
         waves = WaveStats(round(loaded), sent, sent, files, extent)
         return ChunkStats(8 * parts * chunks, dict.fromkeys(views, waves))
@@ -137,7 +137,12 @@ class AnalyticGraph:
     def _neighborhood_levels(
         self, spec: SamplingSpec, seeds: float, hot: Numbers | None = None
     ) -> list[NeighborhoodLevel]:
-        return self.degrees.neighborhood_levels(seeds, _total_fanouts(spec), hot, spec.batches.sampler)
+        hops, sampler = _total_fanouts(spec), spec.batches.sampler
+        if not spec.batches.is_temporal:
+            return self.degrees.neighborhood_levels(seeds, hops, hot, sampler)
+        # An upper bound: seeds of different times share no rows, and all in-edges are taken to be before them.
+        alone = self.degrees.neighborhood_levels(1, hops, None, sampler)
+        return [NeighborhoodLevel(level.share * seeds, level.edges * seeds) for level in alone]
 
     def _batch_sizes(self, spec: SamplingSpec) -> tuple[int, float, float]:
         """Return the seeds of a batch, the batches of an epoch, and the seeds of an epoch in full batches."""

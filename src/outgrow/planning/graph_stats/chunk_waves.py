@@ -159,12 +159,14 @@ class ChunkWaveCounter:
                     WaveSizes._fields, _wave_sizes(held, high - low, edges, techniques), strict=True
                 ):
                     most[name] = max(most[name], count)
-        return found, WaveSizes(**{**dict.fromkeys(WaveSizes._fields, 0), **most, "loaded_rows": int(moved.max())})
+        most |= {"loaded_rows": int(moved.max()), "edge_row_bytes": self._topology.edge_row_bytes}
+        return found, WaveSizes(**{**dict.fromkeys(WaveSizes._fields, 0), **most})
 
     def _wave_bytes(self, row_counts: tuple[int, int, int], rows: int, edges: int) -> int:
         of_edge = [each.itemsize for each in (self._topology.relation, self._topology.weight) if each is not None]
         # Each tensor is aligned by itself, so the sum of the sizes alone would be too small.
         tensors = [size * count for count in row_counts for size in _HELD]
+        of_edge.append(self._topology.edge_row_bytes)
         return sum(
             map(aligned_bytes, [*tensors, 8 * rows, 8 * (rows + 1), 4 * edges, *(size * edges for size in of_edge)])
         )

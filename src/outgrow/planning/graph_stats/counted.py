@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
+from outgrow.engine.shard import model_topology
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
@@ -19,7 +21,7 @@ from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
 from outgrow.ops.sampling.neighborhood import with_in_neighbors
 from outgrow.planning.graph_stats.analytic import AnalyticGraph
-from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, ChunkWaveCounter
+from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, ChunkWaveCounter, Matrix
 from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution
 from outgrow.planning.graph_stats.sampled_batches import SampledBatches, SampledSuperBatches
 from outgrow.planning.sizes import dataset_sizes, model_sizes
@@ -54,6 +56,7 @@ def make_workload(graph: Graph, model: Model, batches: BatchConfig = FULL_GRAPH,
         batches: What batches are made of.
         seed: Seed of the run.
     """
+    graph = replace(graph, topology=model_topology(graph.topology, model))
     counted, sizes = CountedGraph(graph), model_sizes(model, graph)
     return Workload(
         graph=dataset_sizes(graph), model=sizes, partitioning=counted, sampling=counted, batches=batches, seed=seed
@@ -103,13 +106,17 @@ class CountedGraph:
     def _partition_stats(self, method: str, parts: int, spec: SamplingSpec | None = None) -> PartitionStats:
         if parts == 1:
             return single_worker_stats(self.graph.num_nodes, self.graph.num_edges)
-        return count_partition(self.graph.topology, self._node_owners(method, parts, spec), parts)
+        return count_partition(
+            self.graph.topology, self._node_owners(method, parts, spec), parts, self.graph.type_borders
+        )
 
     def _owner_stats(self, chunks: int, parts: int, *, self_loops: bool) -> OwnerStats:
         view = self.graph.topology.view(self_loops=self_loops)
         owner = assign_owners(view.indptr, view.indices, chunks, parts)
         nodes = torch.bincount(owner.long(), minlength=parts).numpy()
-        return OwnerStats(nodes, bool((owner.diff() >= 0).all()), len(serialize(owner)))
+        topology = self.graph.topology
+        edges = [_count_by_owner(topology, owner, parts, self_loops=looped) for looped in (False, True)]
+        return OwnerStats(nodes, bool((owner.diff() >= 0).all()), len(serialize(owner)), np.stack(edges))
 
     def _chunk_stats(
         self, chunking: ChunkingSpec, views: tuple[bool, ...], parts: int, techniques: TransferOptions
@@ -144,6 +151,13 @@ class CountedGraph:
 
     def _sample_batches(self, spec: SamplingSpec, parts: int) -> SampledBatches:
         return SampledBatches(self.graph, self._node_owners(spec.partition, parts, spec), parts, spec)
+
+
+def _count_by_owner(topology: Topology, owner: Tensor, parts: int, *, self_loops: bool) -> Matrix:
+    """Return ``[P]`` int64: the in-edges of the nodes of each owner."""
+    graph = ChunkGraph(topology, self_loops=self_loops)
+    counts = [graph.count_in_edges((owner == part).nonzero()[:, 0]) for part in range(parts)]
+    return np.array(counts, dtype=np.int64)
 
 
 def sketch_graph(graph: Graph) -> AnalyticGraph:

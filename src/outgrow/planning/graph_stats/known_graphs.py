@@ -48,6 +48,8 @@ def known_graph(facts: Mapping[str, Any]) -> AnalyticGraph:
         sparse=False,
         train=facts["train"],
         classes=facts.get("classes", 2),
+        edge_features=facts.get("edge_features", 0),
+        edge_feature_bytes=_FLOAT,
     )
     exponent = facts.get("exponent", _EXPONENT)
     degrees = DegreeDistribution.from_power_law(sizes.nodes, edges, exponent, facts.get("largest_degree"))

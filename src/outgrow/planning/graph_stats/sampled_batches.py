@@ -79,7 +79,10 @@ class SampledBatches:
                 growth.add_batch(part, groups)
                 edges[part].append([sum(block.edges.num_edges for block in blocks) for blocks in groups])
                 # Only the bottom layer reads features; its sources contain all other nodes of the batch.
-                nodes = torch.cat([blocks[0].src_nodes for blocks in groups])
+                # Of several rows of a node, each for another time, the features are requested once.
+                temporal = self.spec.batches.is_temporal
+                read = [blocks[0].src_nodes for blocks in groups]
+                nodes = torch.cat([torch.unique(each) for each in read] if temporal else read)
                 nodes = torch.unique(nodes) if self.spec.pregather else nodes
                 tally.add_rows(part, nodes[~has_copy[nodes]])
         # Edges by worker, batch and time step.

@@ -69,6 +69,7 @@ class Migrate(Strategy):
     name = "migrate"
     exact = True
     uses_minibatches = True
+    draws_by_time = True
     fewest_prefetched = 0
 
     partition: str = "metis"

@@ -39,6 +39,7 @@ def fits_whole(
     num_edges: int,
     num_nodes: int,
     number_bytes: int,
+    edge_row_bytes: int,
     budget: int,
 ) -> bool:
     """Tell whether a worker can train all its nodes at once, without chunks.
@@ -50,11 +51,13 @@ def fits_whole(
         num_edges: In-edges of these, without loops.
         num_nodes: Nodes of the graph.
         number_bytes: Of a number of a row.
+        edge_row_bytes: Of the features of an edge.
         budget: The most bytes that it may have resident.
     """
     with_loops = num_edges + num_own
     num_sources = min(num_nodes, num_own + with_loops)
-    return full_graph_bytes(base, traits, num_own, num_sources, with_loops, number_bytes) <= budget
+    whole = full_graph_bytes(base, traits, num_own, num_sources, with_loops, number_bytes, edge_row_bytes)
+    return whole <= budget
 
 
 def fewest_chunks(
@@ -199,6 +202,7 @@ class ChunkPlanner:
         share = self.shard
         budget = min(share.comm.all_gather_object(budget))
         num_edges = int(max(graph.row_sizes(share.owned_nodes).sum() for graph in self.graphs.values()))
+        feature_bytes = share.topology.edge_row_bytes
         most = min(MAX_CHUNKS, max(share.comm.all_gather_object(len(share.owned_nodes))))
         chunking: ChunkPlan
 
@@ -214,7 +218,7 @@ class ChunkPlanner:
             return int(
                 max(
                     share.comm.all_gather_object(
-                        self._peak_bytes(min_wave_sizes(len(share.owned_nodes), num_edges, count))
+                        self._peak_bytes(min_wave_sizes(len(share.owned_nodes), num_edges, count, feature_bytes))
                     )
                 )
             )

@@ -45,6 +45,7 @@ class WaveSizes(NamedTuple):
         evicted_rows: Rows whose gradients leave at once.
         listed_rows: Rows from HOST, from others and to others.
         loaded_rows: Rows that arrive from HOST, in all waves together; and as many leave.
+        edge_row_bytes: Bytes of the features of an edge.
     """
 
     num_slots: int
@@ -53,6 +54,7 @@ class WaveSizes(NamedTuple):
     evicted_rows: int
     listed_rows: int
     loaded_rows: int
+    edge_row_bytes: int = 0
 
 
 def max_wave_sizes(
@@ -73,10 +75,11 @@ def max_wave_sizes(
         evicted_rows=max(load),
         listed_rows=max(a + b + c for a, b, c in zip(load, remote, sent, strict=True)),
         loaded_rows=sum(arriving),
+        edge_row_bytes=graph.edge_row_bytes,
     )
 
 
-def min_wave_sizes(num_own: int, num_edges: int, count: int) -> WaveSizes:
+def min_wave_sizes(num_own: int, num_edges: int, count: int, edge_row_bytes: int = 0) -> WaveSizes:
     """A lower bound of the largest of ``count`` waves of a worker."""
     rows = -(-num_own // count)
     return WaveSizes(
@@ -86,6 +89,7 @@ def min_wave_sizes(num_own: int, num_edges: int, count: int) -> WaveSizes:
         evicted_rows=0,
         listed_rows=0,
         loaded_rows=0,
+        edge_row_bytes=edge_row_bytes,
     )
 
 
@@ -111,7 +115,8 @@ def wave_bytes(layer_plans: Sequence[LayerPlan], index: int, wave_sizes: WaveSiz
     leaving = _PENDING * wave_sizes.evicted_rows * width if layer.source_requires_grad else 0
     backward = buffers * buffer + _AHEAD * (loaded + given) + given
     backward += 3 * made // 2 + 2 * edges + leaving
-    waves = _AHEAD * (wave_sizes.listed_rows * _HELD_BYTES + wave_sizes.num_edges * INDEX_BYTES)
+    of_edge = INDEX_BYTES + wave_sizes.edge_row_bytes
+    waves = _AHEAD * (wave_sizes.listed_rows * _HELD_BYTES + wave_sizes.num_edges * of_edge)
     transpose = wave_sizes.num_edges * 2 * INDEX_BYTES + wave_sizes.num_slots * INDEX_BYTES
     encoding = wave_sizes.num_rows * (layer.encoder_width + _AHEAD * (width + kept_input))
     return (
@@ -158,6 +163,6 @@ def cached_wave_bytes(wave_sizes: WaveSizes) -> int:
     """What one wave takes in memory with all that is derived from its edges, at most."""
     return (
         wave_sizes.listed_rows * _HELD_BYTES
-        + wave_sizes.num_edges * 4 * INDEX_BYTES
+        + wave_sizes.num_edges * (4 * INDEX_BYTES + wave_sizes.edge_row_bytes)
         + wave_sizes.num_slots * INDEX_BYTES
     )

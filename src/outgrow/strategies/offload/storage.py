@@ -313,4 +313,9 @@ def _max_file_bytes(graph: ChunkGraph, own: Tensor, requirements: WaveRequiremen
     held += sum(len(nodes) for lists in requirements.sent for nodes in lists)
     edges = int(graph.row_sizes(own).sum())
     nodes = len(own) + len(requirements.chunks)
-    return held * _HELD_BYTES + edges * _EDGE_BYTES + nodes * _ROW_BYTES + len(requirements.chunks) * _WAVE_BYTES
+    return (
+        held * _HELD_BYTES
+        + edges * (_EDGE_BYTES + graph.edge_row_bytes)
+        + nodes * _ROW_BYTES
+        + len(requirements.chunks) * _WAVE_BYTES
+    )

@@ -272,6 +272,7 @@ def _fits_in_memory(problem: Problem, layer_plans: list[LayerPlan], base: int, b
         num_edges=int((ends[own + 1] - ends[own]).sum()),
         num_nodes=share.topology.num_nodes,
         number_bytes=problem.number_bytes,
+        edge_row_bytes=share.topology.edge_row_bytes,
         budget=budget,
     )
     return all(share.comm.all_gather_object(fits))

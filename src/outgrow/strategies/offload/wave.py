@@ -159,6 +159,8 @@ class WaveHeader(NamedTuple):
         num_src: Number of slots of the buffer.
         parts: Type, length and first byte of each tensor; None for an absent tensor.
         num_bytes: Total size of the tensors.
+        feature_columns: Columns of the features of edges; 0 if they have none.
+        feature_sizes: Number of categories of each column of codes.
     """
 
     counts: tuple[tuple[int, ...], ...]
@@ -167,6 +169,8 @@ class WaveHeader(NamedTuple):
     num_src: int
     parts: tuple[tuple[torch.dtype, int, int] | None, ...]
     num_bytes: int
+    feature_columns: int = 0
+    feature_sizes: tuple[int, ...] = ()
 
 
 _LINE = 64
@@ -184,7 +188,9 @@ def pack_wave(wave: Wave) -> tuple[WaveHeader, Tensor]:
     begin = 0
     lists = wave.loads, wave.remote, wave.sent
     of_rows = [part for rows in lists for part in rows[1:]]
-    tensors: list[Tensor | None] = [*of_rows, wave.start, edges.indptr, edges.indices, edges.relation, edges.weight]
+    features = None if edges.features is None else edges.features.flatten()
+    tensors: list[Tensor | None] = [*of_rows, wave.start, edges.indptr, edges.indices]
+    tensors += [edges.relation, edges.weight, features]
     for each in tensors:
         parts.append(None if each is None else (each.dtype, len(each), begin))
         # Align each tensor: `unpack_wave` views the bytes as wider types without copying them.
@@ -194,9 +200,17 @@ def pack_wave(wave: Wave) -> tuple[WaveHeader, Tensor]:
     for each, part in zip(tensors, parts, strict=True):
         if each is not None and part is not None and len(each):
             out[part[2] : part[2] + each.nbytes] = each.contiguous().view(torch.uint8)
-    return WaveHeader(
-        tuple(rows.counts for rows in lists), wave.first, wave.last, edges.num_src, tuple(parts), begin
-    ), out
+    header = WaveHeader(
+        tuple(rows.counts for rows in lists),
+        wave.first,
+        wave.last,
+        edges.num_src,
+        tuple(parts),
+        begin,
+        0 if edges.features is None else edges.features.shape[1],
+        edges.feature_sizes,
+    )
+    return header, out
 
 
 def unpack_wave(header: WaveHeader, data: Tensor) -> Wave:
@@ -210,9 +224,17 @@ def unpack_wave(header: WaveHeader, data: Tensor) -> Wave:
         for i, counts in enumerate(header.counts)
     )
     # Three lists of four tensors come first, in the order of `pack_wave`.
-    start, indptr, indices, relation, weight = tensors[12:]
+    start, indptr, indices, relation, weight, features = tensors[12:]
     assert start is not None
     assert indptr is not None
     assert indices is not None
-    edges = Edges(indptr=indptr, indices=indices, num_src=header.num_src, relation=relation, weight=weight)
+    edges = Edges(
+        indptr=indptr,
+        indices=indices,
+        num_src=header.num_src,
+        relation=relation,
+        weight=weight,
+        features=None if features is None else features.view(len(indices), header.feature_columns),
+        feature_sizes=header.feature_sizes,
+    )
     return Wave(loads, remote, sent, header.first, header.last, start, edges)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind
+from outgrow.graph.sampling.batch_numbers import BatchRows, PairNumbers, to_pairs
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, Fanout, SampledEdges
 from outgrow.graph.sampling.layer_sampling import LARGEST, LayerSampling, invalid_seed_error
 from outgrow.graph.topology import GraphView
@@ -32,6 +33,7 @@ from outgrow.ops.sampling.renumber import (
     renumber_seeds,
     renumber_sources,
 )
+from outgrow.ops.sampling.renumber_pairs import PairRows
 from outgrow.ops.sampling.uniform import Array, Ids
 from outgrow.runtime.distributed.async_exchange import SplitSizes
 from outgrow.runtime.distributed.comm import Comm
@@ -43,10 +45,12 @@ class RemoteRequest(NamedTuple):
     Attributes:
         nodes: ``[r]`` int64, ordered by worker.
         sizes: Number of nodes of each worker.
+        times: ``[r]`` int64, the time that each is drawn for; None if rows are drawn of all in-edges.
     """
 
     nodes: Tensor
     sizes: tuple[int, ...]
+    times: Tensor | None = None
 
 
 class SampledSplitBlock(NamedTuple):
@@ -80,7 +84,7 @@ class SampledSplitBlock(NamedTuple):
 
 
 class SplitSampler:
-    """Samples a worker's part of batches. Final; samples one batch at a time.
+    """Samples a worker's part of batches; one batch at a time.
 
     Args:
         views: See `LayerSampling`.
@@ -91,6 +95,7 @@ class SplitSampler:
         size: Number of workers.
         weighted: See `LayerSampling`.
         sampler: See `LayerSampling`.
+        temporal_strategy: See `LayerSampling`.
 
     Raises:
         InputError: See `LayerSampling`.
@@ -107,11 +112,17 @@ class SplitSampler:
         size: int,
         weighted: bool = False,
         sampler: str = NEIGHBOR,
+        temporal_strategy: str | None = None,
     ) -> None:
-        self.sampling = LayerSampling(views, fanout, seed, weighted=weighted, sampler=sampler)
+        self.sampling = LayerSampling(
+            views, fanout, seed, weighted=weighted, sampler=sampler, temporal_strategy=temporal_strategy
+        )
         self.owner = torch.zeros(self.sampling.num_nodes, dtype=torch.int8) if owner is None else owner
         self.rank = rank
         self.size = size
+        self._start_numbers()
+
+    def _start_numbers(self) -> None:
         self._bits = empty_bitset(self.sampling.bitset_size)
         self._table = np.zeros(self.sampling.num_nodes, dtype=np.int32)
         self._base = 1
@@ -119,9 +130,7 @@ class SplitSampler:
     def copy_for_thread(self) -> SplitSampler:
         """Return a sampler of the same batches for another thread: what it reads of the graph is shared."""
         other = copy.copy(self)
-        other._bits = empty_bitset(self.sampling.bitset_size)
-        other._table = np.zeros_like(self._table)
-        other._base = 1
+        other._start_numbers()
         return other
 
     def sample_hops(
@@ -144,60 +153,75 @@ class SplitSampler:
             InputError: A seed is no node of the graph, or occurs twice.
         """
         try:
-            nodes = self._number_seeds(as_numpy(seeds))
+            own = self._number_seeds(as_numpy(seeds))
             found = list[SampledSplitBlock]()
             for layer in self.sampling.hops_from_seeds:
-                chosen = self.sampling.sample_layer(layer, nodes, epoch, step, self._bits)
-                first = len(nodes)
-                nodes, new, local = self._renumber_sources(layer, chosen, nodes)
-                request = RemoteRequest(as_tensor(new.others), new.sizes)
+                chosen = self._sample_hop(layer, own, epoch, step)
+                first = len(own.nodes)
+                own, new, local = self._renumber_sources(layer, chosen, own)
+                request = RemoteRequest(as_tensor(new.others), new.sizes, self._times_of_others)
                 requested = yield request
                 # Nodes that others request join the own ones, as they are destinations of the next hop;
                 # sources of other workers therefore follow them, and only now the edges can be renumbered.
-                nodes, rows = self._renumber_requested(as_numpy(requested.nodes), nodes)
-                num_local = map_sources(local, first, len(nodes), new.remap)
-                block = self._make_block(layer, chosen, local, nodes, new.others)
+                assert (as_numpy(self.owner)[as_numpy(requested.nodes)] == self.rank).all()
+                own, rows = self._renumber_requested(requested, own)
+                num_own = len(own.nodes)
+                num_local = map_sources(local, first, num_own, new.remap)
+                block = self._make_block(layer, chosen, local, own, request)
                 found.append(
-                    SampledSplitBlock(
-                        block, len(nodes), request.sizes, as_tensor(rows).long(), requested.sizes, num_local
-                    )
+                    SampledSplitBlock(block, num_own, request.sizes, as_tensor(rows).long(), requested.sizes, num_local)
                 )
         except BaseException:  # includes GeneratorExit, if the exchange ends early
             self._reset_numbers()
             raise
         # A higher base makes all numbers of this batch invalid without clearing the table.
-        self._base += len(nodes)
+        self._base += len(own.nodes)
         if self._base > LARGEST - len(self._table):
             self._reset_numbers()
         # Hops start at the seeds, which are the destinations of the last layer.
         return found[::-1]
 
-    def _make_block(self, layer: int, sampled: SampledEdges, local: Rows, nodes: Ids, remote_nodes: Ids) -> Block:
-        sources = self.sampling.pool.empty_array(len(nodes) + len(remote_nodes), np.int64)
-        sources[: len(nodes)] = nodes
-        sources[len(nodes) :] = remote_nodes
-        return self.sampling.make_block(
-            layer, sampled, local, as_tensor(sources), self.sampling.node_degrees(layer, sources)
-        )
+    def _make_block(
+        self, layer: int, sampled: SampledEdges, local: Rows, own: BatchRows, request: RemoteRequest
+    ) -> Block:
+        nodes = self._join_rows(own.nodes, as_numpy(request.nodes))
+        times = None if own.times is None else self._join_rows(own.times, as_numpy(_times_of(request)))
+        degrees = self._row_degrees(layer, BatchRows(nodes, times))
+        return self.sampling.make_block(layer, sampled, local, as_tensor(nodes), degrees)
 
-    def _number_seeds(self, seeds: Ids) -> Ids:
+    def _join_rows(self, own: Ids, others: Ids) -> Ids:
+        joined = self.sampling.pool.empty_array(len(own) + len(others), np.int64)
+        joined[: len(own)] = own
+        joined[len(own) :] = others
+        return joined
+
+    _times_of_others: Tensor | None = None
+    """Times of the nodes that `_renumber_sources` has found to belong to others."""
+
+    def _row_degrees(self, layer: int, rows: BatchRows) -> Tensor:
+        return self.sampling.node_degrees(layer, rows.nodes)
+
+    def _sample_hop(self, layer: int, own: BatchRows, epoch: int, step: int) -> SampledEdges:
+        return self.sampling.sample_layer(layer, own.nodes, epoch, step, self._bits)
+
+    def _number_seeds(self, seeds: Ids) -> BatchRows:
         # Stops at the first invalid seed, whose position it returns.
         numbered = renumber_seeds(seeds, self._table, self._base)
         if numbered < len(seeds):
             raise invalid_seed_error(seeds[numbered], numbered, len(self._table))
-        return seeds
+        return BatchRows(seeds)
 
-    def _renumber_sources(self, layer: int, sampled: SampledEdges, nodes: Ids) -> tuple[Ids, NewNodes, Rows]:
+    def _renumber_sources(self, layer: int, sampled: SampledEdges, own: BatchRows) -> tuple[BatchRows, NewNodes, Rows]:
         """Number all sources; return own nodes, the new nodes by owner, and the number of each source."""
-        known = len(nodes)
-        nodes, local = self._assign_numbers(*self.sampling.locate_sources(layer, sampled), nodes)
+        known = len(own.nodes)
+        nodes, local = self._assign_numbers(*self.sampling.locate_sources(layer, sampled), own.nodes)
         new = group_new_by_owner(nodes, known, as_numpy(self.owner), self.rank, self.size, self._table, self._base)
-        return nodes[: new.num_own], new, local
+        return BatchRows(nodes[: new.num_own]), new, local
 
-    def _renumber_requested(self, requested: Ids, nodes: Ids) -> tuple[Ids, Rows]:
+    def _renumber_requested(self, requested: RemoteRequest, own: BatchRows) -> tuple[BatchRows, Rows]:
         """Number the nodes that others request; return own nodes, and the number of each requested node."""
-        assert (as_numpy(self.owner)[requested] == self.rank).all()
-        return self._assign_numbers(np.arange(len(requested)), requested, nodes)
+        nodes, rows = self._assign_numbers(np.arange(len(requested.nodes)), as_numpy(requested.nodes), own.nodes)
+        return BatchRows(nodes), rows
 
     def _assign_numbers(self, edges: Ids, indices: Array, nodes: Ids) -> tuple[Ids, Rows]:
         """Number the sources of these edges; return all numbered nodes, and the number of each source."""
@@ -220,8 +244,8 @@ def sample_cooperatively(
 ) -> list[SampledSplitBlock]:
     """Sample a worker's part of a batch, one block for each layer. All workers together, in the same order.
 
-    For each hop it sends a count of 8 bytes to each other worker, and 8 bytes for each node requested
-    (``ids``).
+    For each hop it sends a count of 8 bytes to each other worker, and 8 bytes for each node requested, 16 where
+    it is drawn for a time (``ids``).
 
     Args:
         sampler: Samples around the worker's own nodes.
@@ -245,4 +269,51 @@ def _exchange_requests(request: RemoteRequest, comm: Comm) -> RemoteRequest:
     # Counts first: a receiver must know the length of every list of nodes.
     sizes = comm.all_to_all_counts(torch.tensor(request.sizes), Kind.IDS)
     route = SplitSizes(request.sizes, tuple(sizes.tolist()))
-    return RemoteRequest(comm.all_to_all(request.nodes, route, Kind.IDS).wait(), route.receive)
+    nodes = comm.all_to_all(request.nodes, route, Kind.IDS)
+    times = None if request.times is None else comm.all_to_all(request.times, route, Kind.IDS)
+    return RemoteRequest(nodes.wait(), route.receive, None if times is None else times.wait())
+
+
+class TemporalSplitSampler(SplitSampler):
+    """Samples a worker's part of batches whose rows are pairs of a node and a time; the node's owner has the row."""
+
+    def _start_numbers(self) -> None:
+        # No table of all nodes: pairs have a table of their own.
+        self._table, self._base = np.zeros(0, np.int32), 1
+        self._numbers = PairNumbers(self.sampling)
+
+    def _row_degrees(self, layer: int, rows: BatchRows) -> Tensor:
+        return self._numbers.row_degrees(layer, rows)
+
+    def _sample_hop(self, layer: int, own: BatchRows, epoch: int, step: int) -> SampledEdges:
+        return self._numbers.sample_hop(layer, own, epoch, step)
+
+    def _number_seeds(self, seeds: Ids) -> BatchRows:
+        return self._numbers.start_batch(seeds)
+
+    def _renumber_sources(self, layer: int, sampled: SampledEdges, own: BatchRows) -> tuple[BatchRows, NewNodes, Rows]:
+        known = len(own.nodes)
+        rows, local = self._numbers.number_sources(layer, sampled, own, own)
+        found = to_pairs(rows.slice_from(known))
+        owners = as_numpy(self.owner)[found.nodes]
+        is_own = owners == self.rank
+        # By owner, and in the order of the batch among the rows of one.
+        others = np.flatnonzero(~is_own)
+        others = others[np.argsort(owners[others], kind="stable")]
+        remap = np.empty(len(owners), np.int32)
+        remap[is_own] = known + np.arange(np.count_nonzero(is_own))
+        remap[others] = -1 - np.arange(len(others))
+        kept = np.concatenate([np.arange(known), known + np.flatnonzero(is_own)])
+        # Rows of others are forgotten: a later hop may need them again.
+        own = self._numbers.number_rows(PairRows(*(each[kept] for each in to_pairs(rows))))
+        sizes = tuple(np.bincount(owners[others], minlength=self.size).tolist())
+        self._times_of_others = as_tensor(found.times[others])
+        return own, NewNodes(len(kept), found.nodes[others], sizes, remap), local
+
+    def _renumber_requested(self, requested: RemoteRequest, own: BatchRows) -> tuple[BatchRows, Rows]:
+        return self._numbers.add_rows(PairRows(as_numpy(requested.nodes), as_numpy(_times_of(requested))), own)
+
+
+def _times_of(request: RemoteRequest) -> Tensor:
+    assert request.times is not None
+    return request.times

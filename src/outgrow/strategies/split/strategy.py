@@ -41,6 +41,7 @@ from outgrow.ops import memory_pool
 from outgrow.ops.backend import num_threads
 from outgrow.ops.kernels.numerics import is_half
 from outgrow.ops.rng import fold_in
+from outgrow.ops.sparse import index_rows
 from outgrow.runtime.distributed.comm import MAX_BACKGROUND_COMMS, Comm
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, inference_after_batches
 from outgrow.strategies.split.features import OwnFeatureStore
@@ -51,7 +52,12 @@ from outgrow.strategies.split.layers import (
     plan_partial_sums,
     supports_partial_sums,
 )
-from outgrow.strategies.split.sampler import SampledSplitBlock, SplitSampler, sample_cooperatively
+from outgrow.strategies.split.sampler import (
+    SampledSplitBlock,
+    SplitSampler,
+    TemporalSplitSampler,
+    sample_cooperatively,
+)
 
 PRESAMPLED_PARTITION = PresampledMetis.name
 _ANY_SEED = 0  # the partition of a graph is the same for runs of any seed
@@ -84,6 +90,7 @@ class SplitParallel(Strategy):
     name = "split"
     exact = True
     uses_minibatches = True
+    draws_by_time = True
 
     partition: str = PRESAMPLED_PARTITION
     sampling_threads: int | None = None
@@ -124,6 +131,8 @@ class _SplitBatch(NamedTuple):
         num_seeds: Number of seeds over all workers.
         blocks: The worker's part of each layer.
         request: Request for the features of its nodes.
+        positions: ``[m]`` int64, which of the requested rows each own row of the first layer has; None for all in
+            order.
     """
 
     step: int
@@ -131,6 +140,7 @@ class _SplitBatch(NamedTuple):
     num_seeds: int
     blocks: list[SplitBlock]
     request: FeatureRequest
+    positions: Tensor | None
 
 
 class _SamplingThread(NamedTuple):
@@ -160,7 +170,8 @@ class _SplitExecution:
         self.partial_sums = options.partial_sums
         layers = self.layers
         topology = self.shard.topology
-        sampler = SplitSampler(
+        kind = TemporalSplitSampler if problem.batches.is_temporal else SplitSampler
+        sampler = kind(
             [sampling_view(topology, layer) for layer in layers],
             problem.batches.fanout_per_hop(len(layers)),
             problem.seed,
@@ -191,9 +202,13 @@ class _SplitExecution:
             with timeline.span("draw"):
                 hops = sample_cooperatively(thread.sampler, thread.comm, own_seeds, epoch, step)
             with timeline.span("gather"):
-                request = self.feature_store.prepare_request(hops[0].own_nodes)
+                nodes, positions = hops[0].own_nodes, None
+                if self.problem.batches.is_temporal:
+                    # Several rows of a node, each for another time, have the same features.
+                    nodes, positions = torch.unique(nodes, return_inverse=True)
+                request = self.feature_store.prepare_request(nodes)
             blocks = [self._plan_block(*each, thread.comm) for each in zip(self.layers, hops, self.costs, strict=True)]
-            return _SplitBatch(step, own_seeds, len(seeds[step]), blocks, request)
+            return _SplitBatch(step, own_seeds, len(seeds[step]), blocks, request, positions)
 
         # Sampling communicates, so all workers must sample a batch in the thread of the same number, in order.
         count = len(self.sampling_threads)
@@ -247,7 +262,10 @@ class _SplitExecution:
         model = self.problem.model
         comm = self.comm
         own = batch.blocks[0].sampled.own_nodes.to(comm.device)
-        x = model.encode_input(self.feature_store.send_request(batch.request).wait(), own, key)
+        x = self.feature_store.send_request(batch.request).wait()
+        if batch.positions is not None:
+            x = index_rows(x, batch.positions.to(comm.device))
+        x = model.encode_input(x, own, key)
         for index, (layer, hop) in enumerate(zip(self.layers, batch.blocks, strict=True)):
             kind = Kind.FEATURES if index == 0 and model.source_is_features else Kind.ACTIVATIONS
             x = forward_cooperatively(layer, hop.to(comm.device), x, layer_key(key, index), comm, kind)

@@ -15,7 +15,9 @@ from outgrow.core.block import Block, Edges
 from outgrow.core.ledger import Kind
 from outgrow.core.timeline import Timeline
 from outgrow.engine.shard import GraphShard, PartitionShard, layer_topology
-from outgrow.nn.layer import Layer, NodeMessages
+from outgrow.graph.chunk_graph import ChunkGraph
+from outgrow.graph.topology import Topology
+from outgrow.nn.layer import Conv, Layer, NodeMessages
 from outgrow.nn.propagation import PropagationBase
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.rows.gather import concat_ranges
@@ -61,7 +63,7 @@ class SlicedAggregation:
         self.timeline = timeline
         self.chunks = chunks
         self.column_exchange = ColumnExchange(shard.comm, shard.owned_nodes, row_device)
-        self._blocks: dict[bool, Block] = {}
+        self._blocks: dict[tuple[bool, bool], Block] = {}
         self._pipelines: dict[bool, PipelinedSum] = {}
         self.shares_weights = shares_weights
         self._own_edges: dict[bool, tuple[Block, ColumnExchange]] = {}
@@ -78,7 +80,7 @@ class SlicedAggregation:
             target: Messages of own nodes as destinations.
             kind: Kind of the source rows, for the ledger.
         """
-        block = self._layer_block(layer).with_rng_key(key)
+        block = self._block_for_pass(layer, key)
         # Scores are narrow, so every worker gets those of all nodes; only the wide columns are cut into
         # slices.
         source_scores, target_scores = self._all_gather_scores([source.scores, target.scores])
@@ -102,7 +104,7 @@ class SlicedAggregation:
     ) -> Tensor:
         """Return a layer's aggregate, ``[n, C, F]``, from the worker's slices of its source rows."""
         return self._aggregate_and_gather(
-            layer, self._layer_block(layer).with_rng_key(key), NodeMessages(slices_VCf, None), NO_MESSAGES, kind
+            layer, self._block_for_pass(layer, key), NodeMessages(slices_VCf, None), NO_MESSAGES, kind
         )
 
     def propagate_layers(
@@ -152,17 +154,41 @@ class SlicedAggregation:
     def _compute_own_weights(self, layer: Layer, carried: Tensor) -> Tensor | None:
         """Compute the weights of own in-edges and gather those of all edges, ``[E, K]``."""
         conv = propagation_conv(layer)
-        looped = layer.spec.self_loops
-        if looped not in self._own_edges:
-            self._own_edges[looped] = owned_in_edges(
-                self._layer_block(layer), self.shard.owned_nodes.to(self.comm.device), self.comm
-            )
-        block, exchange = self._own_edges[looped]
+        block, exchange = self._own_edges_of(layer)
         source, target = conv.split_scores(carried)
         assert target.scores is not None
         weight = conv.edge_weight(block, source, target._replace(scores=target.scores[block.dst_nodes]))
         assert weight is not None
         return exchange.all_gather_rows(weight, Kind.ACTIVATIONS)
+
+    def _block_for_pass(self, layer: Layer, key: int | None) -> Block:
+        """Return all edges for a pass with this key, with the scores that features of edges give."""
+        return replace(self._layer_block(layer), key=key, edge_scores=self._gather_edge_scores(layer))
+
+    def _gather_edge_scores(self, layer: Layer) -> Tensor | None:
+        """Compute the scores of the features of own in-edges and gather those of all edges, ``[E, K]``.
+
+        None for layers that take no scores from features: these stay where they are, only scores cross.
+        """
+        # Weights in files are fixed, and were computed from features in files.
+        if not _takes_scores_of_features(layer) or self.mapped_graph is not None:
+            return None
+        block, exchange = self._own_edges_of(layer)
+        scores = layer.conv.edge_scores(block)
+        return None if scores is None else exchange.all_gather_rows(scores, Kind.ACTIVATIONS)
+
+    def _own_edges_of(self, layer: Layer) -> tuple[Block, ColumnExchange]:
+        """Return the in-edges of own nodes, with their features, and the exchange that gathers values of all edges."""
+        looped = layer.spec.self_loops
+        if looped not in self._own_edges:
+            own, topology = self.shard.owned_nodes, self.shard.topology
+            block, exchange = owned_in_edges(self._layer_block(layer), own.to(self.comm.device), self.comm)
+            if topology.edge_features is not None:
+                features = _own_features(topology, own, self_loops=looped).to(self.comm.device)
+                edges = replace(block.edges, features=features, feature_sizes=topology.feature_sizes, cache={})
+                block = replace(block, edges=edges)
+            self._own_edges[looped] = block, exchange
+        return self._own_edges[looped]
 
     def _pipelined_sum(
         self, layer: Layer, rows: Tensor | None, weight: Tensor | None, count: int, kind: Kind
@@ -242,12 +268,16 @@ class SlicedAggregation:
     def _layer_block(self, layer: Layer) -> Block:
         """Return the whole graph with or without self-loops, as the layer needs it."""
         looped = layer.spec.self_loops
-        if looped not in self._blocks:
-            if self.mapped_graph is None:
-                self._blocks[looped] = layer_topology(self.shard.topology, layer).block.to(self.comm.device)
-            else:
-                self._blocks[looped] = self.mapped_graph.make_block(self_loops=looped)
-        return self._blocks[looped]
+        if self.mapped_graph is not None:
+            if (looped, True) not in self._blocks:
+                self._blocks[looped, True] = self.mapped_graph.make_block(self_loops=looped)
+            return self._blocks[looped, True]
+        # Scores of features come from the owners of edges: only other uses of features need those of all edges.
+        reads = _reads_features_of_all_edges(layer)
+        if (looped, reads) not in self._blocks:
+            topology = self.shard.topology if reads else self.shard.topology.without_edge_features
+            self._blocks[looped, reads] = layer_topology(topology, layer).block.to(self.comm.device)
+        return self._blocks[looped, reads]
 
 
 def owned_in_edges(whole: Block, own: Tensor, comm: Comm) -> tuple[Block, ColumnExchange]:
@@ -266,9 +296,29 @@ def owned_in_edges(whole: Block, own: Tensor, comm: Comm) -> tuple[Block, Column
     # The exchange treats edges as nodes: each worker owns these numbers, and a gather puts them in order.
     number = concat_ranges(edges.indptr[own], counts)
     relation, weight = (None if each is None else each[number] for each in (edges.relation, edges.weight))
+    # Without features: those of the view may not be held.
     part = Edges(indptr=ends, indices=edges.indices[number], num_src=edges.num_src, relation=relation, weight=weight)
     block = replace(whole, edges=part, dst_nodes=own, dst_degree=whole.dst_degree[own], edge_ids=number)
     return block, ColumnExchange(comm, number.cpu())
+
+
+def _own_features(topology: Topology, own: Tensor, *, self_loops: bool) -> Tensor:
+    """Return the features of the in-edges of a worker's nodes, without a copy of those of all edges."""
+    graph = ChunkGraph(topology, self_loops=self_loops)
+    edges, _ = graph.extract_chunk(own, topology.nodes.int(), topology.num_nodes)
+    assert edges.features is not None
+    return edges.features
+
+
+def _reads_features_of_all_edges(layer: Layer) -> bool:
+    """Whether a layer reads features of edges in another way than for scores, which their owners compute."""
+    sums_scored = isinstance(layer.conv.aggregation, WeightedSum) and _takes_scores_of_features(layer)
+    return layer.conv.edge_dim > 0 and not sums_scored
+
+
+def _takes_scores_of_features(layer: Layer) -> bool:
+    """Whether features of edges add to scores."""
+    return layer.conv.edge_dim > 0 and type(layer.conv).edge_scores is not Conv.edge_scores
 
 
 def propagation_conv(layer: Layer) -> PropagationBase:

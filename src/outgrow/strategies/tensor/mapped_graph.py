@@ -94,9 +94,14 @@ class MappedGraph:
         most = topology.num_edges + topology.num_nodes
         indptr = torch.zeros(topology.num_nodes + 1, dtype=torch.int64)
         at = 0
-        given = {"indices": topology.indices, "relation": topology.relation, "weight": topology.weight}
+        given = {
+            "indices": topology.indices,
+            "relation": topology.relation,
+            "weight": topology.weight,
+            "features": topology.edge_features,
+        }
         files = {
-            name: allocate_mapped_tensor(self.folder, (most,), old.dtype)
+            name: allocate_mapped_tensor(self.folder, (most, *old.shape[1:]), old.dtype)
             for name, old in given.items()
             if old is not None
         }
@@ -108,10 +113,14 @@ class MappedGraph:
                 out[at : at + part.num_edges] = getattr(part, name)
             at += part.num_edges
         held = {name: out[:at] for name, out in files.items()}
-        weight = held.get("weight")
-        relation = held.get("relation")
         return Edges(
-            indptr=indptr, indices=held["indices"], num_src=topology.num_nodes, relation=relation, weight=weight
+            indptr=indptr,
+            indices=held["indices"],
+            num_src=topology.num_nodes,
+            relation=held.get("relation"),
+            weight=held.get("weight"),
+            features=held.get("features"),
+            feature_sizes=topology.feature_sizes,
         )
 
     def _compute_weights(self, layer: Layer, block: Block, dtype: torch.dtype) -> Tensor | None:

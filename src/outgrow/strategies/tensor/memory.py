@@ -49,6 +49,7 @@ class GraphSizes(NamedTuple):
         num_own: Number of nodes that the worker owns.
         num_workers: Number of workers.
         feature_bytes: Bytes of the features of its own nodes in memory.
+        edge_row_bytes: Bytes of the features of an edge.
     """
 
     num_nodes: int
@@ -56,6 +57,7 @@ class GraphSizes(NamedTuple):
     num_own: int
     num_workers: int
     feature_bytes: int
+    edge_row_bytes: int = 0
 
 
 def measure_graph_sizes(shard: GraphShard, features: Features, number_bytes: int) -> GraphSizes:
@@ -72,7 +74,7 @@ def measure_graph_sizes(shard: GraphShard, features: Features, number_bytes: int
         given = own * features.shape[1] * number_bytes
     else:
         given = (features.values.nbytes + features.indices.nbytes) * own // max(1, topology.num_nodes) * 2
-    return GraphSizes(topology.num_nodes, topology.num_edges, own, shard.comm.size, given)
+    return GraphSizes(topology.num_nodes, topology.num_edges, own, shard.comm.size, given, topology.edge_row_bytes)
 
 
 def estimate_memory_needs(
@@ -102,11 +104,11 @@ def estimate_memory_needs(
     nodes = base + _PER_NODE * num_nodes + sizes.feature_bytes + (2 * raw + under_way) * number_bytes
     # No edges: those in files occupy page cache, which the system can drop. A chunk of them is added below.
     rows = full_graph_bytes(nodes, layer_plans, own, own, 0, number_bytes)
-    chunk = PER_EDGE * -(-num_edges // chunks)
+    chunk = (PER_EDGE + sizes.edge_row_bytes) * -(-num_edges // chunks)
     # One worker aggregates whole rows where they are, in memory.
     kept = slices if workers == 1 else 0
     return MemoryNeeds(
-        in_memory=full_graph_bytes(nodes, layer_plans, own, own, num_edges, number_bytes)
+        in_memory=full_graph_bytes(nodes, layer_plans, own, own, num_edges, number_bytes, sizes.edge_row_bytes)
         + slices
         + 2 * num_edges * number_bytes,
         edges_in_files=rows + slices + chunk,

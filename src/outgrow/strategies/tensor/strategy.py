@@ -22,7 +22,7 @@ from outgrow.core.memory_limits import parse_bytes
 from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.layer_plan import has_fixed_weights, plan_layers
-from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
+from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard, model_topology
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
@@ -62,7 +62,7 @@ class TensorParallel(Strategy):
         scratch_dir: Folder on a disk for these; None for the system's temporary folder.
         nn_device: Where all but aggregation is computed: on the ``"device"``, or, with a GPU, on the
             ``"cpu"``, which then holds the parameters and exchanges the rows. Not for layers with trained
-            weights of relations.
+            weights of relations or of features of edges.
         attention: What workers exchange for the attention of decoupled models: ``"scores"`` of nodes, from
             which each computes the attention of all edges, or, as in the paper, the ``"coefficients"`` of
             in-edges of their nodes.
@@ -89,17 +89,18 @@ class TensorParallel(Strategy):
 
     def shard_graph(self, graph: Graph, comm: Comm, model: Model, batches: BatchConfig = FULL_GRAPH) -> GraphShard:
         """Return a shard where every worker owns an equal part of what each chunk is the first to read."""
+        topology = model_topology(graph.topology, model)
         if comm.size == 1:
-            return FullGraphShard(graph.topology, comm)
+            return FullGraphShard(topology, comm)
         owner = None
         looped = model.layers_list()[0].spec.self_loops
         if comm.is_rank_zero:
             held = self.memory is None and self.on_disk in ("auto", "nothing")
             # A view with self-loops copies all edges, which a memory limit may forbid. Owners only balance
             # work, so the plain edges serve as well.
-            view = graph.topology.view(self_loops=looped and held)
+            view = topology.without_edge_features.view(self_loops=looped and held)
             owner = assign_owners(view.indptr, view.indices, self.chunks, comm.size)
-        return PartitionShard(graph.topology, comm.broadcast(owner, Kind.TOPOLOGY), comm, self_loops=looped)
+        return PartitionShard(topology, comm.broadcast(owner, Kind.TOPOLOGY), comm, self_loops=looped)
 
     def parameter_device(self, device: torch.device) -> torch.device:
         """Return the worker's device, or the CPU if ``nn_device`` says so."""
@@ -115,19 +116,18 @@ class TensorParallel(Strategy):
         Raises:
             InputError: One is not, or has parameters on another device.
         """
-        convs = [each.conv for each in model.layers_list() if not each.conv.aggregation.sliceable]
-        if convs:
-            projected = [conv.with_projection_first() for conv in convs]
-            can_project = all(conv is not None and conv.aggregation.sliceable for conv in projected)
+        whole = sorted(
+            {type(each.conv).__name__ for each in model.layers_list() if each.conv.with_sliceable_columns() is None}
+        )
+        if whole:
             raise InputError(
                 f"strategy {self.name} cannot train this model",
                 needed="layers whose aggregation keeps columns apart, such as GCN, SAGE, GAT or FiLM",
-                got=f"{', '.join(sorted({type(conv).__name__ for conv in convs}))}, which may mix them",
-                repair="make the model with project_first=True, or choose strategy full or offload"
-                if can_project
-                else "choose strategy full or offload, or other layers",
+                got=f"{', '.join(whole)}, which may mix them",
+                repair="choose strategy full or offload, or other layers",
             )
-        related = sorted({type(each.conv).__name__ for each in model.layers_list() if each.conv.num_relations})
+        convs = [layer.conv for layer in model.layers_list()]
+        related = sorted({type(conv).__name__ for conv in convs if conv.num_relations or conv.edge_dim})
         if related and self.nn_device == "cpu":
             raise InputError(
                 f"strategy {self.name} cannot aggregate on a device what has parameters on the CPU",
@@ -137,7 +137,9 @@ class TensorParallel(Strategy):
             )
 
     def prepare(self, problem: Problem) -> Execution:
-        """Return the execution that trains the problem."""
+        """Return the execution that trains the problem; layers take the form that keeps columns apart."""
+        for layer in problem.model.layers_list():
+            layer.conv = layer.conv.with_sliceable_columns() or layer.conv
         with ExitStack() as stack:
             # If a step of the preparation fails, the stack removes the files; else the execution closes it.
             return _TensorExecution(problem, self, _make_mapped_graph(problem, self, stack), stack.pop_all())
@@ -168,7 +170,7 @@ def _make_mapped_graph(problem: Problem, options: TensorParallel, stack: ExitSta
     _validate_cpu(options, shard)
     num_edges = shard.topology.num_edges + shard.topology.num_nodes
     # Ids, and weights in the order of in-edges and of out-edges.
-    per_edge = 16 + 2 * problem.number_bytes
+    per_edge = 16 + 2 * problem.number_bytes + shard.topology.edge_row_bytes
     parent = None if options.scratch_dir is None else Path(options.scratch_dir)
     folder = stack.enter_context(scratch_directory(parent, num_edges * per_edge))
     return MappedGraph(folder, shard.topology, chunks=chunks, maps_slices=level == _DISK_LEVELS[2])

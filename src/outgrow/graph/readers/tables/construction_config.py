@@ -116,6 +116,7 @@ def _node_table(given: Any, at: int, path: Path, options: TableOptions) -> NodeT
         scaling={aliases[name]: scaling for name, scaling in features.scaling.items()},
         split_ids=split_ids,
         categories=categories,
+        are_numbers=bool(labels) and labels[0].get("task_type") == "regression",
     )
 
 
@@ -131,21 +132,36 @@ def _edge_table(given: Any, at: int, path: Path) -> EdgeTypeTable:
         "src": _take_text(edge, "source_id_col", where, path),
         "dst": _take_text(edge, "dest_id_col", where, path),
     }
+    features, texts = _read_edge_features(edge, where, path, columns)
+    if edge.get("labels"):
+        needed = "no labels of edges: outgrow train holds links out of all edges (--val-links, --test-links)"
+        raise _config_error(path, f"{where}.labels", needed, describe_value(edge["labels"]))
+    selected = SelectedTable(table, {name: name for name in dict.fromkeys((*columns.values(), *features))}, texts)
+    src, name, dst = relation
+    return EdgeTypeTable(relation=(src, name, dst), table=selected, columns=columns, features=features)
+
+
+def _read_edge_features(
+    edge: Mapping[str, Any], where: str, path: Path, columns: dict[str, str]
+) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the columns of features of edges, and those of categories; add the column of weights to ``columns``."""
+    others = []
     for number, feature in enumerate(_as_list(edge.get("features", []), f"{where}.features", path)):
         named = _take_mapping(feature, f"{where}.features[{number}]", _FEATURE, path)
         column = named.get("feature_col")
         column = column[0] if isinstance(column, list) and len(column) == 1 else column
-        if named.get("feature_name", column) != "weight" or not isinstance(column, str) or "transform" in named:
-            got = describe_value(named.get("feature_name", column))
-            needed = "of features of edges only a column with feature_name weight, without transform"
-            raise _config_error(path, f"{where}.features[{number}]", needed, got)
-        columns["weight"] = column
-    if edge.get("labels"):
-        needed = "no labels of edges: outgrow train holds links out of all edges (--val-links, --test-links)"
-        raise _config_error(path, f"{where}.labels", needed, describe_value(edge["labels"]))
-    selected = SelectedTable(table, {name: name for name in dict.fromkeys(columns.values())})
-    src, name, dst = relation
-    return EdgeTypeTable(relation=(src, name, dst), table=selected, columns=columns)
+        if named.get("feature_name", column) != "weight":
+            others.append(feature)
+        elif not isinstance(column, str) or "transform" in named:
+            needed = "one column with feature_name weight, without transform"
+            raise _config_error(path, f"{where}.features[{number}]", needed, describe_value(column))
+        else:
+            columns["weight"] = column
+    found = _read_features(others, f"{where}.features", path)
+    if found.scaling:
+        needed = "features of edges as they are, or the transform to_categorical"
+        raise _config_error(path, f"{where}.features", needed, next(iter(found.scaling.values())).method)
+    return found.columns, found.categories
 
 
 def _read_features(given: Any, where: str, path: Path) -> _Features:

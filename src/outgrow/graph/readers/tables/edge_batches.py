@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from outgrow.core.errors import InputError
 from outgrow.graph.node_ids import ArrowArray, TextArrays
 from outgrow.graph.readers.conversions import to_weights
+from outgrow.graph.readers.tables.edge_features import EdgeFeatureReader
 from outgrow.graph.readers.tables.edge_roles import EdgeRoles
 from outgrow.graph.readers.tables.id_columns import (
     choose_id_types,
@@ -22,6 +23,7 @@ from outgrow.graph.readers.tables.id_columns import (
     unmatched_quote_error,
 )
 from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
+from outgrow.graph.readers.tables.time_columns import TimeColumn
 
 _LONGEST_ID = (1 << 16) - 1
 
@@ -34,6 +36,8 @@ class EdgeBatch(NamedTuple):
         dst: ``[n]`` likewise.
         relation: ``[n]`` Arrow array of int64 or large strings; None if edges have no type.
         weight: ``[n]`` float32; None if edges have no weight.
+        features: ``[n, C]`` as `EdgeFeatureReader.encode_rows` returns them; None if edges have no features.
+        time: ``[n]`` int64; None if edges have no times.
         first_row: Number of the first of these rows in the table, from 0.
     """
 
@@ -41,11 +45,17 @@ class EdgeBatch(NamedTuple):
     dst: ArrowArray
     relation: ArrowArray | None
     weight: NDArray[np.float32] | None
+    features: NDArray[Any] | None
+    time: NDArray[np.int64] | None
     first_row: int
 
 
 def read_edge_batches(
-    table: Table, roles: EdgeRoles, id_types: Mapping[str, DataType] | None = None
+    table: Table,
+    roles: EdgeRoles,
+    id_types: Mapping[str, DataType] | None = None,
+    features: EdgeFeatureReader | None = None,
+    times: TimeColumn | None = None,
 ) -> Iterator[EdgeBatch]:
     """Yield the edges of a table, in batches of bounded size.
 
@@ -54,6 +64,8 @@ def read_edge_batches(
         roles: Which column is what.
         id_types: Type of ``src``, ``dst`` and ``relation``, ``pa.int64()`` or ``pa.large_string()``; None for what the
             first rows look like, see `choose_id_types`.
+        features: Reader of the columns of features; None to pass over these.
+        times: The column of times; None to pass over it.
 
     Raises:
         InputError: A value of another type or none, with its line or row; or a broken file.
@@ -65,9 +77,11 @@ def read_edge_batches(
         require_number_type(table, roles.weight)
     chosen = {**choose_id_types(table, columns), **dict(id_types or {})}
     row = 0
-    for batch in _read_rows(table, columns, chosen):
+    others = {} if features is None else dict(features.all_types)
+    others |= {} if times is None else {times.name: times.read_type}
+    for batch in _read_rows(table, columns, chosen, others):
         ids = {}
-        for role, values in zip(columns, batch.columns, strict=True):
+        for role, values in zip(columns, batch.columns, strict=False):
             where = _Place(table, columns[role], row)
             if role == "weight":
                 weight = _to_numbers(values, where)
@@ -76,7 +90,9 @@ def read_edge_batches(
             else:
                 ids[role] = _to_texts(values, where)
         found = weight if "weight" in columns else None
-        yield EdgeBatch(ids["src"], ids["dst"], ids.get("relation"), found, row)
+        rows = None if features is None else features.encode_rows(batch, row)
+        time = None if times is None else times.convert_rows(batch.column(times.name), row)
+        yield EdgeBatch(ids["src"], ids["dst"], ids.get("relation"), found, rows, time, row)
         row += len(batch)
 
 
@@ -104,8 +120,11 @@ def _join(batches: list[EdgeBatch]) -> EdgeBatch:
         None if parts[0] is None else pa.concat_arrays(parts)
         for parts in zip(*((each.src, each.dst, each.relation) for each in batches), strict=True)
     )
-    weights = [each.weight for each in batches if each.weight is not None]
-    return EdgeBatch(src, dst, relation, np.concatenate(weights) if weights else None, batches[0].first_row)
+    weight, features, time = (
+        None if parts[0] is None else np.concatenate(parts)
+        for parts in zip(*((each.weight, each.features, each.time) for each in batches), strict=True)
+    )
+    return EdgeBatch(src, dst, relation, weight, features, time, batches[0].first_row)
 
 
 class _Place(NamedTuple):
@@ -119,15 +138,18 @@ class _Place(NamedTuple):
         return self.table.locate_row(self.row + at)
 
 
-def _read_rows(table: Table, columns: Mapping[str, str], chosen: Mapping[str, DataType]) -> Iterator[RecordBatch]:
+def _read_rows(
+    table: Table, columns: Mapping[str, str], chosen: Mapping[str, DataType], others: Mapping[str, DataType | None]
+) -> Iterator[RecordBatch]:
     """Yield rows; integers that the parser does not take for such, as ``1.0``, come as texts or floats."""
     import pyarrow as pa
 
-    names = [*columns.values()]
+    names = [*columns.values(), *others]
     integers = [columns[role] for role, kind in chosen.items() if kind == pa.int64()]
     own = {name: kind for name in names if (kind := table.find_type(name)) and pa.types.is_floating(kind)}
     types = {name: pa.float64() if role == "weight" else chosen[role] for role, name in columns.items()}
     types |= {name: kind for name, kind in own.items() if name in integers}
+    types |= {name: kind for name, kind in others.items() if kind is not None}
     table.refuse_leading_zeros(integers)
     rows = 0
     try:

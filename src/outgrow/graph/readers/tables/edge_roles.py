@@ -1,14 +1,15 @@
-"""Which columns of an edge table are source, destination, relation and weight."""
+"""Which columns of an edge table are source, destination, relation, weight and features."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.graph.readers.tables.column_names import ROLES, SKIPPED, assign_column_roles, is_weight_like
 from outgrow.graph.readers.tables.column_types import list_names, shorten_name
+from outgrow.graph.readers.tables.edge_features import find_edge_features
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import Table
 
@@ -24,6 +25,8 @@ class EdgeRoles:
         weight: Column of weights; None if edges have none.
         unread: Columns that are not read.
         undirected: Column of Gephi, one of those, which says of edges that they go both ways; None if there is none.
+        features: Columns of features, and whether each is told to be one of categories.
+        time: Column of times; None if edges have none.
     """
 
     src: str
@@ -32,6 +35,8 @@ class EdgeRoles:
     weight: str | None = None
     unread: tuple[str, ...] = ()
     undirected: str | None = None
+    features: Mapping[str, bool] = field(default_factory=dict)
+    time: str | None = None
 
     def list_columns(self) -> dict[str, str]:
         """Return the column of each role that there is, in the order of `ROLES`."""
@@ -69,7 +74,14 @@ def find_edge_roles(table: Table, options: TableOptions | None = None) -> EdgeRo
     twice = [name for name in taken.values() if [*taken.values()].count(name) > 1]
     if twice:
         raise _unclear_error(table, f"two roles for {twice[0]}")
-    free = [name for name in table.names if name not in taken.values()]
+    features = {} if options is None else find_edge_features(table, options.edge_features)
+    time = None if options is None else find_time_column(table, options.time_column)
+    if both := [name for name in (*taken.values(), time) if name in features]:
+        raise _unclear_error(table, f"{both[0]} as a feature and for another purpose")
+    if time in taken.values():
+        raise _unclear_error(table, f"{time} as times and for another purpose")
+    # A column of features or times by name is one of these, whatever else its name might say.
+    free = [name for name in table.names if name not in {*taken.values(), *features, time}]
     if table.has_names:
         named = assign_column_roles(free)
     elif {"src", "dst"} <= given.keys():
@@ -90,8 +102,8 @@ def find_edge_roles(table: Table, options: TableOptions | None = None) -> EdgeRo
         del taken["relation"]
     if missing := [role for role in ("src", "dst") if role not in taken]:
         raise _unclear_error(table, f"no column for {' or '.join(missing)}")
-    unread = [name for name in table.names if name not in taken.values()]
-    return EdgeRoles(**taken, unread=tuple(unread), undirected=undirected)
+    unread = [name for name in table.names if name not in {*taken.values(), *features, time}]
+    return EdgeRoles(**taken, unread=tuple(unread), undirected=undirected, features=features, time=time)
 
 
 def _read_directions(table: Table, name: str) -> set[str]:
@@ -103,6 +115,14 @@ def _read_directions(table: Table, name: str) -> set[str]:
     first = next(iter(table.read_batches([name], {name: pa.large_string()})), None)
     found = set() if first is None else {str(value).lower() for value in first.column(0).unique().to_pylist()}
     return found if found <= {"directed", "undirected", "mixed"} else set()
+
+
+def find_time_column(table: Table, name: str) -> str | None:
+    """Return the column of times, by its name or number; None if the table has none, or none is wanted."""
+    if not name or name in table.names:
+        return name or None
+    numbered = not table.has_names and name.isdecimal() and int(name) < len(table.names)
+    return table.names[int(name)] if numbered else None
 
 
 def _find_column(table: Table, role: str, name: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.core.validation import validate_choice
 from outgrow.graph.graph import GraphOrigin
@@ -17,12 +18,14 @@ from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableS
 from outgrow.graph.readers.tables.column_names import is_weight_like
 from outgrow.graph.readers.tables.column_types import shorten_name
 from outgrow.graph.readers.tables.edge_batches import EdgeBatch, join_batches, read_edge_batches
+from outgrow.graph.readers.tables.edge_features import EdgeFeatureReader
 from outgrow.graph.readers.tables.edge_roles import columns_by_role, find_edge_roles
 from outgrow.graph.readers.tables.id_columns import choose_id_types
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
 from outgrow.graph.readers.tables.open_table import open_table
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import DataType, Table
+from outgrow.graph.readers.tables.time_columns import Clock, TimeColumn, missing_column_error
 
 UNKNOWN_NODES = ("refuse", "add", "drop")
 """What may become of edges to nodes that a node table does not name."""
@@ -39,10 +42,18 @@ class EdgeTableSource(GraphSource):
 
     Args:
         table: The table, or its path.
-        options: ``columns``, ``num_nodes``, ``relabel`` and ``unknown_nodes`` apply.
+        options: ``columns``, ``edge_features``, ``time_column``, ``num_nodes``, ``relabel`` and ``unknown_nodes``
+            apply.
         src_ids: Encoder of the sources, which a node table has filled; None if the edges alone say which nodes there
             are.
         dst_ids: Encoder of the destinations; None for that of the sources.
+        categories: Encoder of the categories of each column of features, which tables of one graph share.
+        clock: What the times of the graph are, of whose tables any may have the column of times; None for a table that
+            is alone, and must have it.
+
+    Attributes:
+        features: Reader of the columns of features; None if there are none.
+        times: The column of times; None if there is none.
 
     Raises:
         InputError: The columns are unclear, the file is broken, or options exclude each other.
@@ -55,12 +66,15 @@ class EdgeTableSource(GraphSource):
         *,
         src_ids: IdEncoder | None = None,
         dst_ids: IdEncoder | None = None,
+        categories: MutableMapping[str, IdEncoder] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._options = options or TableOptions()
         validate_choice("unknown_nodes", self._options.unknown_nodes, dict.fromkeys(UNKNOWN_NODES))
         if self._options.relabel and self._options.num_nodes is not None:
             raise _too_many_nodes_error("relabel")
-        named = [name for name in columns_by_role(self._options).values() if not name.isdecimal()]
+        named = [*columns_by_role(self._options).values(), *self._options.edge_features, self._options.time_column]
+        named = [name for name in named if name and not name.isdecimal()]
         self._table = table if isinstance(table, Table) else open_table(table, named=named)
         # A file without rows has no columns, and is a graph if the user says how many nodes there are.
         self._roles = find_edge_roles(self._table, self._options) if self._table.names else None
@@ -70,7 +84,18 @@ class EdgeTableSource(GraphSource):
         self._types: dict[str, DataType] | None = None
         self._integers: Ids | None = None
         self._relations = IdEncoder()
+        features = {} if self._roles is None else self._roles.features
+        self.features = EdgeFeatureReader(self._table, features, categories) if features else None
+        time = None if self._roles is None else self._roles.time
+        if self._options.time_column and time is None and clock is None:
+            raise missing_column_error(str(self._table.path), self._options.time_column, [*self._table.names])
+        self.times = None if time is None else TimeColumn(self._table, time, clock or Clock())
         self._scratch: tuple[Path, int] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the file has not even a header."""
+        return self._roles is None
 
     @property
     def name(self) -> str:
@@ -100,7 +125,7 @@ class EdgeTableSource(GraphSource):
             return
         types = self._choose_types()
         unknown = _UnknownNodes(self._table, self._options.unknown_nodes)
-        batches = read_edge_batches(self._table, self._roles, types)
+        batches = read_edge_batches(self._table, self._roles, types, self.features, self.times)
         for batch in batches if self._src_ids is None else join_batches(batches):
             if not self._is_given:
                 yield self._number_batch(batch)
@@ -112,6 +137,14 @@ class EdgeTableSource(GraphSource):
     def read_relation_names(self) -> tuple[str, ...]:
         """Return the names of relations that are texts."""
         return tuple(str(name) for name in self._relations.finish()) if len(self._relations) else ()
+
+    def read_edge_feature_sizes(self) -> tuple[int, ...]:
+        """Return the number of categories of each column of features, 0 for numbers."""
+        return () if self.features is None else self.features.sizes
+
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
+        """Return the names of the columns of features and of their categories."""
+        return () if self.features is None else self.features.list_columns()
 
     def read_ids(self) -> NodeIds | None:
         """Return the id of each node; None if they number the nodes."""
@@ -143,6 +176,10 @@ class EdgeTableSource(GraphSource):
         columns = {} if self._roles is None else self._roles.list_columns()
         where = self._table.path.name
         read = [(role, f"{where}, column {shorten_name(name)}") for role, name in columns.items()]
+        if self.times is not None:
+            read.append(("times of edges", f"{where}, column {shorten_name(self.times.name)}"))
+        if self.features is not None:
+            read.append(("edge features", f"{where}, columns {self.features.describe_columns()}"))
         return GraphOrigin(read=tuple(read), unread=self.list_unread())
 
     def _choose_types(self) -> dict[str, DataType]:
@@ -191,7 +228,7 @@ class EdgeTableSource(GraphSource):
             src, dst = (np.asarray(ids.to_numpy(zero_copy_only=False)) for ids in (batch.src, batch.dst))
             if self._integers is not None:
                 src, dst = np.searchsorted(self._integers, src), np.searchsorted(self._integers, dst)
-        return EdgeChunk(src, dst, relation, batch.weight)
+        return EdgeChunk(src, dst, relation, batch.weight, batch.features, batch.time)
 
     def _find_batch(self, batch: EdgeBatch, unknown: _UnknownNodes) -> EdgeChunk | None:
         """Return the edges of a batch whose nodes are those of node tables; None once one is refused."""
@@ -199,7 +236,7 @@ class EdgeTableSource(GraphSource):
         assert self._dst_ids is not None
         src, dst = self._src_ids.find(batch.src), self._dst_ids.find(batch.dst)
         known = (src >= 0) & (dst >= 0)
-        relation, weight = batch.relation, batch.weight
+        relation, weight, features, time = batch.relation, batch.weight, batch.features, batch.time
         if not known.all():
             if self._options.unknown_nodes == "add":
                 if self._src_ids is self._dst_ids:
@@ -211,7 +248,11 @@ class EdgeTableSource(GraphSource):
                 src, dst = src[known], dst[known]
                 relation = None if relation is None else relation.filter(_to_arrow(known))
                 weight = None if weight is None else weight[known]
-        return None if unknown.is_refused else EdgeChunk(src, dst, self._number_relations(relation), weight)
+                features = None if features is None else features[known]
+                time = None if time is None else time[known]
+        if unknown.is_refused:
+            return None
+        return EdgeChunk(src, dst, self._number_relations(relation), weight, features, time)
 
     def _number_relations(self, relation: ArrowArray | None) -> Ids | None:
         import pyarrow as pa

@@ -78,7 +78,7 @@ def plan_columns(
         types: Arrow type of each.
         categories: The texts of those that become one-hot.
     """
-    widths = _list_widths(table, [name for name in names if has_number_lists(types[name])])
+    widths = list_widths(table, [name for name in names if has_number_lists(types[name])])
     plan, at, hashed = list[FeatureColumn](), 0, list[str]()
     for name in names:
         if not has_texts(types[name]):
@@ -189,7 +189,9 @@ class _DenseRows:
         for column in plan:
             last = column.first + column.width
             if column.texts is None:
-                out[:, column.first : last] = _number_rows(table, column, batch.column(column.name), row, self._dtype)
+                out[:, column.first : last] = read_number_rows(
+                    table, column, batch.column(column.name), row, self._dtype
+                )
             else:
                 at, values = _category_entries(column, batch.column(column.name))
                 there = np.flatnonzero(values)
@@ -222,7 +224,7 @@ class _SparseRows:
         at, values = list[NDArray[Any]](), list[NDArray[Any]]()
         for column in plan:
             if column.texts is None:
-                given = _number_rows(table, column, batch.column(column.name), row, self._dtype)
+                given = read_number_rows(table, column, batch.column(column.name), row, self._dtype)
                 at.append(np.broadcast_to(np.arange(column.first, column.first + column.width), given.shape))
                 values.append(given)
             else:
@@ -242,9 +244,21 @@ class _SparseRows:
         return csr_array((values, indices, indptr), shape=self._shape)
 
 
-def _number_rows(
+def read_number_rows(
     table: Table, column: FeatureColumn, given: ArrowArray, row: int, dtype: np.dtype[Any]
 ) -> NDArray[Any]:
+    """Return ``[n, width]``: the numbers of a column of features.
+
+    Args:
+        table: The table, for errors.
+        column: The column, of numbers or of lists of its width.
+        given: ``[n]`` values of it.
+        row: Number of the first of these rows in the table.
+        dtype: Floating type of the result.
+
+    Raises:
+        InputError: A value that is missing, not finite in this type or no number, with its row and column.
+    """
     values = numbers_of_column(table, column.name, given, row, "a feature")
     values = values[:, None] if values.ndim == 1 else values
     if len(values) and values.shape[1] != column.width:
@@ -300,7 +314,8 @@ def _hash_words(column: FeatureColumn, words: ArrowArray) -> tuple[NDArray[np.in
     return (hashes % np.uint64(column.width)).astype(np.int64), signs
 
 
-def _list_widths(table: Table, names: Sequence[str]) -> dict[str, int]:
+def list_widths(table: Table, names: Sequence[str]) -> dict[str, int]:
+    """Return the length of the lists in each of some columns, of which the first row has one."""
     from pyarrow import compute, types
 
     widths = dict[str, int]()

@@ -42,6 +42,7 @@ class NodeRoles:
         time: Column by which nodes are split, the earliest to train.
         type: Column of node types.
         features: Columns of features, in their order.
+        own_time: Column of the times of nodes.
         unread: Columns that are not read, and why.
         types: Arrow type of each column.
     """
@@ -53,6 +54,7 @@ class NodeRoles:
     time: str | None
     type: str | None
     features: tuple[str, ...]
+    own_time: str | None
     unread: tuple[str, ...]
     types: Mapping[str, DataType]
 
@@ -66,7 +68,7 @@ class NodeRoles:
 
     def list_small(self) -> list[str]:
         """Return the columns that are read in the first pass: all but features."""
-        given = (self.id, *self.labels, self.split, *self.masks.values(), self.time, self.type)
+        given = (self.id, *self.labels, self.split, *self.masks.values(), self.time, self.type, self.own_time)
         return list(dict.fromkeys(name for name in given if name is not None))
 
 
@@ -102,8 +104,9 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     split_columns = _find_split(table, request)
     kind = _find_given(table, options, "type", TYPE)
     # Columns of a split that is not asked for are no features either.
-    taken = {ids, *labels, kind, *split_columns.list_all()}
-    named = _expand_patterns(table, options.features)
+    own_time = options.time_column if options.time_column in columns else None
+    taken = {ids, *labels, kind, *split_columns.list_all(), own_time}
+    named = expand_patterns(table, options.features, "--features")
     # A column of features by name is one of features, whatever else its name might say.
     ids, kind = (None if each in named else each for each in (ids, kind))
     free = [name for name in table.names if name not in taken]
@@ -113,8 +116,9 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
     if options.categorical == "refuse":
         texts = [name for name in dict.fromkeys((*free, *named)) if has_texts(types[name])]
         # Other columns of texts may be long, and are not read once more.
-        _refuse_mixed(table, [name for name in texts if 2 * _mark_numbers(first.column(name))[0].sum() > len(first)])
+        _refuse_mixed(table, [name for name in texts if 2 * mark_numbers(first.column(name))[0].sum() > len(first)])
     read = {ids, *labels, kind, split_columns.split, split_columns.time, *split_columns.masks.values(), *features}
+    read.add(own_time)
     # Bytes may be texts of another encoding, which is said when they are read as texts.
     types |= {name: pa.large_string() for name in read if name is not None and _has_bytes(types[name])}
     unread = tuple(
@@ -128,6 +132,7 @@ def find_node_roles(table: Table, options: TableOptions, request: SplitRequest) 
         time=split_columns.time,
         type=kind,
         features=tuple(features),
+        own_time=own_time,
         unread=unread,
         types=types,
     )
@@ -190,7 +195,7 @@ def _has_bytes(kind: DataType) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
-def _mark_numbers(texts: ArrowArray) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def mark_numbers(texts: ArrowArray) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which texts are numbers, and which are empty or missing."""
     import pyarrow as pa
     from pyarrow import compute
@@ -215,7 +220,7 @@ def _refuse_mixed(table: Table, names: Sequence[str]) -> None:
     row = 0
     for batch in table.read_batches(names, kinds) if names else ():
         for name in names:
-            numbers, empty = _mark_numbers(batch.column(name))
+            numbers, empty = mark_numbers(batch.column(name))
             others = np.flatnonzero(~numbers & ~empty)
             count, total, first = counts[name]
             first = row + int(others[0]) if first < 0 and len(others) else first
@@ -292,17 +297,21 @@ def _find_masks(table: Table) -> dict[str, str]:
     return {known[name.lower()]: name for name in table.names if name.lower() in known}
 
 
-def _expand_patterns(table: Table, wanted: Sequence[str]) -> list[str]:
-    """Return the columns that are named, in their order; ``emb_*`` is all that begin with ``emb_``."""
+def expand_patterns(table: Table, wanted: Sequence[str], option: str) -> list[str]:
+    """Return the columns that are named, in their order; ``emb_*`` is all that begin with ``emb_``.
+
+    Raises:
+        InputError: No column has such a name.
+    """
     found: list[str] = []
     for name in wanted:
         if name not in table.names and any(sign in name for sign in "*?"):
             matches = _order_numbered([each for each in table.names if fnmatchcase(each, name)])
             if not matches:
-                validate_choice(f"column (--features) of {table.path}", name, dict.fromkeys(table.names))
+                validate_choice(f"column ({option}) of {table.path}", name, dict.fromkeys(table.names))
             found += matches
         else:
-            validate_choice(f"column (--features) of {table.path}", name, dict.fromkeys(table.names))
+            validate_choice(f"column ({option}) of {table.path}", name, dict.fromkeys(table.names))
             found.append(name)
     return list(dict.fromkeys(found))
 

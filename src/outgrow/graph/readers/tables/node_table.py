@@ -43,6 +43,7 @@ from outgrow.graph.readers.tables.node_values import ColumnValues, NodeLabels, T
 from outgrow.graph.readers.tables.open_table import open_table
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import RecordBatch, Table
+from outgrow.graph.readers.tables.time_columns import Clock, TimeColumn
 
 CATEGORICAL = ("refuse", "onehot", "hash")
 """What may become of texts among the features."""
@@ -64,6 +65,7 @@ class NodeTable:
         read: What was read, from which column.
         unread: Columns that were not read.
         columns: Where the values of each column are among the features.
+        time: ``[V]`` int64; None without.
     """
 
     num_nodes: int
@@ -77,10 +79,16 @@ class NodeTable:
     read: tuple[tuple[str, str], ...]
     unread: tuple[str, ...]
     columns: tuple[FeatureColumn, ...] = ()
+    time: Ids | None = None
 
 
 def read_node_table(
-    path: Path | Table, options: TableOptions, *, scratch: Path | None = None, memory_bytes: int | None = None
+    path: Path | Table,
+    options: TableOptions,
+    *,
+    scratch: Path | None = None,
+    memory_bytes: int | None = None,
+    clock: Clock | None = None,
 ) -> NodeTable:
     """Read a node table; two passes over its rows, the second one for features.
 
@@ -89,6 +97,7 @@ def read_node_table(
         options: What its columns are; see `TableOptions`.
         scratch: Folder of files for ids and features that exceed the memory; None to keep all in memory.
         memory_bytes: Bytes of memory that ids may take before they lie in files.
+        clock: What the times of the graph are; None if this table says.
 
     Raises:
         InputError: A broken file, columns that cannot be found or used, an id that occurs twice or is missing, a
@@ -99,7 +108,7 @@ def read_node_table(
     request = parse_split(options.split, options.split_seed)
     roles = find_node_roles(table, options, request)
     refuse_categories(table, roles.features, roles.types, options.categorical)
-    reading = _FirstPass(table, roles, options, IdEncoder(scratch, memory_bytes))
+    reading = _FirstPass(table, roles, options, IdEncoder(scratch, memory_bytes), clock or Clock())
     reading.read_rows()
     order = reading.order_by_type()
     encoder = reading.encoder if roles.id is not None else None
@@ -121,6 +130,7 @@ def read_node_table(
         read=_describe_roles(roles, table.path.name),
         unread=roles.unread,
         columns=tuple(plan),
+        time=reading.make_times(order),
     )
 
 
@@ -144,7 +154,7 @@ def keys_of_ids(ids: NodeIds) -> Ids:
 class _FirstPass:
     """Everything but features: ids, labels, words and categories, which are small."""
 
-    def __init__(self, table: Table, roles: NodeRoles, options: TableOptions, encoder: IdEncoder) -> None:
+    def __init__(self, table: Table, roles: NodeRoles, options: TableOptions, encoder: IdEncoder, clock: Clock) -> None:
         self.table = table
         self.roles = roles
         self.encoder = encoder
@@ -152,7 +162,10 @@ class _FirstPass:
         self.node_types: tuple[NodeType, ...] = ()
         onehot = [name for name in roles.features if has_texts(roles.types[name]) and options.categorical == "onehot"]
         self.categories = {name: TextCodes(MOST_CATEGORIES) for name in onehot}
-        columns = [name for name in roles.list_small() if name != roles.id]
+        self._times = None if roles.own_time is None else TimeColumn(table, roles.own_time, clock)
+        self._time_parts: list[Ids] = []
+        others = (*roles.labels, roles.split, *roles.masks.values(), roles.time, roles.type)
+        columns = [name for name in roles.list_small() if name in others and name != roles.id]
         self._columns = {name: ColumnValues(table, name, "a label or a split") for name in columns}
         self._held_ids: list[ArrowArray] = []
 
@@ -182,6 +195,8 @@ class _FirstPass:
                 self._held_ids.append(ids)
         for name, values in self._columns.items():
             values.add(batch.column(name))
+        if self._times is not None:
+            self._time_parts.append(self._times.convert_rows(batch.column(self._times.name), self.num_rows))
         for name, codes in self.categories.items():
             codes.add(batch.column(name), keep=False)
             if codes.exceeds:
@@ -275,6 +290,13 @@ class _FirstPass:
         made = make_labels([self._columns[name] for name in self.roles.labels], str(self.table.path))
         return made if made is None or order is None else made._replace(values=made.values[order])
 
+    def make_times(self, order: Ids | None) -> Ids | None:
+        """Return the times of all nodes."""
+        if self._times is None:
+            return None
+        times = np.concatenate(self._time_parts)
+        return times if order is None else times[order]
+
     def make_splits(
         self, order: Ids | None, labels: NodeLabels | None, keys: Ids, request: SplitRequest
     ) -> tuple[Parts, ...]:
@@ -335,7 +357,8 @@ def _describe_roles(roles: NodeRoles, where: str) -> tuple[tuple[str, str], ...]
             if names:
                 more = f" and {len(names) - 4} more" if len(names) > 4 else ""
                 yield what, f"{where}, column {', '.join(names[:4])}{more}"
-        for what, name in (("split", roles.split), ("split", roles.time), ("node types", roles.type)):
+        small = (("split", roles.split), ("split", roles.time), ("node types", roles.type), ("times", roles.own_time))
+        for what, name in small:
             if name is not None:
                 yield what, f"{where}, column {name}"
         if roles.masks:

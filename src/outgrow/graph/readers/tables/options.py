@@ -24,6 +24,9 @@ class TableOptions:
         relabel: Number the integer ids of an edge table from 0 in ascending order, and keep them as ids.
         label: Columns of a node table with labels; empty for those whose name says so.
         features: Columns of a node table with features; empty for all that are numbers.
+        edge_features: Columns of an edge table with features of edges: numbers, lists of numbers, or texts, which are
+            categories; ``COLUMN:category`` says so of integers. Empty for none.
+        time_column: Column of times, of the node table, the edge table or both; empty for none.
         categorical: What becomes of columns of texts among the features: ``"refuse"``, ``"onehot"`` or ``"hash"``.
         split: Split of the nodes: shares such as ``"0.6,0.2,0.2"``, ``"time:COLUMN:0.6,0.2,0.2"``, ``"files"``, or a
             column; empty for what the tables say.
@@ -39,6 +42,8 @@ class TableOptions:
     relabel: bool = False
     label: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    edge_features: tuple[str, ...] = ()
+    time_column: str = ""
     categorical: str = "refuse"
     split: str = ""
     split_seed: int = 0
@@ -56,9 +61,14 @@ class TableOptions:
         }
 
     def select_for_edges(self) -> TableOptions:
-        """Return the options of an edge table beside a node table: columns of edges, and ``unknown_nodes``."""
+        """Return the options of an edge table beside a node table."""
         columns = {role: name for role, name in self.columns.items() if role not in NODE_ROLES}
-        return TableOptions(columns=columns, unknown_nodes=self.unknown_nodes)
+        return TableOptions(
+            columns=columns,
+            edge_features=self.edge_features,
+            time_column=self.time_column,
+            unknown_nodes=self.unknown_nodes,
+        )
 
     def refuse_all_but(self, known: tuple[str, ...], where: str) -> None:
         """Refuse options that do not apply to a source.

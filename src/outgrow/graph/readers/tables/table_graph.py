@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.node_ids import NodeIds
@@ -31,9 +32,21 @@ from outgrow.graph.readers.tables.split_files import (
     read_split_files,
 )
 from outgrow.graph.readers.tables.table import Table
+from outgrow.graph.readers.tables.time_columns import Clock, missing_column_error
+from outgrow.graph.readers.times import NO_TIME
 
 TABLE_GRAPH_OPTIONS = (
-    *("columns", "label", "features", "categorical", "split", "split_seed", "split_index"),
+    *(
+        "columns",
+        "label",
+        "features",
+        "edge_features",
+        "time_column",
+        "categorical",
+        "split",
+        "split_seed",
+        "split_index",
+    ),
     "unknown_nodes",
 )
 """Names of the options of tables that apply."""
@@ -90,6 +103,7 @@ class TableGraphSource(GraphSource):
         self._scratch: Path | None = None
         self._memory: int | None = None
         self._added = 0
+        self._clock = Clock()
 
     @property
     def name(self) -> str:
@@ -135,6 +149,7 @@ class TableGraphSource(GraphSource):
             class_names=nodes.class_names,
             node_types=nodes.node_types,
             splits=splits if len(splits) > 1 else (),
+            node_time=None if nodes.time is None else np.append(nodes.time, np.full(self._added, NO_TIME)),
         )
 
     def read_edges(self) -> Iterator[EdgeChunk]:
@@ -148,6 +163,14 @@ class TableGraphSource(GraphSource):
     def read_relation_names(self) -> tuple[str, ...]:
         """Return the names of relations that are texts."""
         return self._edges.read_relation_names()
+
+    def read_edge_feature_sizes(self) -> tuple[int, ...]:
+        """Return the number of categories of each column of features of edges."""
+        return self._edges.read_edge_feature_sizes()
+
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
+        """Return the names of the columns of features of edges and of their categories."""
+        return self._edges.read_edge_columns()
 
     def read_ids(self) -> NodeIds | None:
         """Return the ids in the node table; None if it has none."""
@@ -183,7 +206,9 @@ class TableGraphSource(GraphSource):
 
     @cached_property
     def _nodes(self) -> NodeTable:
-        return read_node_table(self._tables[0], self._options, scratch=self._scratch, memory_bytes=self._memory)
+        return read_node_table(
+            self._tables[0], self._options, scratch=self._scratch, memory_bytes=self._memory, clock=self._clock
+        )
 
     @cached_property
     def _edges(self) -> EdgeTableSource:
@@ -198,7 +223,9 @@ class TableGraphSource(GraphSource):
                     repair="leave it out, or add a column id",
                 )
             options = replace(options, num_nodes=nodes.num_nodes)
-        edges = EdgeTableSource(self._tables[1], options, src_ids=nodes.encoder)
+        edges = EdgeTableSource(self._tables[1], options, src_ids=nodes.encoder, clock=self._clock)
+        if self._options.time_column and nodes.time is None and edges.times is None:
+            raise missing_column_error(self.name, self._options.time_column, [*nodes.unread, *edges.list_unread()])
         if self._scratch is not None and self._memory is not None:
             edges.set_scratch(self._scratch, self._memory)
         return edges

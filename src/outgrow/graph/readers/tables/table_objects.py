@@ -42,7 +42,7 @@ def open_table_object(data: Any, options: TableOptions) -> GraphSource:
         InputError: A dictionary with other keys or values, or an option that does not apply.
     """
     if _is_frame(data):
-        options.refuse_all_but(("num_nodes", "relabel", "columns"), "a table of edges")
+        options.refuse_all_but(("num_nodes", "relabel", "columns", "edge_features", "time_column"), "a table of edges")
         return EdgeTableSource(_to_table(data, "edges"), options)
     nodes, edges = data if isinstance(data, tuple) else _take_parts(data)
     if _is_frame(nodes) and _is_frame(edges):

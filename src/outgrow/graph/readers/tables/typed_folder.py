@@ -7,13 +7,17 @@ the name of its type.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from outgrow.core.errors import InputError
+from outgrow.graph.readers.tables.column_types import list_names
 from outgrow.graph.readers.tables.construction_config import CONFIG_NAMES, read_construction_config
+from outgrow.graph.readers.tables.edge_features import find_edge_features, has_feature_column
 from outgrow.graph.readers.tables.open_table import open_table
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import Table
+from outgrow.graph.readers.tables.time_columns import missing_column_error
 from outgrow.graph.readers.tables.typed_nodes import NodeTypeTable, check_columns
 from outgrow.graph.readers.tables.typed_tables import EdgeTypeTable, TypedTableSource
 from outgrow.graph.readers.typed_parts import Relation
@@ -21,6 +25,8 @@ from outgrow.graph.readers.typed_parts import Relation
 TYPED_OPTIONS = (
     "label",
     "features",
+    "edge_features",
+    "time_column",
     "categorical",
     "split",
     "split_seed",
@@ -75,13 +81,42 @@ def make_typed_source(
     """
     tables = [NodeTypeTable(name=kind, table=table, options=options) for kind, table in nodes.items()]
     check_columns(tables, options)
+    every = [*nodes.values(), *edges.values()]
+    if options.time_column and not any(options.time_column in table.names for table in every):
+        names = sorted({column for table in every for column in table.names})
+        raise missing_column_error(name, options.time_column, names)
     return TypedTableSource(
         name,
         tables,
-        [EdgeTypeTable(relation=relation, table=table) for relation, table in edges.items()],
+        [replace(each, time_column=options.time_column) for each in _edge_tables(edges, options.edge_features)],
         unknown_nodes=options.unknown_nodes,
         split_index=options.split_index,
     )
+
+
+def _edge_tables(edges: Mapping[Relation, Table], wanted: tuple[str, ...]) -> list[EdgeTypeTable]:
+    """Return the tables, each with the columns of features that it has.
+
+    Raises:
+        InputError: A table that has some of the columns only, or a column that none has.
+    """
+    made = []
+    for relation, table in edges.items():
+        there = tuple(name for name in wanted if has_feature_column(table, name))
+        if there and len(there) < len(wanted):
+            missing = next(name for name in wanted if name not in there)
+            # The error of a table that is read alone.
+            find_edge_features(table, [missing])
+        made.append(EdgeTypeTable(relation=relation, table=table, features=there))
+    if wanted and not any(each.features for each in made):
+        names = {name for table in edges.values() for name in table.names}
+        raise InputError(
+            f"no table of edges has the column {wanted[0]}",
+            needed=f"columns of the tables: {list_names(sorted(names))}",
+            got=f"--edge-features {','.join(wanted)}",
+            repair="correct the name",
+        )
+    return made
 
 
 def _list_tables(folder: Path) -> list[Path]:

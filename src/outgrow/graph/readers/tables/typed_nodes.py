@@ -23,7 +23,9 @@ from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import Table
 from outgrow.graph.readers.tables.table_graph import append_rows, append_unknown_labels
 from outgrow.graph.readers.tables.table_views import SelectedTable
+from outgrow.graph.readers.tables.time_columns import Clock
 from outgrow.graph.readers.tables.typed_ids import TypedIds
+from outgrow.graph.readers.times import NO_TIME
 
 ROW_COUNT = "row count"
 """Name of a column that is read for the number of its rows alone."""
@@ -37,10 +39,11 @@ class NodeTypeTable:
     Attributes:
         name: Name of the type.
         table: The table.
-        options: ``label``, ``features``, ``categorical``, ``split`` and ``split_seed`` apply.
+        options: ``label``, ``features``, ``time_column``, ``categorical``, ``split`` and ``split_seed`` apply.
         scaling: What becomes of columns of features.
         split_ids: Ids of the nodes of a part of the split, which comes from files; empty for what the table says.
         categories: Columns of features that are categories; None if ``options`` say so of all columns of texts.
+        are_numbers: Whether labels are said to be numbers.
     """
 
     name: str
@@ -49,6 +52,7 @@ class NodeTypeTable:
     scaling: Mapping[str, FeatureScaling] = field(default_factory=dict)
     split_ids: Mapping[str, ArrowArray] = field(default_factory=dict)
     categories: frozenset[str] | None = None
+    are_numbers: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -88,23 +92,27 @@ class TypedNodeTable:
             features=np.asarray(rows) if isinstance(rows, LazyMatrix) else rows,
             labels=labels,
             split=(train, val, test),
+            time=None if self.part.time is None else np.append(self.part.time, np.full(more, NO_TIME)),
         )
 
 
-def read_typed_nodes(given: NodeTypeTable, *, scratch: Path | None, memory_bytes: int | None) -> TypedNodeTable:
+def read_typed_nodes(
+    given: NodeTypeTable, *, scratch: Path | None, memory_bytes: int | None, clock: Clock | None = None
+) -> TypedNodeTable:
     """Read the table of a node type.
 
     Args:
         given: The table.
         scratch: Folder of files for what exceeds the memory; None to keep all in memory.
         memory_bytes: Bytes of memory that ids may take before they lie in files.
+        clock: What the times of the graph are; None if this table says.
 
     Raises:
         InputError: As `read_node_table`; or texts among features that are said to be numbers.
     """
     table, left_out = _view_columns(given)
     options = _choose_options(given, table)
-    made = read_node_table(table, options, scratch=scratch, memory_bytes=memory_bytes)
+    made = read_node_table(table, options, scratch=scratch, memory_bytes=memory_bytes, clock=clock)
     _refuse_texts(given, made)
     if made.encoder is None:
         ids = TypedIds.number_rows(made.num_nodes, scratch, memory_bytes)
@@ -122,6 +130,8 @@ def read_typed_nodes(given: NodeTypeTable, *, scratch: Path | None, memory_bytes
             labels=made.labels,
             class_names=made.class_names,
             split=_find_parts(given, ids) if given.split_ids else _stack_splits(made),
+            are_numbers=given.are_numbers,
+            time=made.time,
         ),
         read=made.read,
         unread=(*(name for name in made.unread if not name.startswith(ROW_COUNT)), *left_out),

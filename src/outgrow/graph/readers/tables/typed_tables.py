@@ -9,21 +9,33 @@ from pathlib import Path
 from typing import final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.core.validation import validate_choice
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.node_ids import NodeIds
-from outgrow.graph.readers.node_parts import NodePart, count_borders, join_node_parts
+from outgrow.graph.readers.node_parts import NodePart, count_borders, join_node_parts, part_error
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.graph.readers.tables.column_names import SKIPPED
+from outgrow.graph.readers.tables.column_types import list_names
 from outgrow.graph.readers.tables.edge_roles import find_edge_roles
 from outgrow.graph.readers.tables.edge_table import UNKNOWN_NODES, EdgeTableSource
+from outgrow.graph.readers.tables.id_encoder import IdEncoder
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.tables.table import Table
+from outgrow.graph.readers.tables.time_columns import Clock
 from outgrow.graph.readers.tables.typed_ids import TypedIds, join_ids
 from outgrow.graph.readers.tables.typed_nodes import NodeTypeTable, TypedNodeTable, find_id_column, read_typed_nodes
-from outgrow.graph.readers.typed_parts import Relation, are_weighted, name_relation
+from outgrow.graph.readers.times import NO_TIME
+from outgrow.graph.readers.typed_parts import (
+    Relation,
+    are_weighted,
+    check_types_without_features,
+    fill_edge_features,
+    name_relation,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +46,15 @@ class EdgeTypeTable:
         relation: Type of the sources, name, type of the destinations.
         table: The table.
         columns: Column of each role that is not found by its name, as in `TableOptions`.
+        features: Columns of features of edges, as in `TableOptions`.
+        time_column: Column of times, if the table has it.
     """
 
     relation: Relation
     table: Table
     columns: Mapping[str, str] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+    time_column: str = ""
 
 
 @final
@@ -81,6 +97,8 @@ class TypedTableSource(GraphSource):
         self._refuse_twice([name_relation(each.relation) for each in edges], "edge type")
         self._names = self._list_types()
         self._edge_options = [_choose_options(each, unknown_nodes) for each in edges]
+        self._categories: dict[str, IdEncoder] = {}
+        self._clock = Clock()
 
     @property
     def name(self) -> str:
@@ -102,13 +120,17 @@ class TypedTableSource(GraphSource):
         return replace(join_node_parts(self._parts, self._split_index), relation_names=relations)
 
     def read_edges(self) -> Iterator[EdgeChunk]:
-        """Yield all edges, type after type; a weight is 1 where only other types have weights, with a warning.
+        """Yield all edges, type after type.
+
+        A weight is 1 where only other types have weights, and features are zeros, each with a warning.
 
         Raises:
             InputError: At the end, if nodes are unknown; or a broken table.
         """
         first = dict(zip(self._names, count_borders(self._parts), strict=False))
         weighted = self._are_weighted()
+        form = self._join_features()
+        timed = any(source.times is not None for source in self._sources)
         for number, (edges, source) in enumerate(zip(self._edges, self._sources, strict=True)):
             for chunk in source.read_edges():
                 count = len(chunk.src)
@@ -117,7 +139,20 @@ class TypedTableSource(GraphSource):
                     chunk.dst + first[edges.relation[2]],
                     np.full(count, number, np.int32),
                     np.ones(count, np.float32) if weighted and chunk.weight is None else chunk.weight,
+                    fill_edge_features(chunk.features, form, count),
+                    np.full(count, NO_TIME) if timed and chunk.time is None else chunk.time,
                 )
+
+    def read_edge_feature_sizes(self) -> tuple[int, ...]:
+        """Return the number of categories of each column of features; tables share the categories of a column."""
+        found = [sizes for source in self._sources if (sizes := source.read_edge_feature_sizes())]
+        return tuple(map(max, zip(*found, strict=True)))
+
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
+        """Return the names of the columns of features, and of the categories of all tables."""
+        found = [columns for source in self._sources if (columns := source.read_edge_columns())]
+        # Tables share the categories of texts; of those that are numbered one table may have fewer.
+        return tuple(max(same, key=lambda column: len(column.categories)) for same in zip(*found, strict=True))
 
     def read_ids(self) -> NodeIds | None:
         """Return the id of each node, unique within its type; None if no table has ids."""
@@ -145,7 +180,7 @@ class TypedTableSource(GraphSource):
     @cached_property
     def _tables(self) -> dict[str, TypedNodeTable]:
         return {
-            each.name: read_typed_nodes(each, scratch=self._scratch, memory_bytes=self._memory_bytes)
+            each.name: read_typed_nodes(each, scratch=self._scratch, memory_bytes=self._memory_bytes, clock=self._clock)
             for each in self._nodes
         }
 
@@ -166,7 +201,12 @@ class TypedTableSource(GraphSource):
         for edges, options in zip(self._edges, self._edge_options, strict=True):
             src, _, dst = edges.relation
             source = EdgeTableSource(
-                edges.table, options, src_ids=self._ids[src].encoder, dst_ids=self._ids[dst].encoder
+                edges.table,
+                options,
+                src_ids=self._ids[src].encoder,
+                dst_ids=self._ids[dst].encoder,
+                categories=self._categories,
+                clock=self._clock,
             )
             if self._scratch is not None and self._memory_bytes is not None:
                 source.set_scratch(self._scratch, self._memory_bytes)
@@ -212,6 +252,26 @@ class TypedTableSource(GraphSource):
         ]
         return are_weighted(without, len(self._edges))
 
+    def _join_features(self) -> NDArray[np.float32] | None:
+        """Return no rows of the width of the features of edges; None if these have none.
+
+        Raises:
+            InputError: Types with other columns than others; or none, where columns are categories.
+        """
+        named = {
+            name_relation(edges.relation): source for edges, source in zip(self._edges, self._sources, strict=True)
+        }
+        found = {name: source.features for name, source in named.items() if source.features is not None}
+        if not found:
+            return None
+        if len({features.names for features in found.values()}) > 1:
+            got = "; ".join(f"{name} {list_names(features.names)}" for name, features in found.items())
+            raise part_error("features of edges of several types", "the same columns in all tables that have some", got)
+        any_one = next(iter(found.values()))
+        without = [name for name, source in named.items() if source.features is None and not source.is_empty]
+        check_types_without_features(without, coded=any_one.has_categories)
+        return np.empty((0, len(any_one.sizes)), np.float32)
+
     def _refuse_twice(self, names: Sequence[str], what: str) -> None:
         if twice := [name for name in names if names.count(name) > 1]:
             raise InputError(
@@ -231,4 +291,9 @@ def _choose_options(edges: EdgeTypeTable, unknown_nodes: str) -> TableOptions:
         found = find_id_column(edges.table, kind)
         if found is not None and role not in columns:
             columns[role] = found
-    return TableOptions(columns=columns, unknown_nodes=unknown_nodes)
+    return TableOptions(
+        columns=columns,
+        edge_features=edges.features,
+        time_column=edges.time_column,
+        unknown_nodes=unknown_nodes,
+    )

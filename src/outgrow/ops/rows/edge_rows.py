@@ -26,6 +26,11 @@ def gather_sampled_features(features_ED: Tensor, edges_N: Tensor, out_ND: Tensor
     return _mark_absent(out_ND, edges_N)
 
 
+def edge_row_bytes(features_ED: Tensor | None) -> int:
+    """Return the bytes of the features of an edge; 0 if there are none."""
+    return 0 if features_ED is None else features_ED.shape[1] * features_ED.itemsize
+
+
 def _mark_absent(rows_ND: Tensor, edges_N: Tensor) -> Tensor:
     absent = edges_N < 0
     if absent.any():

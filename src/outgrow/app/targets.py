@@ -1,0 +1,66 @@
+"""The node types whose labels are predicted: chosen by the options of a run, or all that have labels."""
+
+from __future__ import annotations
+
+from outgrow.core.errors import InputError
+from outgrow.graph.graph import Graph
+from outgrow.nn.tasks import NodeTask
+from outgrow.nn.type_tasks import TypeTasks
+from outgrow.training.config import TrainConfig
+
+
+def select_graph_targets(graph: Graph, config: TrainConfig) -> Graph:
+    """Return a graph with the labels of the targets alone; the graph itself where no targets are named.
+
+    What it shares with the graph is not copied, but it no longer counts as coming from its store: a session keeps both.
+
+    Raises:
+        InputError: There is no such type, it has no labels, or one type alone has a loss weight.
+    """
+    weights = config.target_weights
+    if weights is None:
+        return graph
+    if len(weights) == 1 and {*weights.values()} != {1.0}:
+        [(name, weight)] = weights.items()
+        raise InputError(
+            "a loss weight needs several targets",
+            needed="a weight for each of several node types, or one type without",
+            got=f"{name}={weight:g}",
+            repair="leave the weight out, and change the learning rate instead",
+        )
+    chosen = graph.select_targets(tuple(weights))
+    if not len(chosen.split.train):
+        raise InputError(
+            f"{graph.name} cannot be trained on",
+            needed=f"nodes of {', '.join(weights)} to train on",
+            got="none in the training split",
+            repair="choose another --target (targets), or give these nodes a split",
+        )
+    return chosen
+
+
+def require_options_of_model(config: TrainConfig, *, of_links: bool) -> None:
+    """Check that nothing is asked for that a model of links, or one of nodes, does not have.
+
+    Raises:
+        InputError: Targets of a model of links, or relations of links of one of nodes.
+    """
+    name = "targets" if of_links else "link_relations"
+    if getattr(config, name):
+        raise InputError(
+            f"{name} {'belong to models of nodes' if of_links else 'belong to models of links'}",
+            needed="link_relations, to predict the links of some" if of_links else "--task links, or a decoder",
+            got=f"{name}={getattr(config, name)!r}",
+            repair=f"leave {name} out",
+        )
+
+
+def describe_targets(task: NodeTask) -> str:
+    """Return what is predicted of each of several node types, in one line for people; empty for one task."""
+    if not isinstance(task, TypeTasks):
+        return ""
+    parts = [
+        f"{each.name} ({each.task.kind}, {each.num_outputs} outputs, loss weight {each.loss_weight:g})"
+        for each in task.targets
+    ]
+    return f"targets: {', '.join(parts)}"
