@@ -17,6 +17,7 @@ from outgrow.core import old_names
 from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
 from outgrow.core.deprecation import renamed_members, renamed_options
+from outgrow.core.errors import InputError
 from outgrow.core.graph_types import GraphTypes, RowWidths
 from outgrow.nn.epilogue import Epilogue, activation_module, apply_epilogue, make_norm
 from outgrow.ops.aggregation.base import Aggregation
