@@ -37,6 +37,10 @@ QUICK: list[Key] = [
     ("offload-3", TypedCase("gat-and-sage", "weighted")),
     ("offload-3", TypedCase("sage-project-first")),
     ("migrate-travel", TypedCase("foreign-and-ours")),
+    ("full", TypedCase("hgt", "weighted", "one-node-part")),
+    ("offload-3", TypedCase("hgt")),
+    ("split", TypedCase("rgcn", "weighted")),
+    ("tensor", TypedCase("rgcn")),
     ("tensor", TypedCase("sage-mean")),
     ("orchestrate-aggregate", TypedCase("sage-mean")),
 ]

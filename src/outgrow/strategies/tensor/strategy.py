@@ -122,7 +122,7 @@ class TensorParallel(Strategy):
         if whole:
             raise InputError(
                 f"strategy {self.name} cannot train this model",
-                needed="layers whose aggregation keeps columns apart, such as those of og.nn",
+                needed="layers whose aggregation keeps columns apart, such as GCN, SAGE, GAT or FiLM",
                 got=f"{', '.join(whole)}, which may mix them",
                 repair="choose strategy full or offload, or other layers",
             )
