@@ -47,6 +47,7 @@ def list_mutants() -> list[Mutant]:
     from tests.graph.readers.test_id_encoder import MUTANTS as ID_TABLES
     from tests.graph.readers.test_typed_mutants import MUTANTS as TYPED
     from tests.graph.sampling.test_self_loops import MUTANTS as SELF_LOOPS
+    from tests.graph.sampling.test_temporal import MUTANTS as TEMPORAL
     from tests.graph.statistics.test_statistics import MUTANTS as STATISTICS
     from tests.graph.test_node_ids import BROKEN_BY as BROKEN_ORDERS
     from tests.graph.test_node_ids import MUTANTS as ID_ORDERS
@@ -101,6 +102,9 @@ def list_mutants() -> list[Mutant]:
         },
         "graph/sampling/test_self_loops.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in SELF_LOOPS.items()
+        },
+        "graph/sampling/test_temporal.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in TEMPORAL.items()
         },
         "graph/readers/test_typed_mutants.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in TYPED.items()

@@ -13,8 +13,9 @@ from outgrow.engine.full_graph import FullGraphEpoch
 from outgrow.engine.problem import Problem
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.nn.convolution import SAGEConv
+from outgrow.nn.epilogue import Epilogue
 from outgrow.nn.hetero import HeteroConv
-from outgrow.nn.layer import Epilogue, Layer
+from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model, layer_key
 from outgrow.nn.tasks import NodeClassification
 from outgrow.ops.rng import fold_in

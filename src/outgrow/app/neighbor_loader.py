@@ -126,8 +126,7 @@ class NeighborLoader:
         sampler: How neighbours are sampled: ``neighbor``, ``neighbor-with-replacement``, ``labor`` or ``fastgcn``.
         weighted: Whether neighbours are sampled by the weights of edges.
         temporal_strategy: Sample only in-edges before the time of the seed: ``uniform`` or ``last``, as PyG calls it;
-            None for in-edges of any time. Rows are then pairs of a node and the time of its seed, ``row_time``; seeds
-            of one time share them.
+            None for in-edges of any time. Rows are then pairs of a node and the time of its seed, ``row_time``.
         shuffle: Whether the order of the seeds changes with each epoch.
         seed: Seed of every random draw.
         drop_last: Whether to leave out a last batch with fewer seeds.
@@ -169,9 +168,7 @@ class NeighborLoader:
         self.batches = BatchConfig(
             size=batch_size,
             fanout=parse_fanouts(fanout),
-            weighted=rest["weighted"],
-            sampler=rest["sampler"],
-            temporal_strategy=rest["temporal_strategy"],
+            **{name: rest[name] for name in ("weighted", "sampler", "temporal_strategy")},
         )
         if self.batches.is_temporal:
             require_times_of(self.graph.topology, self.seeds)

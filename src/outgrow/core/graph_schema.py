@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 
-class EdgeColumn(NamedTuple):
+class EdgeFeatureColumn(NamedTuple):
     """A column of features of edges, as it was read.
 
     Attributes:
@@ -18,19 +18,31 @@ class EdgeColumn(NamedTuple):
     name: str
     categories: tuple[str, ...] = ()
 
-    @staticmethod
-    def from_records(records: Any) -> tuple[EdgeColumn, ...]:
-        """Return the columns of pairs of a name and a list of names, as JSON has them.
 
-        Raises:
-            TypeError: Anything else.
-        """
-        if not isinstance(records, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in records):
-            raise TypeError("columns of features of edges that are no pairs")
-        for name, categories in records:
-            if not isinstance(categories, list) or not all(isinstance(text, str) for text in (name, *categories)):
-                raise TypeError("names of columns of features of edges that are no texts")
-        return tuple(EdgeColumn(name, tuple(categories)) for name, categories in records)
+def parse_edge_columns(records: Any) -> tuple[EdgeFeatureColumn, ...]:
+    """Return the columns of pairs of a name and a list of names, as JSON has them.
+
+    Raises:
+        TypeError: Anything else.
+    """
+    if not isinstance(records, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in records):
+        raise TypeError("columns of features of edges that are no pairs")
+    for name, categories in records:
+        if not isinstance(categories, list) or not all(isinstance(text, str) for text in (name, *categories)):
+            raise TypeError("names of columns of features of edges that are no texts")
+    return tuple(EdgeFeatureColumn(name, tuple(categories)) for name, categories in records)
+
+
+def are_columns_of(columns: Sequence[EdgeFeatureColumn], width: int, sizes: Sequence[int]) -> bool:
+    """Whether columns are those of features of edges.
+
+    Args:
+        columns: The columns.
+        width: Number of columns of the features.
+        sizes: Number of categories of each, if they are codes; empty otherwise.
+    """
+    counts = [len(column.categories) for column in columns]
+    return counts == list(sizes) if sizes else width == sum(max(1, count) for count in counts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +58,7 @@ class GraphSchema:
 
     relations: tuple[str, ...] = ()
     columns: tuple[tuple[str, int], ...] = ()
-    edge_columns: tuple[EdgeColumn, ...] = ()
+    edge_columns: tuple[EdgeFeatureColumn, ...] = ()
 
     def as_record(self) -> dict[str, Any]:
         """Return the schema as ``config.json`` has it."""
@@ -67,5 +79,5 @@ class GraphSchema:
         return GraphSchema(
             relations=tuple(record["relations"]),
             columns=columns,
-            edge_columns=EdgeColumn.from_records(record.get("edge_columns", [])),
+            edge_columns=parse_edge_columns(record.get("edge_columns", [])),
         )

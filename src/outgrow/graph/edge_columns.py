@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.core.graph_schema import EdgeColumn
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.topology import Topology
 from outgrow.ops.backend import as_numpy
@@ -19,7 +19,7 @@ from outgrow.ops.backend import as_numpy
 _SHOWN = 5
 
 
-def align_edge_columns(topology: Topology, wanted: Sequence[EdgeColumn], where: str) -> Topology:
+def align_edge_columns(topology: Topology, wanted: Sequence[EdgeFeatureColumn], where: str) -> Topology:
     """Return a graph with the columns of features and the codes of another; warn if that changes any.
 
     Nothing is changed where one of both has no names. The result is in memory where something changes.
@@ -53,7 +53,9 @@ def align_edge_columns(topology: Topology, wanted: Sequence[EdgeColumn], where: 
     return replace(topology, edge_features=made, feature_columns=tuple(wanted))
 
 
-def match_edge_columns(rows: NDArray[Any], own: Sequence[EdgeColumn], wanted: Sequence[EdgeColumn]) -> NDArray[Any]:
+def match_edge_columns(
+    rows: NDArray[Any], own: Sequence[EdgeFeatureColumn], wanted: Sequence[EdgeFeatureColumn]
+) -> NDArray[Any]:
     """Return ``[n, C]`` features with the columns in another order, and the codes of the categories of the same names.
 
     Args:
@@ -72,7 +74,7 @@ def match_edge_columns(rows: NDArray[Any], own: Sequence[EdgeColumn], wanted: Se
     return made
 
 
-def require_same_columns(own: Sequence[EdgeColumn], wanted: Sequence[EdgeColumn], where: str) -> None:
+def require_same_columns(own: Sequence[EdgeFeatureColumn], wanted: Sequence[EdgeFeatureColumn], where: str) -> None:
     """Refuse columns that are not those of another graph, or categories that it does not know.
 
     Raises:
@@ -101,5 +103,5 @@ def require_same_columns(own: Sequence[EdgeColumn], wanted: Sequence[EdgeColumn]
             )
 
 
-def _list_expanded(columns: Sequence[EdgeColumn]) -> list[tuple[str, str]]:
+def _list_expanded(columns: Sequence[EdgeFeatureColumn]) -> list[tuple[str, str]]:
     return [(column.name, category) for column in columns for category in column.categories or ("",)]

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
-from outgrow.core.graph_schema import EdgeColumn
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.csc import find_self_loops, in_degree, looped_in_degree, replace_self_loops
 from outgrow.ops.rows.edge_rows import edge_row_bytes, gather_edge_features
 from outgrow.ops.sampling.layerwise import column_share_bounds
 from outgrow.ops.sampling.self_loops import GivenLoops
-from outgrow.ops.sampling.temporal import NO_TIME as NO_TIME
-from outgrow.ops.sampling.temporal import TimeOrder, order_by_time
+from outgrow.ops.sampling.time_order import NO_TIME as NO_TIME
+from outgrow.ops.sampling.time_order import TimeOrder, order_by_time
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,7 +49,7 @@ class Topology:
     weight: Tensor | None = None
     edge_features: Tensor | None = None
     feature_sizes: tuple[int, ...] = ()
-    feature_columns: tuple[EdgeColumn, ...] = ()
+    feature_columns: tuple[EdgeFeatureColumn, ...] = ()
     edge_time: Tensor | None = None
     node_time: Tensor | None = None
 

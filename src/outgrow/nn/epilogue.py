@@ -1,4 +1,4 @@
-"""What follows a convolution or a projection: norm, activation, residual, dropout. Letters as in `outgrow.nn.layer`."""
+"""`Epilogue`: what follows a convolution, or the map of an encoder. Letters as in `outgrow.nn.layer`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_probability
-from outgrow.nn.conv_spec import Features
 from outgrow.ops.epilogue import DropoutSpec, LayerNormSpec, epilogue
 from outgrow.ops.sparse import SparseRows
 
@@ -60,7 +59,7 @@ def activation_module(epilogue: Epilogue) -> nn.Module | None:
 def apply_epilogue(
     then: Epilogue,
     norm: nn.LayerNorm | None,
-    x_VD: Features,
+    x_VD: Tensor | SparseRows,
     y_VO: Tensor,
     bias_O: Tensor | None,
     nodes_V: Tensor,

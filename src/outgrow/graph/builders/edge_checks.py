@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.core.graph_schema import EdgeColumn
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.graph.builders.edge_features import EdgeFeatureCheck, EdgeFeatureForm
 from outgrow.graph.readers.source import EdgeChunk, GraphSource
 
@@ -68,7 +68,7 @@ class EdgeValidator:
     ) -> None:
         self.num_edges = 0
         self.feature_form: EdgeFeatureForm | None = None
-        self.feature_columns: tuple[EdgeColumn, ...] = ()
+        self.feature_columns: tuple[EdgeFeatureColumn, ...] = ()
         self._features = EdgeFeatureCheck(feature_sizes)
         self._given_nodes = num_nodes
         self._given_names = relation_names

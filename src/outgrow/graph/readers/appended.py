@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.core.graph_schema import EdgeColumn
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.graph.graph import Graph, GraphOrigin
 from outgrow.graph.inverse_relations import list_forward_relations
 from outgrow.graph.link_split import HeldOutLinks
@@ -23,6 +23,7 @@ from outgrow.graph.readers.appended_rows import (
     append_splits,
     append_times,
     fit_edge_features,
+    refuse_times,
 )
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 from outgrow.graph.readers.stored_edges import read_stored_edges
@@ -83,13 +84,7 @@ class AppendedSource(GraphSource):
         self._memory: int | None = None
         self._edge_origins = dict[Path, GraphOrigin]()
         _refuse_types(graph)
-        if self._options.time_column and graph.edge_time is None and graph.node_time is None:
-            raise InputError(
-                f"{graph.name} has no times, and those of new rows would have nothing to be compared with",
-                needed="a store with times, or no column of times",
-                got=f"--time-column {self._options.time_column}",
-                repair="leave it out, or convert all of the tables together",
-            )
+        refuse_times(graph, self._options.time_column)
         if self._options.categorical == "onehot":
             raise InputError(
                 "categories of new nodes cannot be one-hot",
@@ -152,7 +147,7 @@ class AppendedSource(GraphSource):
                 yield _select_edges(chunk, chunk.relation < kept)
         yield from self._read_new_edges()
 
-    def read_edge_columns(self) -> tuple[EdgeColumn, ...]:
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
         """Return those of the graph."""
         return self._graph.topology.feature_columns
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
-from outgrow.core.graph_schema import EdgeColumn
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.graph.builders.edge_features import EdgeFeatureForm
 from outgrow.graph.edge_columns import match_edge_columns, require_same_columns
 from outgrow.graph.graph import Graph, Split
@@ -151,6 +151,21 @@ def append_times(graph: Graph, tables: Sequence[NodeTable], num_nodes: int) -> N
     return out
 
 
+def refuse_times(graph: Graph, column: str) -> None:
+    """Refuse a column of times for a graph without.
+
+    Raises:
+        InputError: There is one.
+    """
+    if column and graph.edge_time is None and graph.node_time is None:
+        raise _append_error(
+            f"{graph.name} has no times, and those of new rows would have nothing to be compared with",
+            needed="a store with times, or no column of times",
+            got=f"--time-column {column}",
+            repair="leave it out, or convert all of the tables together",
+        )
+
+
 def append_splits(graph: Graph, tables: Sequence[NodeTable]) -> tuple[Parts, tuple[Parts, ...]]:
     """Return the split of a graph with new nodes in the parts that their tables say, and all of its splits.
 
@@ -258,7 +273,7 @@ def _append_error(what: str, *, needed: str, got: str, repair: str) -> InputErro
 
 
 def fit_edge_features(
-    topology: Topology, features: NDArray[Any] | None, columns: Sequence[EdgeColumn], path: Path
+    topology: Topology, features: NDArray[Any] | None, columns: Sequence[EdgeFeatureColumn], path: Path
 ) -> NDArray[Any] | None:
     """Return the features of new edges in the columns, codes and type of those that a graph has; None without features.
 

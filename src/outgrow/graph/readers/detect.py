@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import final
 
 from outgrow.core.errors import InputError
-from outgrow.core.graph_schema import EdgeColumn
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.graph.builders.edge_checks import check_node_count
 from outgrow.graph.builders.node_tables import infer_num_nodes
 from outgrow.graph.graph import GraphOrigin
@@ -80,7 +80,7 @@ class FolderSource(GraphSource):
         """Return what the edge table says of the features of edges."""
         return self._edges.read_edge_feature_sizes()
 
-    def read_edge_columns(self) -> tuple[EdgeColumn, ...]:
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
         """Return the names of the columns of features of edges and of their categories."""
         return self._edges.read_edge_columns()
 

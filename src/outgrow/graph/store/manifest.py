@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from outgrow.core.errors import StoreError
-from outgrow.core.graph_schema import EdgeColumn
+from outgrow.core.graph_schema import EdgeFeatureColumn, parse_edge_columns
 from outgrow.graph.graph import GraphOrigin, NodeType
 
 FORMAT = 1
@@ -104,7 +104,7 @@ class Manifest:
     origin: GraphOrigin = field(default_factory=GraphOrigin)
     type_labels: tuple[TypeLabelEntry, ...] = ()
     edge_feature_sizes: tuple[int, ...] = ()
-    edge_columns: tuple[EdgeColumn, ...] = ()
+    edge_columns: tuple[EdgeFeatureColumn, ...] = ()
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
@@ -155,7 +155,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise _broken_manifest_error(folder, f"a manifest of checksum {str(checksum)[:64]}", _content_checksum(record))
     try:
         return _from_record(record)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _broken_manifest_error(
             folder, "a complete manifest", f"{type(error).__name__}: {str(error)[:200]}"
         ) from error
@@ -174,7 +174,7 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     labels = tuple(_parse_type_labels(entry, types) for entry in record.pop("type_labels", []))
     if labels and (len(labels) < 2 or len({each.name for each in labels}) < len(labels) or "labels" in arrays):
         raise TypeError("labels of node types that are not those of several types")
-    columns, sizes = EdgeColumn.from_records(record.pop("edge_columns", [])), record.pop("edge_feature_sizes", [])
+    columns, sizes = parse_edge_columns(record.pop("edge_columns", [])), record.pop("edge_feature_sizes", [])
     if not isinstance(sizes, list) or bool(sizes) > ("edge_features" in arrays):
         raise TypeError("sizes of the features of edges that are no list, or of none")
     manifest = Manifest(
@@ -293,9 +293,7 @@ def check_array_schemas(path: Path, manifest: Manifest) -> None:
 
 
 def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
-    nodes = manifest.num_nodes
-    edges = manifest.num_edges
-    given = manifest.arrays
+    nodes, edges, given = manifest.num_nodes, manifest.num_edges, manifest.arrays
     # Sparse values have no count of their own in the manifest: all three arrays must agree with one.
     values = next(iter(given["feature_values"].shape), -1) if "feature_values" in given else -1
     labels = given.get("labels")
@@ -310,7 +308,6 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         if sizes
         else ArraySchema((edges, -1), (*_FLOATS, BFLOAT16)),
         "edge_time": ArraySchema((edges,), ("<i8",)),
-        "node_time": ArraySchema((nodes,), ("<i8",)),
         "features": ArraySchema((nodes, manifest.num_features), (*_FLOATS, BFLOAT16)),
         "feature_indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "feature_indices": ArraySchema((values,), ("<i4",)),
@@ -319,14 +316,13 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         if several
         else ArraySchema((nodes,), (*_SMALL, "<i8", *_FLOATS)),
         **_type_label_schemas(manifest),
-        **{part: ArraySchema((-1,), ("<i8",)) for part in _PARTS},
+        **dict.fromkeys(_PARTS, ArraySchema((-1,), ("<i8",))),
         **{f"{part}_{at}": ArraySchema((-1,), ("<i8",)) for at in range(manifest.num_splits) for part in _PARTS},
-        "ids": ArraySchema((nodes,), ("<i8",)),
+        **dict.fromkeys(("ids", "id_hashes", "node_time"), ArraySchema((nodes,), ("<i8",))),
         "id_offsets": ArraySchema((nodes + 1,), ("<i8",)),
         "id_data": ArraySchema((-1,), ("|u1",)),
         "id_order": ArraySchema((nodes,), _IDS),
-        "id_hashes": ArraySchema((nodes,), ("<i8",)),
-        **{f"{part}_links": ArraySchema((-1, 3), ("<i8",)) for part in ("val", "test")},
+        **dict.fromkeys(("val_links", "test_links"), ArraySchema((-1, 3), ("<i8",))),
     }
 
 

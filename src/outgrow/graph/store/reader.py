@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.errors import InputError, StoreError
+from outgrow.core.graph_schema import are_columns_of
 from outgrow.graph.graph import Graph, Split
 from outgrow.graph.store.arrays import (
     PARTS,
@@ -118,6 +119,7 @@ def open_store(path: Path, *, verify: bool = False) -> Graph:
     path = Path(path)
     manifest = read_manifest(path)
     check_array_schemas(path, manifest)
+    _check_edge_columns(path, manifest)
     files: dict[Path, mmap.mmap] = {}
     arrays = {name: _map_array(array_path(path, name), entry, files) for name, entry in manifest.arrays.items()}
     if verify:
@@ -135,6 +137,14 @@ def open_store(path: Path, *, verify: bool = False) -> Graph:
     # The record is frozen, and only this function may say that all arrays come from the store.
     object.__setattr__(graph, "store", path.resolve())
     return graph
+
+
+def _check_edge_columns(path: Path, manifest: Manifest) -> None:
+    columns, entry = manifest.edge_columns, manifest.arrays.get("edge_features")
+    width = 0 if entry is None else entry.shape[1]
+    if columns and not are_columns_of(columns, width, manifest.edge_feature_sizes):
+        needed = f"names of {width} columns of features of edges"
+        raise _broken_store_error(path / FILE, needed, f"{len(columns)} names")
 
 
 def _verify_contents(path: Path, graph: Graph) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
-from outgrow.core.graph_schema import EdgeColumn
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.node_ids import NodeIds
@@ -168,7 +168,7 @@ class TableGraphSource(GraphSource):
         """Return the number of categories of each column of features of edges."""
         return self._edges.read_edge_feature_sizes()
 
-    def read_edge_columns(self) -> tuple[EdgeColumn, ...]:
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
         """Return the names of the columns of features of edges and of their categories."""
         return self._edges.read_edge_columns()
 

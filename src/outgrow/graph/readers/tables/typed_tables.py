@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
-from outgrow.core.graph_schema import EdgeColumn
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.core.validation import validate_choice
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.node_ids import NodeIds
@@ -148,7 +148,7 @@ class TypedTableSource(GraphSource):
         found = [sizes for source in self._sources if (sizes := source.read_edge_feature_sizes())]
         return tuple(map(max, zip(*found, strict=True)))
 
-    def read_edge_columns(self) -> tuple[EdgeColumn, ...]:
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
         """Return the names of the columns of features, and of the categories of all tables."""
         found = [columns for source in self._sources if (columns := source.read_edge_columns())]
         # Tables share the categories of texts; of those that are numbered one table may have fewer.
