@@ -16,6 +16,7 @@ from types import ModuleType
 from mutants import ROOT, Mutant, list_mutants
 from suites import links
 from suites.mutants import MUTANTS as GRADIENTS
+from suites.typed_mutants import MUTANTS as TYPED
 
 TESTS = Path(__file__).parent
 NUMBERS = {
@@ -132,6 +133,7 @@ def test_what_mutants_change_is_still_there() -> None:
 def test_no_mutant_is_left_out_of_its_table() -> None:
     modules = [links, *(import_module(f"suites.{file.stem}") for file in TESTS.glob("suites/*_mutants.py"))]
     listed = {*links.MUTANTS.values(), *(mutant.broken for mutant in GRADIENTS.values())}
+    listed |= {broken for broken, *_ in TYPED.values()}
     assert unlisted(modules, listed) == []
     for each in listed:
         assert len(unlisted(modules, listed - {each})) == 1

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from outgrow.engine import shard
 from outgrow.graph import halo
-from outgrow.nn import layer
+from outgrow.nn import epilogue as epilogue_module
 from outgrow.runtime.distributed.comm import Comm, ExchangeHandle
 from outgrow.strategies.base import FullGraphExecution, Problem
 from suites.hits import Hits
@@ -23,14 +23,14 @@ from suites.hits import Hits
 @contextmanager
 def stream_dropout() -> Iterator[Hits]:
     """Dropout draws from torch's stream, which each worker begins with the same seed."""
-    hits, right = Hits(), layer.epilogue
+    hits, right = Hits(), epilogue_module.epilogue
 
     def finish(y_NF: Tensor, *, drop: Any, **others: Any) -> Tensor:
         out = right(y_NF, drop=None, **others)
         hits.note(drop is not None and drop.p > 0 and out.numel() > 0)
         return out if drop is None else torch.nn.functional.dropout(out, drop.p)
 
-    with patch.object(layer, "epilogue", finish):
+    with patch.object(epilogue_module, "epilogue", finish):
         yield hits
 
 

@@ -22,8 +22,8 @@ from outgrow.nn.hetero_checks import (
     require_projection,
     require_same_edge_types,
     require_widths,
-    type_widths,
     types_of_names,
+    widths_by_type,
 )
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.nn.pyg import PyGConv
@@ -77,7 +77,7 @@ class HeteroConv(Conv):
         require_convs(convs)
         self.combine = combine
         self.edge_types = tuple(convs)
-        widths = type_widths(convs)
+        widths = widths_by_type(convs)
         if widths is not None:
             # Types have columns of their own in one matrix, of which a row is mostly zeros: it is projected first.
             convs = {edge_type: require_projection(edge_type, conv) for edge_type, conv in convs.items()}

@@ -91,7 +91,7 @@ def require_convs(convs: Mapping[EdgeType, Conv]) -> None:
                 f"{type(conv).__name__}, which adds them",
                 "use SAGEConv, or one with self_loops=False",
             )
-    type_widths(convs)
+    widths_by_type(convs)
     widths = {conv.spec.out_features for conv in convs.values()}
     if len(widths) > 1:
         raise InputError(
@@ -126,7 +126,7 @@ def _is_mapping(value: object) -> bool:
     return isinstance(value, Mapping)
 
 
-def type_widths(convs: Mapping[EdgeType, Conv]) -> dict[str, int] | None:
+def widths_by_type(convs: Mapping[EdgeType, Conv]) -> dict[str, int] | None:
     """Return the input width of each type if convolutions have pairs of widths; None if all types have the same.
 
     Raises:

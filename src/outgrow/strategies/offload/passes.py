@@ -141,11 +141,8 @@ class OffloadEpoch:
         for low, high, x, (grad, *others) in state.async_io.load_ahead(load_chunk, state.chunk_ranges):
             with state.timeline.span("compute"):
                 given = self._encode_input(x, low, high, key)
-                backward_through(
-                    first.layer.source(given, state.own_nodes(low, high)),
-                    first.unflatten_source(grad),
-                    *((given, each) for each in others),
-                )
+                rows = first.layer.source(given, state.own_nodes(low, high))
+                backward_through(rows, first.unflatten_source(grad), *((given, each) for each in others))
 
     def _forward_layer(self, index: int, key: int | None) -> None:
         state, plan = self.state, self.state.layer_plans[index]
@@ -223,11 +220,8 @@ class OffloadEpoch:
             return loss.detach().double()
         following = self.state.layer_plans[index + 1]
         given, *others = chunk.gradients
-        backward_through(
-            following.layer.source(out, chunk.block.dst_nodes),
-            following.unflatten_source(given),
-            *((out, grad) for grad in others),
-        )
+        rows = following.layer.source(out, chunk.block.dst_nodes)
+        backward_through(rows, following.unflatten_source(given), *((out, grad) for grad in others))
         return self._zero_loss()
 
     def _zero_loss(self) -> Tensor:
