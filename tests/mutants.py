@@ -47,6 +47,7 @@ def list_mutants() -> list[Mutant]:
     from tests.graph.readers.test_id_encoder import MUTANTS as ID_TABLES
     from tests.graph.readers.test_typed_mutants import MUTANTS as TYPED
     from tests.graph.sampling.test_self_loops import MUTANTS as SELF_LOOPS
+    from tests.graph.sampling.test_temporal import MUTANTS as TEMPORAL
     from tests.graph.statistics.test_statistics import MUTANTS as STATISTICS
     from tests.graph.test_node_ids import BROKEN_BY as BROKEN_ORDERS
     from tests.graph.test_node_ids import MUTANTS as ID_ORDERS
@@ -102,6 +103,9 @@ def list_mutants() -> list[Mutant]:
         "graph/sampling/test_self_loops.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in SELF_LOOPS.items()
         },
+        "graph/sampling/test_temporal.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in TEMPORAL.items()
+        },
         "graph/readers/test_typed_mutants.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in TYPED.items()
         },
@@ -121,11 +125,11 @@ def list_mutants() -> list[Mutant]:
         "nn/test_conformance.py::test_a_mutant_is_found": {
             name: (mutant.breaks, mutant.make) for name, mutant in LAYERS.items()
         },
-        "nn/test_typed_layers.py::test_a_mutant_is_found": {
-            name: (breaks, make) for name, (breaks, make, _) in TYPED_LAYERS.items()
-        },
         "nn/test_edge_layers.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in EDGE_LAYERS.items()
+        },
+        "nn/test_typed_layers.py::test_a_mutant_is_found": {
+            name: (breaks, make) for name, (breaks, make, _) in TYPED_LAYERS.items()
         },
         "core/test_files.py::test_the_checks_find_mutants": {
             name: (mutant.breaks, mutant.make_write) for name, mutant in WRITES.items()

@@ -19,7 +19,7 @@ from suites.mutants import MUTANTS as GRADIENTS
 
 TESTS = Path(__file__).parent
 NUMBERS = {
-    "tests/suites/test_exactness.py": 62,
+    "tests/suites/test_exactness.py": 66,
     "tests/suites/test_objectives.py": 5,
     "tests/suites/test_links.py": 7,
     "tests/suites/test_held_out.py": 5,
@@ -42,8 +42,8 @@ NUMBERS = {
     "tests/suites/test_disagreements.py": 4,
     "tests/test_promises.py": 19,
     "tests/nn/test_conformance.py": 8,
-    "tests/nn/test_typed_layers.py": 3,
     "tests/nn/test_edge_layers.py": 3,
+    "tests/nn/test_typed_layers.py": 3,
     "tests/core/test_files.py": 14,
     "tests/fuzz/test_readers.py": 11,
 }

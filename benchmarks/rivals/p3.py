@@ -33,7 +33,8 @@ from outgrow.engine.minibatch_loop import PrefetchConfig, make_sampler
 from outgrow.engine.prefetch import prefetch_results
 from outgrow.graph.graph import Graph
 from outgrow.nn.convolution import GCNConv, SAGEConv
-from outgrow.nn.layer import Conv, NodeMessages, apply_epilogue
+from outgrow.nn.epilogue import apply_epilogue
+from outgrow.nn.layer import Conv, NodeMessages
 from outgrow.nn.model import Model, layer_key, src_and_dst_rows
 from outgrow.ops import memory_pool
 from outgrow.ops.linear import affine

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from outgrow.graph.graph import Graph as Graph
     from outgrow.graph.graph import NodeType as NodeType
     from outgrow.graph.graph import Split as Split
+    from outgrow.graph.type_labels import TypeLabels as TypeLabels
     from outgrow.nn.regression import NodeRegression as NodeRegression
     from outgrow.nn.tasks import LinkPrediction as LinkPrediction
     from outgrow.nn.tasks import MultiLabel as MultiLabel
@@ -97,6 +98,7 @@ _HOME = {
     "Graph": "outgrow.graph.graph",
     "NodeType": "outgrow.graph.graph",
     "Split": "outgrow.graph.graph",
+    "TypeLabels": "outgrow.graph.type_labels",
     "LinkPrediction": "outgrow.nn.tasks",
     "MultiLabel": "outgrow.nn.tasks",
     "NodeClassification": "outgrow.nn.tasks",
@@ -138,6 +140,7 @@ __all__ = [
     "TrainConfig",
     "Training",
     "TrainingError",
+    "TypeLabels",
     "WorkerError",
     "Workers",
     "append",

@@ -34,6 +34,6 @@ def test_from_a_table_to_facts(outgrow: Command, tmp_path: Path) -> None:
     assert outgrow("append", "numbers", "more.csv", *columns, "--edge-features", "amount").code == 0
     assert og.load("numbers").edge_features.tolist() == [[3], [1.5], [7], [2]]
     refused = outgrow("append", "codes", "more.csv", *columns, "--edge-features", "amount")
-    assert (refused.code, "cannot be categories" in refused.err) == (2, True)
+    assert (refused.code, "the columns kind" in refused.err) == (2, True)
     refused = outgrow("convert", "e.csv", "other", *columns, "--edge-features", "amont")
     assert (refused.code, "did you mean amount?" in refused.err) == (2, True)

@@ -32,10 +32,11 @@ class Row(NamedTuple):
 
 
 def edge_rows() -> Iterator[Row]:
-    """Forms of edge tables."""
+    """Forms of edge tables, last those with features of edges."""
+    from graph.readers.forms_edge_features import FORMS as EDGE_FEATURES
     from graph.readers.forms_tables import FORMS
 
-    for name, make, options, expected in FORMS:
+    for name, make, options, expected in (*FORMS, *EDGE_FEATURES):
         read = expected if isinstance(expected, str) else _describe_edges(expected)
         yield Row(name, _command(_made(make), options), f"refused: {read}" if isinstance(expected, str) else read)
 

@@ -220,17 +220,10 @@ def test_distributed_sampling(npz: Path) -> None:
     assert number("test accuracy:", together) > 0.6
 
 
-@pytest.mark.parametrize("name", ["hgt_dblp.py", "hetero_conv_dblp.py"])
+@pytest.mark.parametrize("name", ["hgt_dblp.py", "hetero_conv_dblp.py", "to_hetero_mag.py"])
 def test_typed_graphs(place: Path, name: str) -> None:
     """A small one of many classes: enough to see that the loss falls."""
-    text = shown(place, name, "--graph", "ogbn-mag@0.0012", "--epochs", 8)
-    assert last_loss(text) < number("loss:", text)
-    assert 0 <= number("test accuracy:", text) <= 1
-
-
-@pytest.mark.usefixtures("pooled")
-def test_to_hetero_mag(place: Path) -> None:
-    text = shown(place, "to_hetero_mag.py", "--graph", "ogbn-mag@0.0012", "--fanout", 3, "--epochs", 4)
+    text = shown(place, name, "--graph", "ogbn-mag@0.0012", "--epochs", 6)
     assert last_loss(text) < number("loss:", text)
     assert 0 <= number("test accuracy:", text) <= 1
 

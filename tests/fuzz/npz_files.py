@@ -47,6 +47,8 @@ def seeds() -> list[Case]:
         "sparse": _arrays(**_sparse()),
         "sparse with values": _arrays(**{**_sparse(np.int16), "feat_data": full}),
         "types": _arrays(edge_type=np.arange(7) % 3, edge_weight=np.ones(7), rel_names=np.array(["a", "b", "c"])),
+        "features of edges": _arrays(edge_attr=np.ones((7, 3), np.float16)),
+        "codes of edges": _arrays(edge_features=np.arange(7) % 3, edge_feature_sizes=np.array([4])),
         "names": _arrays(class_names=np.array(["x", "y", "z"]), features=np.ones((_NODES, 2), np.float16)),
         "sets of labels": _arrays(label=np.eye(_NODES, 4, dtype=np.uint8)),
         "edges alone": _arrays(label=None, features=None, train_idx=None, val_idx=None, test_idx=None),

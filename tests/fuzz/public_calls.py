@@ -73,6 +73,8 @@ def list_calls(folder: Path) -> list[Call]:
         "num_nodes": NODES,
         "relation": np.zeros(120, "i8"),
         "weight": np.ones(120, "f4"),
+        "edge_features": np.zeros((120, 2), "i8"),
+        "edge_feature_sizes": (3, 2),
         "undirected": False,
     }
     training = {"lr": 0.1, "weight_decay": 0.0, "optimizer": "adam", "patience": 3, "seed": 1, "eval_every": 1}
@@ -100,7 +102,11 @@ def list_calls(folder: Path) -> list[Call]:
         Call(og.NodeClassification, (), {"class_weight": [1.0, 2.0, 1.0], "label_smoothing": 0.1}),
         Call(og.MultiLabel, (), {"pos_weight": "balanced"}),
         Call(og.NodeRegression, (), {"loss": "huber", "sample_weight": None}),
-        Call(og.LinkPrediction, (), {"negatives": 2, "val_links": 0.1, "test_links": 0.1, "split_seed": 3}),
+        Call(
+            og.LinkPrediction,
+            (),
+            {"negatives": 2, "val_links": 0.1, "test_links": 0.1, "split_seed": 3, "link_relations": ["r"]},
+        ),
         Call(og.TrainConfig, (), {"epochs": 3, **training, **batches, "precision": "full", "val_links": 0.1}),
         Call(og.Workers, (2,), {"device": "cpu", "max_restarts": 1, "heartbeat_seconds": 3.0, "grace_seconds": 1.0}),
         Call(og.Full, (), {"partition": "metis", "overlap": True}),
@@ -113,6 +119,11 @@ def list_calls(folder: Path) -> list[Call]:
         Call(og.datasets),
         Call(og.Graph, (), {"name": "g", "topology": graph().topology, "num_classes": 2, "split": graph().split}),
         Call(og.NodeType, (), {"name": "a", "first": 0, "last": 3, "num_columns": 2}),
+        Call(
+            og.TypeLabels,
+            (),
+            {"name": "a", "labels": torch.arange(3), "num_classes": 3, "class_names": ("x", "y", "z")},
+        ),
         Call(og.Split, (), {name: torch.arange(3) for name in ("train", "val", "test")}),
         Call(nn.GCN, widths, {"layers": 3, "dropout": 0.1, "norm": True, "residual": True, "sparse_input": False}),
         Call(nn.SAGE, widths, {"pool": "mean", "num_layers": 2, "input_dropout": 0.1, "activation": torch.tanh}),

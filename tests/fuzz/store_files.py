@@ -45,6 +45,8 @@ def _seeds() -> tuple[Case, ...]:
         "types and weights": {"relation": kinds, "weight": weight, **known},
         "halves and sets": {"features": np.ones((_NODES, 2), np.float16), "labels": np.eye(_NODES, 3, dtype=int)},
         "bfloat16": {"features": torch.ones(_NODES, 2, dtype=torch.bfloat16), **known},
+        "features of edges": {"edge_features": np.ones((7, 2), np.float16), **known},
+        "codes of edges": {"edge_features": np.arange(14).reshape(7, 2) % 3, "edge_feature_sizes": (3, 4), **known},
         "edges alone": {"num_nodes": _NODES},
     }
     return tuple(_case(note, og.from_arrays(_INDEX, **options)) for note, options in forms.items())

@@ -34,6 +34,7 @@ from support import (
 )
 
 KEY = 0xFEDCBA9876543210
+VALUES = ("relation", "weight", "features")
 Divide = Callable[[Topology, int], "Divided"]
 
 
@@ -100,11 +101,8 @@ def assert_edges(block: Block, view: Topology, ids: Tensor, own: Tensor, src_nod
     assert torch.equal(src_nodes[edges.indices.long()], view.indices[ids].long())
     assert torch.equal(own[destinations_of(edges)], destinations_of(view.block.edges)[ids])
     assert edges.feature_sizes == view.feature_sizes
-    for mine, all_values in (
-        (edges.relation, view.relation),
-        (edges.weight, view.weight),
-        (edges.features, view.edge_features),
-    ):
+    of_view = view.block.edges
+    for mine, all_values in ((getattr(each, name) for each in (edges, of_view)) for name in VALUES):
         assert (mine is None) == (all_values is None)
         if mine is not None and all_values is not None:
             assert mine.dtype == all_values.dtype

@@ -94,6 +94,7 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "gat-concatenated": lambda: GATConv(IN, OUT, 3, attention_dropout=0.4),
     "gat-with-edge-features": lambda: GATConv(IN, OUT, 3, num_relations=RELATIONS, edge_weights=True),
     "gat-with-features-of-edges": lambda: GATConv(IN, OUT, 3, edge_dim=EDGE_DIM, self_loops=False),
+    "gat-with-features-and-loops": lambda: GATConv(IN, OUT, 2, edge_dim=EDGE_DIM, attention_dropout=0.4),
     "gat-averaged": lambda: GATConv(IN, OUT, 2, average=True, attention_dropout=0.4),
 }
 

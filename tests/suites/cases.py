@@ -10,7 +10,8 @@ from layer_table import CONVS, IN, OUT, RELATIONS
 from torch import Tensor, nn
 
 from outgrow.nn.decoupled import Decoupled
-from outgrow.nn.layer import Epilogue, Features, Layer
+from outgrow.nn.epilogue import Epilogue
+from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
 from outgrow.ops.sparse import SparseRows
 from support import normal

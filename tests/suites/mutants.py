@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from suites import (
+    edge_feature_mutants,
     full_mutants,
     migrate_mutants,
     offload_mutants,
@@ -45,6 +46,7 @@ TENSOR = ("tensor",)
 REUSE, ORCHESTRA = ("orchestrate-aggregate",), ("orchestrate-cold", "orchestrate-aggregate")
 GCN, GAT = ("gcn",), ("gat-concatenated",)
 SUMS = ("gcn", "sage-aggregate-first")
+EDGES, LOOPS = ("gine", "gat-with-features-and-loops"), ("gat-with-features-and-loops",)
 ATTENTION, APART, SCALES = (*GAT, "decoupled-attention"), ("ggcn", "sage-max"), ("rgcn-diagonal", "decoupled-relations")
 
 MUTANTS = {
@@ -110,4 +112,14 @@ MUTANTS = {
     "nodes_taken_for_ranges": Mutant(tensor_mutants.nodes_taken_for_ranges, TENSOR, (*GAT, "ggcn")),
     "scales_of_the_first_columns": Mutant(tensor_mutants.scales_of_the_first_columns, TENSOR, SCALES),
     "draws_by_own_place": Mutant(tensor_mutants.draws_by_place, TENSOR),
+    "features_by_place_in_the_part": Mutant(
+        edge_feature_mutants.features_by_place_in_the_part, ("full", *OFFLOAD), EDGES
+    ),
+    "features_by_place_in_the_sample": Mutant(
+        edge_feature_mutants.features_by_place_in_the_sample, ("sampled", "split"), EDGES
+    ),
+    "loops_with_features_of_the_next_edge": Mutant(
+        edge_feature_mutants.loops_with_features_of_the_next_edge, ("full", *OFFLOAD), LOOPS
+    ),
+    "scores_of_other_edges": Mutant(edge_feature_mutants.scores_of_other_edges, TENSOR, LOOPS),
 }

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from outgrow.core.ledger import Kind
 from outgrow.engine.features.store import FeatureRequest
+from outgrow.graph.sampling.batch_numbers import BatchRows, NodeNumbers
 from outgrow.graph.sampling.edge_sampler import SampledEdges
 from outgrow.graph.sampling.layer_sampling import LayerSampling
 from outgrow.runtime.distributed.comm import Comm, ExchangeHandle, ProcessGroupComm
@@ -121,12 +122,12 @@ def edge_numbers_of_the_part() -> AbstractContextManager[Hits]:
 @contextmanager
 def nothing_is_drawn_for_others() -> Iterator[Hits]:
     """Nodes that only other workers want draw no neighbours in the next hop: their owner goes on from its own."""
-    hits, number_asked, choose = Hits(), SplitSampler._renumber_requested, LayerSampling.sample_layer
+    hits, number_asked, choose = Hits(), NodeNumbers.add_rows, LayerSampling.sample_layer
     known = WeakKeyDictionary[LayerSampling, int]()
 
-    def asked(self: SplitSampler, wanted: Any, nodes: Any) -> Any:
-        known[self.sampling] = len(nodes)
-        return number_asked(self, wanted, nodes)
+    def asked(self: NodeNumbers, wanted: BatchRows, own: BatchRows) -> Any:
+        known[self._sampling] = len(own.nodes)
+        return number_asked(self, wanted, own)
 
     def chosen(self: LayerSampling, layer: int, nodes: Any, *given: Any) -> SampledEdges:
         first = known.pop(self, len(nodes))
@@ -135,7 +136,7 @@ def nothing_is_drawn_for_others() -> Iterator[Hits]:
         found = choose(self, layer, nodes[:first], *given)
         return found._replace(indptr=np.pad(found.indptr, (0, len(nodes) - first), mode="edge"))
 
-    with patch.object(SplitSampler, "_renumber_requested", asked), patch.object(LayerSampling, "sample_layer", chosen):
+    with patch.object(NodeNumbers, "add_rows", asked), patch.object(LayerSampling, "sample_layer", chosen):
         yield hits
 
 

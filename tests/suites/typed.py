@@ -19,10 +19,11 @@ from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.graph.topology import Topology
 from outgrow.nn.attention import GATConv
 from outgrow.nn.convolution import CommNetConv, GINConv, SAGEConv, SAGEMaxConv
+from outgrow.nn.epilogue import Epilogue
 from outgrow.nn.gated import GGCNConv
 from outgrow.nn.hetero import HeteroConv
 from outgrow.nn.hgt import HGTConv
-from outgrow.nn.layer import Conv, Epilogue, Layer
+from outgrow.nn.layer import Conv, Layer
 from outgrow.nn.model import Model
 from outgrow.nn.pyg import PyGConv
 from outgrow.nn.relation_matrices import RGCNMatrixConv

@@ -20,6 +20,7 @@ from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.datasets import ResolvedSource, resolve_source
 from outgrow.graph.graph import Graph
 from outgrow.graph.readers.arrays import ArraySource
+from outgrow.graph.readers.conversions import to_feature_sizes
 from outgrow.graph.readers.objects import open_object
 from outgrow.graph.readers.source import GraphSource, NodeTableSource
 from outgrow.graph.readers.split_source import with_mask_tables
@@ -34,7 +35,7 @@ class EdgeOptions(TypedDict, total=False):
     """Features of edges, times, and names of PyG for arguments of `from_arrays`."""
 
     edge_features: Any
-    edge_feature_sizes: tuple[int, ...]
+    edge_feature_sizes: Any
     edge_time: Any
     node_time: Any
     edge_type: Any
@@ -87,8 +88,7 @@ def from_arrays(
     for name in edge_options:
         validate_choice("option of og.from_arrays", name, known)
     edge_features: Any = edge_options.get("edge_features")
-    sizes = edge_options.get("edge_feature_sizes", ())
-    validate_types({"edge_feature_sizes": sizes}, {"edge_feature_sizes": tuple[int, ...]})
+    sizes = to_feature_sizes(_to_array(edge_options.get("edge_feature_sizes")))
     # NumPy has no bfloat16: such features pass through float32, which holds them exactly.
     is_bfloat16, are_bfloat16 = (_is_bfloat16(each) for each in (features, edge_features))
     given = {} if split is None else _split_arrays(split)

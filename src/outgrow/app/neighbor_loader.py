@@ -57,7 +57,7 @@ class BlockBatch(NamedTuple):
         seeds: ``[n]`` int64.
         blocks: Sampled neighbourhood, a block for each layer; the first is that of the first layer.
         x: ``[Vs, D]`` features of the first block's sources, dense or sparse; None for a graph without.
-        y: ``[n, ...]`` labels of the seeds; None for a graph without.
+        y: ``[n, ...]`` labels of the seeds, ``graph.task_labels``; None for a graph without.
         input_id: ``[n]`` int64, positions of the seeds among those that the loader was given.
     """
 
@@ -126,8 +126,7 @@ class NeighborLoader:
         sampler: How neighbours are sampled: ``neighbor``, ``neighbor-with-replacement``, ``labor`` or ``fastgcn``.
         weighted: Whether neighbours are sampled by the weights of edges.
         temporal_strategy: Sample only in-edges before the time of the seed: ``uniform`` or ``last``, as PyG calls it;
-            None for in-edges of any time. Rows are then pairs of a node and the time of its seed, ``row_time``; seeds
-            of one time share them.
+            None for in-edges of any time. Rows are then pairs of a node and the time of its seed, ``row_time``.
         shuffle: Whether the order of the seeds changes with each epoch.
         seed: Seed of every random draw.
         drop_last: Whether to leave out a last batch with fewer seeds.
@@ -169,9 +168,7 @@ class NeighborLoader:
         self.batches = BatchConfig(
             size=batch_size,
             fanout=parse_fanouts(fanout),
-            weighted=rest["weighted"],
-            sampler=rest["sampler"],
-            temporal_strategy=rest["temporal_strategy"],
+            **{name: rest[name] for name in ("weighted", "sampler", "temporal_strategy")},
         )
         if self.batches.is_temporal:
             require_times_of(self.graph.topology, self.seeds)
@@ -228,8 +225,8 @@ class NeighborLoader:
         if x is not None:
             # Layers of PyG take no sparse rows: those of a batch are few enough to be dense.
             data.x = x.to_dense() if isinstance(x, SparseRows) else x
-        if graph.labels is not None:
-            data.y = _index_labels(graph.labels, nodes)
+        if graph.task_labels is not None:
+            data.y = _index_labels(graph.task_labels, nodes)
         if graph.topology.weight is not None:
             data.edge_weight = graph.topology.weight[edge_ids]
         if graph.topology.relation is not None:
@@ -245,7 +242,7 @@ class NeighborLoader:
         return data
 
     def _make_block_batch(self, batch: _Batch) -> BlockBatch:
-        labels = self.graph.labels
+        labels = self.graph.task_labels
         blocks = self._sampler.sample_blocks(batch.seeds, batch.epoch, batch.step)
         return BlockBatch(
             seeds=batch.seeds,

@@ -61,7 +61,8 @@ class GraphTypes:
 
     def types_of(self, nodes_V: Tensor) -> Tensor:
         """Return ``[V]`` int64: the number of the type of each node."""
-        return torch.bucketize(nodes_V, torch.tensor(self.borders[1:-1], device=nodes_V.device), right=True)
+        inner = torch.tensor(self.borders[1:-1], dtype=torch.int64, device=nodes_V.device)
+        return torch.bucketize(nodes_V.contiguous(), inner, right=True)
 
     def out_relations(self, name: str) -> tuple[int, ...]:
         """Return the relations whose sources are of a type."""

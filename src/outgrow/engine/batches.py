@@ -23,7 +23,7 @@ _ORDER = -1  # no step has this number
 _MOST = (1 << 31) - 1
 
 
-class SamplingOptions(TypedDict):
+class SamplingOptions(TypedDict, total=False):
     """How neighbours are sampled: see `BatchConfig`."""
 
     weighted: bool

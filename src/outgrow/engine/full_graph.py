@@ -15,7 +15,7 @@ from outgrow.core.block import Block
 from outgrow.core.deprecation import renamed_arguments
 from outgrow.core.ledger import Kind
 from outgrow.engine.features.inputs import ShardInputs
-from outgrow.engine.objective import Objective
+from outgrow.engine.objective import NodeObjective, Objective
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.halo import LocalGraph
 from outgrow.nn.layer import Features, Layer, NodeMessages
@@ -26,6 +26,40 @@ from outgrow.ops.rng import fold_in
 from outgrow.ops.sparse import slice_rows
 
 _WEIGHT_KEY = "weights by part"
+_MOST_ROWS = 0.9
+"""Share of the rows above which the last layer computes all: sums for parts of them do not overlap with an exchange."""
+
+
+class LastRows(NamedTuple):
+    """The own nodes whose output of the last layer is of use.
+
+    Attributes:
+        first: The first one, a row.
+        last: The row after the last one.
+        block: Their in-edges; source rows are those of the whole shard.
+    """
+
+    first: int
+    last: int
+    block: Block
+
+
+def find_last_rows(model: Model, shard: GraphShard, objective: Objective) -> LastRows | None:
+    """Return the own rows that a loss reads of a model with modules per type; None for all rows.
+
+    The last layer then does nothing for types without targets, which are ranges of rows. Other models compute all
+    rows: their nodes to train on are anywhere.
+    """
+    rowwise = objective.as_rowwise
+    layers = model.layers_list()
+    if not model.reads_types or len(layers) == 1 or not isinstance(rowwise, NodeObjective):
+        return None
+    block = shard.layer_view(layers[-1]).block
+    # A worker without such rows computes one: an empty result could leave others waiting for its gradients.
+    first, last = (int(rowwise.rows[0]), int(rowwise.rows[-1]) + 1) if len(rowwise.rows) else (0, 1)
+    if last - first > _MOST_ROWS * block.edges.num_dst or not block.edges.num_dst:
+        return None
+    return LastRows(first, last, block.slice_destinations(first, last))
 
 
 def layer_forward(layer: Layer, shard: GraphShard, x_own: Features, key: int | None, *, overlap: bool = True) -> Tensor:
@@ -49,6 +83,15 @@ def layer_forward(layer: Layer, shard: GraphShard, x_own: Features, key: int | N
         # An aggregation that is no sum of parts needs all source rows at once.
         aggregate = layer.aggregate(block, gather_sources(layer, shard, source), target)
     return layer.update(x_own, aggregate, block)
+
+
+def _last_layer_forward(layer: Layer, shard: GraphShard, x_own: Tensor, key: int | None, rows: LastRows) -> Tensor:
+    """Return the output of the last layer for some rows."""
+    own = shard.layer_view(layer).block.dst_nodes
+    block = rows.block.with_rng_key(key)
+    x_dst = x_own[rows.first : rows.last]
+    source = gather_sources(layer, shard, layer.source(x_own, own))
+    return layer.update(x_dst, layer.aggregate(block, source, layer.target(x_dst, block.dst_nodes)), block)
 
 
 def gather_sources(layer: Layer, shard: GraphShard, source: NodeMessages) -> NodeMessages:
@@ -125,6 +168,7 @@ def full_forward(
     *,
     first_aggregate: Tensor | None = None,
     overlap: bool = True,
+    last_rows: LastRows | None = None,
 ) -> Tensor:
     """Return logits of the nodes that the worker owns, with all their neighbours.
 
@@ -135,9 +179,10 @@ def full_forward(
         key: Random key of (seed, epoch, step).
         first_aggregate: ``[n, C, F]`` aggregate of the first layer if it is constant; None to compute it.
         overlap: Whether to aggregate own rows while others are received.
+        last_rows: The rows of the last layer to compute; None for all.
 
     Returns:
-        ``[n, C]``, differentiable in the parameters.
+        ``[n, C]``, differentiable in the parameters; of ``last_rows`` alone if these are given.
     """
     first, *others = model.layers_list()
     block = shard.layer_view(first).block.with_rng_key(layer_key(key, 0))
@@ -151,6 +196,9 @@ def full_forward(
     else:
         x = layer_forward(first, shard, x, layer_key(key, 0), overlap=overlap)
     for index, layer in enumerate(others, 1):
+        if last_rows is not None and layer is others[-1]:
+            assert isinstance(x, Tensor)
+            return _last_layer_forward(layer, shard, x, layer_key(key, index), last_rows)
         x = layer_forward(layer, shard, x, layer_key(key, index), overlap=overlap)
     assert isinstance(x, Tensor)
     return x
@@ -240,6 +288,9 @@ class FullGraphEpoch:
         self.comm = shard.comm
         self.ledger = shard.comm.ledger
         self.edges = [shard.layer_view(layer).block.edges for layer in model.layers_list()]
+        self.last_rows = find_last_rows(model, shard, self.objective)
+        if self.last_rows is not None:
+            self.edges[-1] = self.last_rows.block.edges
         self.first_aggregate = cached_first_aggregate(
             model, shard.layer_view(model.layers_list()[0]).block, inputs.source
         )
@@ -257,9 +308,15 @@ class FullGraphEpoch:
         timeline = self.comm.timeline
         with timeline.span("forward"):
             logits = full_forward(
-                self.model, self.shard, self.inputs, key, first_aggregate=self.first_aggregate, overlap=self.overlap
+                self.model,
+                self.shard,
+                self.inputs,
+                key,
+                first_aggregate=self.first_aggregate,
+                overlap=self.overlap,
+                last_rows=self.last_rows,
             )
-            loss = self.objective.loss(logits, key)
+            loss = self._loss(logits, key)
         with timeline.span("backward"):
             torch.autograd.backward(loss)
         self.comm.all_reduce_gradients(self.model)
@@ -270,8 +327,14 @@ class FullGraphEpoch:
             self.ledger.add_count("rows_computed", edges.num_dst)
         return self.comm.all_reduce(loss.detach().double().cpu()).item()
 
+    def _loss(self, logits: Tensor, key: int) -> Tensor:
+        if self.last_rows is None or not isinstance(self.objective, NodeObjective):
+            return self.objective.loss(logits, key)
+        return self.objective.for_row_range(self.last_rows.first, self.last_rows.last).loss(logits)
+
     def close(self) -> None:
         """Release the edges, the cached aggregate and idle memory."""
         self.edges = []
+        self.last_rows = None
         self.first_aggregate = None
         memory_pool.release_idle_memory()

@@ -14,6 +14,7 @@ from scipy.sparse import csr_array
 from outgrow.core.errors import InputError
 from outgrow.core.graph_schema import GraphSchema
 from outgrow.core.user_warnings import warn_about_data
+from outgrow.graph.edge_columns import align_edge_columns
 from outgrow.graph.graph import Graph
 from outgrow.graph.link_split import HeldOutLinks, LinkTriples
 from outgrow.graph.topology import Topology
@@ -24,11 +25,17 @@ from outgrow.ops.sparse import SparseRows
 def describe_schema(graph: Graph) -> GraphSchema:
     """Return the names of a graph."""
     columns = tuple((kind.name, kind.num_columns) for kind in graph.node_types)
-    return GraphSchema(relations=graph.relation_names, columns=columns if any(count for _, count in columns) else ())
+    return GraphSchema(
+        relations=graph.relation_names,
+        columns=columns if any(count for _, count in columns) else (),
+        edge_columns=graph.topology.feature_columns,
+    )
 
 
 def align_graph(graph: Graph, schema: GraphSchema, *, reads_relations: bool, reads_types: bool = False) -> Graph:
     """Return a graph with the relations and feature columns of another, in its order; warn if that changes any.
+
+    Those of edges too, and the codes of their categories.
 
     Nodes keep their ids. The result is in memory where something changes, else the graph itself.
 
@@ -42,6 +49,8 @@ def align_graph(graph: Graph, schema: GraphSchema, *, reads_relations: bool, rea
         InputError: A name is missing or unknown, or a type has another number of columns.
     """
     own = describe_schema(graph)
+    if own.edge_columns != schema.edge_columns:
+        graph = replace(graph, topology=align_edge_columns(graph.topology, schema.edge_columns, graph.name))
     if reads_relations and not _is_numbered_prefix(own.relations, schema.relations):
         _require_same_names("relations", graph.name, own.relations, schema.relations)
         if own.relations != schema.relations:

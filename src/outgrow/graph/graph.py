@@ -339,9 +339,7 @@ class Graph:
         return self._make_mask(self.split.test)
 
     def _make_mask(self, nodes: Tensor) -> Tensor:
-        mask = torch.zeros(self.num_nodes, dtype=torch.bool)
-        mask[nodes] = True
-        return mask
+        return torch.zeros(self.num_nodes, dtype=torch.bool).index_fill_(0, nodes, True)
 
     def __repr__(self) -> str:
         return f"Graph({self.name!r}, {self.num_nodes:,} nodes, {self.num_edges:,} edges, {self.num_features} features)"

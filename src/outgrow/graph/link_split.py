@@ -184,6 +184,7 @@ def _remove_edges(topology: Topology, removed_E: Tensor) -> Topology:
         weight=None if topology.weight is None else topology.weight[kept],
         edge_features=None if topology.edge_features is None else topology.edge_features[kept],
         feature_sizes=topology.feature_sizes,
+        feature_columns=topology.feature_columns,
         edge_time=None if topology.edge_time is None else topology.edge_time[kept],
         node_time=topology.node_time,
     )

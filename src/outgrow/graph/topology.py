@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.csc import find_self_loops, in_degree, looped_in_degree, replace_self_loops
 from outgrow.ops.rows.edge_rows import edge_row_bytes, gather_edge_features
 from outgrow.ops.sampling.layerwise import column_share_bounds
 from outgrow.ops.sampling.self_loops import GivenLoops
-from outgrow.ops.sampling.temporal import NO_TIME as NO_TIME
-from outgrow.ops.sampling.temporal import TimeOrder, order_by_time
+from outgrow.ops.sampling.time_order import NO_TIME as NO_TIME
+from outgrow.ops.sampling.time_order import TimeOrder, order_by_time
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,6 +35,8 @@ class Topology:
         edge_features: ``[E, De]`` float16, bfloat16, float32 or float64; or integer codes of categories; None if
             edges have no features. Added self-loops have zeros, or codes of -1.
         feature_sizes: Number of categories of each column of codes; empty if features are numbers.
+        feature_columns: Names of the columns that were read, and of their categories; empty if they have none. Beside
+            columns of numbers each category is a column of ``edge_features``.
         edge_time: ``[E]`` int64, time of each edge, `NO_TIME` for one without; None if edges have no times. An edge
             without a time has that of its source; if that has none, it is always there.
         node_time: ``[V]`` int64, time of each node as a seed, `NO_TIME` for a node without; None if nodes have no
@@ -46,6 +49,7 @@ class Topology:
     weight: Tensor | None = None
     edge_features: Tensor | None = None
     feature_sizes: tuple[int, ...] = ()
+    feature_columns: tuple[EdgeFeatureColumn, ...] = ()
     edge_time: Tensor | None = None
     node_time: Tensor | None = None
 

@@ -9,12 +9,14 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 
 NO_TARGET = -1
 """What stands for the target of a node that has none, in the first column of joined labels."""
 
 
+@check_arguments()
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TypeLabels:
     """Labels of the nodes of one type.

@@ -28,6 +28,7 @@ from outgrow.nn.encoder import AttentionScores as AttentionScores
 from outgrow.nn.encoder import Encoder as Encoder
 from outgrow.nn.encoder import LinearEncoder as LinearEncoder
 from outgrow.nn.encoder import SequentialEncoder as SequentialEncoder
+from outgrow.nn.epilogue import Epilogue as Epilogue
 from outgrow.nn.exportable import ExportableModel as ExportableModel
 from outgrow.nn.film import FiLMConv as FiLMConv
 from outgrow.nn.gated import GGCNConv as GGCNConv
@@ -37,7 +38,6 @@ from outgrow.nn.hetero_encoder import HeteroEncoder as HeteroEncoder
 from outgrow.nn.hgt import HGTConv as HGTConv
 from outgrow.nn.layer import Conv as Conv
 from outgrow.nn.layer import ConvSpec as ConvSpec
-from outgrow.nn.layer import Epilogue as Epilogue
 from outgrow.nn.layer import Layer as Layer
 from outgrow.nn.layer import NodeMessages as NodeMessages
 from outgrow.nn.model import Model as Model

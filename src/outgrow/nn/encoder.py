@@ -17,7 +17,8 @@ from outgrow.core.deprecation import renamed_members, renamed_options
 from outgrow.core.errors import InputError
 from outgrow.core.graph_types import GraphTypes
 from outgrow.core.validation import require_counts
-from outgrow.nn.layer import Epilogue, Features, activation_module, apply_epilogue, make_norm
+from outgrow.nn.epilogue import Epilogue, activation_module, apply_epilogue, make_norm
+from outgrow.nn.layer import Features
 from outgrow.nn.projection import Projection
 from outgrow.ops.rng import fold_in
 

@@ -114,7 +114,8 @@ class HeteroConv(Conv):
             reads_target=any(spec.reads_target for spec in specs),
             # A constant aggregate must have no parameters, as that of a foreign convolution does.
             source_is_input=mine.source.is_input and not foreign,
-            needs_full_neighborhood=any(spec.needs_full_neighborhood for spec in specs),
+            # Degrees of a relation are counted in the block.
+            needs_full_neighborhood=True,
             source_widths=_widths_that_differ(mine.source, mine.src_type),
             score_widths=_widths_that_differ(mine.source_score, mine.src_type),
         )

@@ -12,8 +12,9 @@ from outgrow.core.errors import InputError
 from outgrow.core.graph_types import GraphTypes
 from outgrow.core.validation import require_counts
 from outgrow.nn.encoder import Encoder
+from outgrow.nn.epilogue import Epilogue, activation_module, apply_epilogue, make_norm
 from outgrow.nn.hetero_checks import require_widths, type_module_name
-from outgrow.nn.layer import Epilogue, Features, activation_module, apply_epilogue, make_norm
+from outgrow.nn.layer import Features
 from outgrow.nn.projection import Projection
 from outgrow.nn.slot_layout import TypedRows
 from outgrow.ops.row_slots import Slot, keep_in_graph, scatter_slots

@@ -5,7 +5,7 @@ Letters as in `outgrow.nn.layer`; ``T`` node types, ``R`` relations, ``e`` edges
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import torch
@@ -95,7 +95,8 @@ class HeteroAggregation(Aggregation):
         sources = mine.source.gather(src_VsCF, {number: each.src_rows for number, each in edges.items()})
         read = {number: each.dst_rows for number, each in edges.items() if mine.target.shapes[number] != NOTHING}
         targets = {} if dst_VdCF is None else mine.target.gather(dst_VdCF, read)
-        weights = split_edge_weights(weight_EK, edges, mine.weights)
+        fixed = {number for number in edges if mine.convs[number].spec.static_edge_weight}
+        weights = split_edge_weights(weight_EK, edges, mine.weights, fixed)
         columns = src_VsCF.shape[2] if self.sliceable else None
         parts = {
             number: self._calls[number](
@@ -181,14 +182,15 @@ def gather_scores(scores_VK: Tensor | None, layout: SlotLayout, asked: Mapping[i
 
 
 def split_edge_weights(
-    weight_EK: Tensor | None, edges: Mapping[int, RelationEdges], widths: Sequence[int]
+    weight_EK: Tensor | None, edges: Mapping[int, RelationEdges], widths: Sequence[int], fixed: Collection[int]
 ) -> dict[int, Tensor]:
-    """Return the weights ``[e, K]`` of each relation that has any."""
+    """Return the weights ``[e, K]`` of each relation that has any; without a gradient where the graph fixes them."""
     if weight_EK is None:
         return {}
     weighed = {number: each for number, each in edges.items() if widths[number]}
     parts = gather_slots(weight_EK, [Slot(each.position, 0, widths[number]) for number, each in weighed.items()])
-    return dict(zip(weighed, parts, strict=True))
+    # Beside trained weights in one tensor, fixed ones seem to be trained too, which some aggregations cannot do.
+    return {n: part.detach() if n in fixed else part for n, part in zip(weighed, parts, strict=True)}
 
 
 def join_edge_weights(

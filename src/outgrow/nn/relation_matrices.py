@@ -104,6 +104,10 @@ class RGCNMatrixConv(Conv):
         """Return the form that projects before the sum."""
         return self if self.accepts_sparse else self._reorder(project_first=True)
 
+    def with_sliceable_columns(self) -> Conv:
+        """Return the form that projects before the sum: a matrix after it would mix the columns."""
+        return self.with_projection_first()
+
     def aggregate_first(self) -> Conv:
         """Return the form that sums before it multiplies."""
         return self._reorder(project_first=False) if self.accepts_sparse else self

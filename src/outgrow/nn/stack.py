@@ -17,7 +17,8 @@ from outgrow.core.errors import InputError
 from outgrow.core.synonyms import accept_synonyms, rename_keys
 from outgrow.core.validation import out_of_range_error, require_counts, validate_probability
 from outgrow.nn.encoder import Encoder, LinearEncoder
-from outgrow.nn.layer import Conv, Epilogue, Layer
+from outgrow.nn.epilogue import Epilogue
+from outgrow.nn.layer import Conv, Layer
 from outgrow.nn.model import Model
 
 ModelFunction = TypeVar("ModelFunction", bound=Callable[..., Model])

@@ -10,9 +10,10 @@ import torch
 from outgrow.core.errors import InputError
 from outgrow.core.graph_types import GraphTypes
 from outgrow.core.validation import require_counts
+from outgrow.nn.epilogue import Epilogue
 from outgrow.nn.hetero_encoder import HeteroEncoder
 from outgrow.nn.hgt import HGTConv
-from outgrow.nn.layer import Conv, Epilogue
+from outgrow.nn.layer import Conv
 from outgrow.nn.model import Model
 from outgrow.nn.relation_matrices import RGCNMatrixConv
 from outgrow.nn.stack import LayerPosition, StackOptions, accept_stack_options, make_stack

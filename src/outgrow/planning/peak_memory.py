@@ -50,7 +50,7 @@ _POOLED = 1.15
 """Bytes of a batch in the memory pool, sizes rounded up, for each of its own, where memory is limited: nothing else is
 kept there, and a batch is freed before the next one."""
 _TIME_ORDER_BYTES = 12
-"""Bytes of an edge in `outgrow.ops.sampling.temporal.TimeOrder`."""
+"""Bytes of an edge in `outgrow.ops.sampling.time_order.TimeOrder`."""
 _NODE_BYTES = 20
 """Bytes of each node of the graph in a worker: its owner, its number in a batch, ids and labels of own nodes. Elsewhere
 the factors of batches, fitted to whole runs, include them."""

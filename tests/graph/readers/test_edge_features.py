@@ -17,6 +17,7 @@ from graph.readers.test_readers import ogb
 from graph.readers.typed_folders import make_config, make_folder, write, write_config
 from outgrow.app.graph_facts import describe_graph
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import GraphSchema
 from outgrow.graph.alignment import align_graph, describe_schema
 from outgrow.graph.link_split import split_links
 from outgrow.graph.store.verify import verify_graph
@@ -192,7 +193,7 @@ def test_edges_of_nodes_that_are_dropped_lose_their_features(tmp_path: Path) -> 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_appended_edges_bring_their_features(tmp_path: Path, dtype: type) -> None:
     og.save_graph(og.from_arrays(EDGES, edge_features=ROWS.numpy().astype(dtype)), tmp_path / "store")
-    table = write(tmp_path / "edges.csv", "src,dst,a,b\n1,0,9,9.5\n")
+    table = write(tmp_path / "edges.csv", "src,dst,a,b,kind\n1,0,9,9.5,x\n")
     grown = og.append(tmp_path / "store", edges=table, edge_features="a,b", out=tmp_path / "new")
     assert grown.edge_features.tolist() == [[9, 9.5], *IN_ORDER]
     assert grown.edge_features.numpy().dtype == dtype
@@ -207,11 +208,71 @@ def test_appended_edges_bring_their_features(tmp_path: Path, dtype: type) -> Non
     assert undirected.edge_features.tolist() == [[9, 9.5], [2, 7], [0, 5], [1, 6], [3, 8], [1, 6]]
 
 
-def test_codes_cannot_be_appended_to(tmp_path: Path) -> None:
+@pytest.mark.parametrize("features", ["kind", "amount,kind", "code:category,kind"])
+def test_appended_categories_are_found_by_their_names(tmp_path: Path, features: str) -> None:
+    rows = ["0,1,3,card,2", "1,0,4,cash,1", "1,1,5,card,0"]
+    later = ["0,0,6,cash,1", "1,0,7,card,2"]
+    head = "src,dst,amount,kind,code\n"
+    whole = og.load(write(tmp_path / "e.csv", head + "\n".join([*rows, *later]) + "\n"), edge_features=features)
+    og.convert(write(tmp_path / "e.csv", head + "\n".join(rows) + "\n"), tmp_path / "s", edge_features=features)
+    # Columns in another order, and categories that occur in another one.
+    turned = "kind,amount,dst,src,code\n"
+    turned += "".join(f"{kind},{amount},{dst},{src},{code}\n" for src, dst, amount, kind, code in map(_cells, later))
+    names = ",".join(reversed(features.split(",")))
+    more = write(tmp_path / "more.csv", turned)
+    grown = og.append(tmp_path / "s", edges=more, edge_features=names, undirected=False)
+    assert grown.edge_features.tolist() == whole.edge_features.tolist()
+    assert grown.topology.feature_sizes == whole.topology.feature_sizes
+    assert grown.topology.feature_columns == whole.topology.feature_columns
+    with pytest.raises(InputError, match="has categories that are not known") as refused:
+        og.append(
+            tmp_path / "s",
+            edges=write(tmp_path / "more.csv", head + "0,1,8,cheque,1\n"),
+            edge_features=features,
+            undirected=False,
+        )
+    assert "'cheque'" in refused.value.got
+
+
+def _cells(row: str) -> list[str]:
+    return row.split(",")
+
+
+def test_other_codes_of_categories_are_matched_by_their_names(tmp_path: Path) -> None:
+    head = "src,dst,amount,kind,way\n"
+    first = head + "0,1,3,card,in\n1,0,4,cash,out\n1,1,5,card,out\n"
+    second = "way,kind,amount,src,dst\nout,cash,4,1,0\nout,card,5,1,1\nin,card,3,0,1\n"
+    for features, other in (("kind,way", "way,kind"), ("amount,way,kind", "kind,way,amount")):
+        one = og.load(write(tmp_path / "a.csv", first), edge_features=features)
+        two = og.load(write(tmp_path / "b.csv", second), edge_features=other)
+        assert one.edge_features.tolist() != two.edge_features.tolist()
+        with pytest.warns(UserWarning, match="were matched by name"):
+            aligned = align_graph(two, describe_schema(one), reads_relations=False)
+        assert aligned.edge_features.tolist() == one.edge_features.tolist()
+        assert aligned.topology.feature_sizes == one.topology.feature_sizes
+        assert align_graph(one, describe_schema(one), reads_relations=False) is one
+        again = GraphSchema.from_record(json.loads(json.dumps(describe_schema(one).as_record())))
+        assert again == describe_schema(one)
+    fewer = og.load(write(tmp_path / "c.csv", head + "0,1,3,cash,in\n"), edge_features="kind,way")
+    wanted = describe_schema(og.load(write(tmp_path / "a.csv", first), edge_features="kind,way"))
+    with pytest.warns(UserWarning, match="were matched by name"):
+        assert align_graph(fewer, wanted, reads_relations=False).edge_features.tolist() == [[1, 0]]
+    for text, features, what in (
+        ("0,1,3,cheque,in\n", "kind,way", "categories that are not known"),
+        ("0,1,3,card,in\n", "kind", "are not those of the graph"),
+        ("0,1,3,card,in\n", "kind,amount", "are not those of the graph"),
+        ("0,1,3,1,2\n", "kind,way", "are not those of the graph"),
+    ):
+        wrong = og.load(write(tmp_path / "d.csv", head + text), edge_features=features)
+        with pytest.raises(InputError, match=what):
+            align_graph(wrong, wanted, reads_relations=False)
+
+
+def test_codes_without_names_cannot_be_appended_to(tmp_path: Path) -> None:
     og.save_graph(og.from_arrays(EDGES, edge_features=ROWS.int(), edge_feature_sizes=(4, 9)), tmp_path / "store")
     table = write(tmp_path / "edges.csv", "src,dst,a,b\n1,0,1,2\n")
-    for options in ({}, {"edge_features": "a,b"}):
-        with pytest.raises(InputError, match="cannot be categories"):
+    for options, what in (({}, "edges have features"), ({"edge_features": "a,b"}, "cannot be categories")):
+        with pytest.raises(InputError, match=what):
             og.append(tmp_path / "store", edges=table, **options)
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from graph.readers.forms_tables import FORMS, Edge
+from graph.readers.forms_edge_features import FORMS as EDGE_FEATURES
+from graph.readers.forms_tables import FORMS as EDGES
+from graph.readers.forms_tables import Edge
 from graph.readers.table_mutants import MUTANTS
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.in_memory import assemble_graph
@@ -19,6 +21,7 @@ from outgrow.graph.readers.tables.options import TableOptions, parse_columns
 from outgrow.graph.store.verify import verify_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:not read")
+FORMS = [*EDGES, *EDGE_FEATURES]
 
 
 def options_of(command: str) -> TableOptions:

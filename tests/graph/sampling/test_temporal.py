@@ -25,7 +25,7 @@ from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.sampling.temporal_sampler import LAST, UNIFORM
 from outgrow.graph.topology import NO_TIME, Topology
 from outgrow.ops.rng import NEIGHBOURS, fold_in
-from outgrow.ops.sampling import temporal
+from outgrow.ops.sampling import temporal, time_order
 from outgrow.ops.sampling.self_loops import ADDED
 from support import random_topology, with_relations
 
@@ -332,9 +332,9 @@ def degrees_of_the_whole_graph() -> Iterator[None]:
 @contextmanager
 def edges_at_the_time() -> Iterator[None]:
     """An in-edge at the time of the seed counts as before it."""
-    right = temporal.order_by_time
+    right = time_order.order_by_time
 
-    def order(graph: Any, edge_time: Any, node_time: Any, *, leave_out_loops: bool) -> temporal.TimeOrder:
+    def order(graph: Any, edge_time: Any, node_time: Any, *, leave_out_loops: bool) -> time_order.TimeOrder:
         found = right(graph, edge_time, node_time, leave_out_loops=leave_out_loops)
         return found._replace(times=found.times - 1)
 

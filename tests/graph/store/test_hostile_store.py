@@ -50,6 +50,33 @@ def test_values_of_another_type(store, key, value):
     refused(store)
 
 
+@pytest.mark.parametrize("read", [[["a"]], [["a", "b", "c"]], [[]], ["ab"], [[1, 2]]])
+def test_an_origin_of_other_than_pairs(store, read):
+    change(store, lambda record: record.update({"origin": {"read": read, "unread": []}}))
+    refused(store)
+
+
+@pytest.mark.parametrize("columns", [[["a", []]], [["a", ["x"]], ["b", ["y"]]], [["a", []], ["b", []], ["c", []]]])
+def test_names_that_are_not_those_of_the_features_of_edges(tmp_path, columns):
+    for sizes in ((), (2, 2)):
+        kind = np.int8 if sizes else np.float32
+        made = og.from_arrays([[0, 1], [1, 0]], edge_features=np.ones((2, 2), kind), edge_feature_sizes=sizes)
+        og.save_graph(made, tmp_path / "store", overwrite=True)
+        change(tmp_path / "store", lambda record: record.update({"edge_columns": columns}))
+        if sizes or len(columns) != 2:
+            refused(tmp_path / "store", "is broken")
+
+
+@pytest.mark.parametrize("key", ["edge_feature_sizes", "edge_columns"])
+@pytest.mark.parametrize(
+    "value", [None, True, "5", {}, [1.5], [-1], [10**40], ["a"], [["a"]], [["a", "b"]], [[1, []]], [3]]
+)
+def test_sizes_and_names_of_features_of_edges_of_another_type(store, key, value):
+    """The store has no features of edges, of which there could be sizes."""
+    change(store, lambda record: record.update({key: value}))
+    refused(store)
+
+
 @pytest.mark.parametrize("value", [None, True, "5", 1.5, [], {}, [1.5], [-1], [10**100], ["a"]])
 @pytest.mark.parametrize("key", ["shape", "dtype", "size", "sha256"])
 def test_entries_of_another_type(store, key, value):

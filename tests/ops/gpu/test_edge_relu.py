@@ -68,10 +68,9 @@ def test_relus(call: Callable[..., None], edges: Edges, slope: float) -> None:
         assert_twins(call, "relu_grad_terms", edge_relu, *ends, alone, 1, given, grad, None, shapes=((4, width),))
     for sums in (both, plain):
         rows = ((9, width), (len(sums.terms) + 1, width))
-        row = attention[None]
         assert_twins(call, "leaky_score", edge_relu, *ends, sums, attention, shapes=((count, heads),))
-        assert_twins(call, "relu_grad_src", edge_relu, *out_ends, sums, heads, scale, row, shapes=((9, width),))
-        assert_twins(call, "relu_grad_terms", edge_relu, *ends, sums, heads, scale, row, shapes=rows)
+        assert_twins(call, "relu_grad_src", edge_relu, *out_ends, sums, heads, scale, None, shapes=((9, width),))
+        assert_twins(call, "relu_grad_terms", edge_relu, *ends, sums, heads, scale, None, shapes=rows)
 
 
 def test_products_and_sums(call: Callable[..., None], edges: Edges) -> None:

@@ -175,9 +175,9 @@ def test_numbers_begin_anew_before_they_overflow() -> None:
     case = case_of("uniform", 3)
     used = case.samplers()
     for sampler in used:
-        sampler._base = 2**31 - 1 - 400
+        sampler._numbers._base = 2**31 - 1 - 400
     require_fresh(used, case, case.batches)
-    assert all(sampler._base < 30_000 for sampler in used)
+    assert all(sampler._numbers._base < 30_000 for sampler in used)
 
 
 def test_a_single_worker_needs_no_owner() -> None:

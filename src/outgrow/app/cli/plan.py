@@ -20,6 +20,12 @@ def plan(
     model: Annotated[
         str | None, typer.Option(help="As of `outgrow train`.", show_default="what suits the data set, else sage")
     ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A node type whose labels are predicted, as of `outgrow train`.", show_default="all with labels"
+        ),
+    ] = None,
     layers: Annotated[int | None, typer.Option(help="Number of layers.")] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of hidden layers.")] = None,
     batch_size: Annotated[
@@ -82,8 +88,14 @@ def plan(
             got="neither" if graph is None else "both",
             repair="for example `outgrow plan wordnet`, or `outgrow plan --workload papers100M --hardware 4xA100`",
         )
-    given = {"layers": layers, "hidden": hidden, "batch_size": batch_size, "fanout": fanout, "sampler": sampler}
-    given["temporal_strategy"] = temporal_strategy
+    given: dict[str, object] = {
+        "layers": layers,
+        "hidden": hidden,
+        "batch_size": batch_size,
+        "fanout": fanout,
+        "sampler": sampler,
+    }
+    given |= {"targets": ",".join(target) if target else None, "temporal_strategy": temporal_strategy}
     options = {name: value for name, value in given.items() if value is not None} | parse_assignments(set_ or [])
     request = PlanRequest(
         graph=graph,

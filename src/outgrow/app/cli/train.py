@@ -34,8 +34,8 @@ def train(
     model: Annotated[
         str | None,
         typer.Option(
-            help="gcn, sage, sage-max, gat, gat-relational, gin, commnet, ggcn, ggnn, film, film-relational, rgcn, "
-            "rgcn-diagonal, decoupled, decoupled-gat or decoupled-rgcn.",
+            help="gcn, sage, sage-max, gat, gat-relational, gatv2, transformer, gin, gine, edge-network, commnet, "
+            "ggcn, ggnn, film, film-relational, rgcn, rgcn-diagonal, decoupled, decoupled-gat or decoupled-rgcn.",
             show_default="what suits the data set, else sage",
         ),
     ] = None,
@@ -219,7 +219,7 @@ def train(
         "seed": seed,
     }
     given |= {"batch_size": batch_size, "fanout": fanout, "sampler": sampler, "memory": memory}
-    given |= {"metrics": metric, "targets": target or None, "link_relations": link_relations}
+    given |= {"metrics": metric, "targets": ",".join(target) if target else None, "link_relations": link_relations}
     given["temporal_strategy"] = temporal_strategy
     if task is not None:
         validate_choice("task", task, dict.fromkeys(TASKS))

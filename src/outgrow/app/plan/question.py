@@ -17,6 +17,7 @@ from outgrow.app.node_task import make_node_task
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
 from outgrow.app.runs.config import absolute_source, build_seeded_model
+from outgrow.app.targets import select_graph_targets
 from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import parse_bytes
 from outgrow.core.validation import validate_choice, validate_positive
@@ -239,11 +240,19 @@ def answer_request(request: PlanRequest) -> tuple[Plan, bool]:
     )
     if request.graph is None:
         assert request.workload is not None
+        if config.targets is not None:
+            raise InputError(
+                f"the node types of {request.workload} are not known",
+                needed="a graph that is here, to plan for some of its types",
+                got=f"targets {', '.join(config.target_weights or ())}",
+                repair="leave --target out",
+            )
         site = PlanSite(profile, candidate_layouts(profile, request.workers), request.memory)
         return make_plan(query_for_known_graph(request.workload, name, settings, config, site)), measured
     # Everything above is checked before the graph is loaded, which may take minutes.
     graph = datasets.load_graph(absolute_source(request.graph), data_dir=request.data_dir)
     require_trainable(graph)
+    graph = select_graph_targets(graph, config)
     task = make_node_task(graph, config, plans=True)
     built = build_seeded_model(name, graph, settings, config.seed, task)
     validate_problem(graph, built, task)

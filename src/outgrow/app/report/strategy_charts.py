@@ -33,6 +33,9 @@ def strategy_facts(run: RunData) -> dict[str, str]:
     sampler = run.config.get("train", {}).get("sampler", NEIGHBOR)
     if sampler != NEIGHBOR:
         facts["sampler"] = sampler
+    temporal = run.config.get("train", {}).get("temporal_strategy")
+    if temporal is not None:
+        facts["edges before the time of the seed"] = str(temporal)
     if run.strategy == "offload" and "chunks" in found:
         facts["chunks of a worker"] = f"{found['chunks']:,}" if found["chunks"] else "none: all at once fits"
         if "rows_chosen" in found:

@@ -65,12 +65,12 @@ def open_run_directory(out: Path, config: Mapping[str, Any], *, allow_changed_da
     """Open the directory of a run to resume, and record the data that it goes on with.
 
     Raises:
-        InputError: It is no run, the split of links has changed or, unless allowed, the data.
+        InputError: It is no run, the split of links or the targets have changed or, unless allowed, the data.
     """
     opened = RunDirectory.open(out)
     record = opened.config
-    # Only the split of links is compared: the checkpoint checks the model, and other options may change.
-    _validate_same_links(record["train"], config["train"])
+    # Only what is predicted is compared: the checkpoint checks the model, and other options may change.
+    _validate_same_targets(record["train"], config["train"])
     with opened.locked_unless_refused():
         newest = opened.newest_to_resume()
         if not allow_changed_data:
@@ -81,13 +81,13 @@ def open_run_directory(out: Path, config: Mapping[str, Any], *, allow_changed_da
     return opened
 
 
-def _validate_same_links(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Check that a resumed run splits links as before: its test links must not become training links.
+def _validate_same_targets(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Check that a resumed run splits links as before, whose test links must not become training links, and targets.
 
     Raises:
-        InputError: An option of the split has changed.
+        InputError: One of these options has changed.
     """
-    for option in ("val_links", "test_links", "split_seed", "link_relations"):
+    for option in ("val_links", "test_links", "split_seed", "link_relations", "targets"):
         # Runs of older versions lack these options; they have no links to protect. JSON has lists for tuples.
         known = before.get(option, now[option])
         if (tuple(known) if isinstance(known, list) else known) != now[option]:

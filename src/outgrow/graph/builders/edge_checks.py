@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.graph.builders.edge_features import EdgeFeatureCheck, EdgeFeatureForm
 from outgrow.graph.readers.source import EdgeChunk, GraphSource
 
@@ -59,6 +60,7 @@ class EdgeValidator:
     Attributes:
         num_edges: Number of edges read so far.
         feature_form: How the graph keeps the features of edges, after `complete`; None if they have none.
+        feature_columns: Names of the columns of these, after `complete`.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class EdgeValidator:
     ) -> None:
         self.num_edges = 0
         self.feature_form: EdgeFeatureForm | None = None
+        self.feature_columns: tuple[EdgeFeatureColumn, ...] = ()
         self._features = EdgeFeatureCheck(feature_sizes)
         self._given_nodes = num_nodes
         self._given_names = relation_names
@@ -115,6 +118,8 @@ class EdgeValidator:
         """
         relation_names = source.read_relation_names()
         self.feature_form = self._features.finish(source.read_edge_feature_sizes())
+        if self.feature_form is not None:
+            self.feature_columns = source.read_edge_columns()
         self._given_names = self._given_names or relation_names
         if self._given_nodes is None:
             self._given_nodes = num_ids

@@ -17,6 +17,8 @@ from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.readers.conversions import FEW_CLASSES
 
 _FLOATS = (np.float16, np.float32, np.float64)
+_LARGEST_SIZE = 2**31
+"""Most categories of a column, whose codes are int32 at most."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +108,11 @@ class EdgeFeatureCheck:
         if before is None:
             self._first = rows[:0]
             self._largest = np.full(rows.shape[1], -1, np.int64)
-            if self._sizes and (len(self._sizes) != rows.shape[1] or min(self._sizes) < 0):
+            if self._sizes and (
+                len(self._sizes) != rows.shape[1] or not 0 <= min(self._sizes) <= max(self._sizes) <= _LARGEST_SIZE
+            ):
                 got = f"{rows.shape[1]} columns and the sizes {', '.join(map(str, self._sizes[:8]))}"
-                raise _form_error("a number of categories, or 0, for each column", got)
+                raise _form_error(f"a number of categories up to {_LARGEST_SIZE}, or 0, for each column", got)
         elif before.shape[1] != rows.shape[1] or before.dtype != rows.dtype:
             got = f"{rows.shape[1]} columns of {rows.dtype} from edge {first_edge}"
             raise _form_error(f"{before.shape[1]} columns of {before.dtype}, as of the edges before", got)

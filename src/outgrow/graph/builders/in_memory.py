@@ -126,6 +126,7 @@ def _build_topology(
         weight=None if edges.weight is None else torch.from_numpy(edges.weight.copy()),
         edge_features=None if features is None else torch.from_numpy(features),
         feature_sizes=() if form is None else form.feature_sizes,
+        feature_columns=validator.feature_columns,
         edge_time=None if edges.time is None else torch.from_numpy(edges.time.copy()),
         node_time=None if node_time is None else torch.from_numpy(node_time),
     )

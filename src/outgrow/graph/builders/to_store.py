@@ -153,6 +153,7 @@ def build_store(
                     for each in nodes.type_labels
                 ),
                 edge_feature_sizes=() if validator.feature_form is None else validator.feature_form.feature_sizes,
+                edge_columns=validator.feature_columns,
             )
         )
 

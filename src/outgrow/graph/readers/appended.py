@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.graph.graph import Graph, GraphOrigin
 from outgrow.graph.inverse_relations import list_forward_relations
 from outgrow.graph.link_split import HeldOutLinks
@@ -22,6 +23,7 @@ from outgrow.graph.readers.appended_rows import (
     append_splits,
     append_times,
     fit_edge_features,
+    refuse_times,
 )
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, NodeTableSource
 from outgrow.graph.readers.stored_edges import read_stored_edges
@@ -47,9 +49,8 @@ class AppendedSource(GraphSource):
     """Source of a graph of one node type, followed by the rows of tables.
 
     Nodes of the graph keep their numbers and ids. New nodes follow in the order of their tables; edges name nodes by
-    their ids, or by their numbers if the graph keeps no ids. Relations and classes are found by their names. Features
-    of new edges are numbers, in the order of the columns that those of the graph have; the graph keeps no names of
-    categories. Features in bfloat16 become float32.
+    their ids, or by their numbers if the graph keeps no ids. Relations, classes, columns and categories of edges are
+    found by their names. Features of edges in bfloat16 become float32.
 
     Args:
         graph: The graph, mapped from its store.
@@ -83,13 +84,7 @@ class AppendedSource(GraphSource):
         self._memory: int | None = None
         self._edge_origins = dict[Path, GraphOrigin]()
         _refuse_types(graph)
-        if self._options.time_column and graph.edge_time is None and graph.node_time is None:
-            raise InputError(
-                f"{graph.name} has no times, and those of new rows would have nothing to be compared with",
-                needed="a store with times, or no column of times",
-                got=f"--time-column {self._options.time_column}",
-                repair="leave it out, or convert all of the tables together",
-            )
+        refuse_times(graph, self._options.time_column)
         if self._options.categorical == "onehot":
             raise InputError(
                 "categories of new nodes cannot be one-hot",
@@ -152,6 +147,10 @@ class AppendedSource(GraphSource):
                 yield _select_edges(chunk, chunk.relation < kept)
         yield from self._read_new_edges()
 
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
+        """Return those of the graph."""
+        return self._graph.topology.feature_columns
+
     def read_ids(self) -> NodeIds | None:
         """Return the ids of all nodes; None if the graph keeps none."""
         return None if self._encoder is None else self._encoder.finish()
@@ -162,11 +161,10 @@ class AppendedSource(GraphSource):
 
     def describe_origin(self) -> GraphOrigin:
         """Return what the graph was made of, and what was appended last."""
-        given = [pair for table in self._new_nodes for pair in table.read]
-        given += [pair for origin in self._edge_origins.values() for pair in origin.read]
+        given = [*(table.read for table in self._new_nodes), *(each.read for each in self._edge_origins.values())]
         # What was appended before is left out: a store may be appended to every day.
         before = [pair for pair in self._graph.origin.read if not pair[0].startswith("appended ")]
-        read = (*before, *((f"appended {what}", where) for what, where in given))
+        read = (*before, *((f"appended {what}", where) for pairs in given for what, where in pairs))
         return GraphOrigin(read=read, unread=tuple(dict.fromkeys((*self._graph.origin.unread, *self.list_unread()))))
 
     def list_unread(self) -> tuple[str, ...]:
@@ -246,15 +244,7 @@ class AppendedSource(GraphSource):
 
     def _fit_edges(self, chunk: EdgeChunk, source: GraphSource, path: Path) -> EdgeChunk:
         topology = self._graph.topology
-        coded = any(source.read_edge_feature_sizes())
-        if coded or topology.feature_sizes:
-            raise InputError(
-                f"the features of the edges in {path} cannot be categories",
-                needed="numbers: the store does not keep which code is which category",
-                got="categories" if coded else "a store whose edges have codes of categories",
-                repair="convert all of the tables together",
-            )
-        if not topology.num_edges:
+        if not topology.num_edges and not any(source.read_edge_feature_sizes()):
             return chunk
         for what, old, new, option in (
             ("relations", topology.relation, chunk.relation, "--columns relation="),
@@ -271,7 +261,7 @@ class AppendedSource(GraphSource):
                     got=f"{path}",
                     repair=f"name the column: {option}COLUMN" if new is None else none,
                 )
-        chunk = chunk._replace(features=fit_edge_features(self._graph.edge_features, chunk.features, path))
+        chunk = chunk._replace(features=fit_edge_features(topology, chunk.features, source.read_edge_columns(), path))
         if chunk.relation is None:
             return chunk
         names = source.read_relation_names()

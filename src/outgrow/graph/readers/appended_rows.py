@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from torch import Tensor
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeFeatureColumn
+from outgrow.graph.builders.edge_features import EdgeFeatureForm
+from outgrow.graph.edge_columns import match_edge_columns, require_same_columns
 from outgrow.graph.graph import Graph, Split
 from outgrow.graph.readers.conversions import to_node_ids
 from outgrow.graph.readers.source import Ids, LazyMatrix
@@ -20,6 +22,7 @@ from outgrow.graph.readers.splits import Parts
 from outgrow.graph.readers.stored_edges import stored_rows
 from outgrow.graph.readers.tables.node_table import NodeTable
 from outgrow.graph.readers.times import NO_TIME
+from outgrow.graph.topology import Topology
 from outgrow.ops.sparse import SparseRows
 
 _SHOWN = 3
@@ -148,6 +151,21 @@ def append_times(graph: Graph, tables: Sequence[NodeTable], num_nodes: int) -> N
     return out
 
 
+def refuse_times(graph: Graph, column: str) -> None:
+    """Refuse a column of times for a graph without.
+
+    Raises:
+        InputError: There is one.
+    """
+    if column and graph.edge_time is None and graph.node_time is None:
+        raise _append_error(
+            f"{graph.name} has no times, and those of new rows would have nothing to be compared with",
+            needed="a store with times, or no column of times",
+            got=f"--time-column {column}",
+            repair="leave it out, or convert all of the tables together",
+        )
+
+
 def append_splits(graph: Graph, tables: Sequence[NodeTable]) -> tuple[Parts, tuple[Parts, ...]]:
     """Return the split of a graph with new nodes in the parts that their tables say, and all of its splits.
 
@@ -254,26 +272,43 @@ def _append_error(what: str, *, needed: str, got: str, repair: str) -> InputErro
     return InputError(what, needed=needed, got=got, repair=repair)
 
 
-def fit_edge_features(kept: Tensor | None, features: NDArray[Any] | None, path: Path) -> NDArray[Any] | None:
-    """Return the features of new edges in the type of those that a graph has; None without features.
+def fit_edge_features(
+    topology: Topology, features: NDArray[Any] | None, columns: Sequence[EdgeFeatureColumn], path: Path
+) -> NDArray[Any] | None:
+    """Return the features of new edges in the columns, codes and type of those that a graph has; None without features.
 
     Args:
-        kept: ``[E, De]`` features of the edges of the graph.
-        features: ``[n, De]`` features of new ones.
+        topology: The graph.
+        features: ``[n, C]`` features of new edges, as they are read.
+        columns: Their columns; empty if they have no names.
         path: Their table, for the error.
 
     Raises:
-        InputError: Another number of columns.
+        InputError: Other columns, or categories that the graph does not have or has no names of.
     """
+    kept, wanted = topology.edge_features, topology.feature_columns
     if features is None or kept is None:
         return None
-    if features.shape[1] != kept.shape[1]:
+    coded = any(column.categories for column in columns) or bool(topology.feature_sizes)
+    if coded and not (columns and wanted):
+        raise InputError(
+            f"the features of the edges in {path} cannot be categories",
+            needed="numbers: the store does not keep which code is which category",
+            got="categories, or a store whose edges have codes of such",
+            repair="convert all of the tables together",
+        )
+    rows = features
+    if columns and wanted:
+        require_same_columns(columns, wanted, str(path))
+        form = EdgeFeatureForm(tuple(len(column.categories) for column in wanted), features.dtype)
+        rows = form.encode_rows(match_edge_columns(features, columns, wanted))
+    if rows.shape[1] != kept.shape[1]:
         raise InputError(
             f"the features of the edges in {path} do not fit the graph",
             needed=f"{kept.shape[1]} columns, as the edges of the graph have",
-            got=f"{features.shape[1]} columns",
+            got=f"{rows.shape[1]} columns",
             repair="name the columns that the store was made of, in the same order: --edge-features",
         )
     with np.errstate(over="ignore"):
         # Numbers that the type of the graph does not hold become infinite, which is refused.
-        return features.astype(stored_rows(kept[:0]).dtype, copy=False)
+        return rows.astype(stored_rows(kept[:0]).dtype, copy=False)

@@ -26,6 +26,24 @@ def as_feature_columns(values: NDArray[Any] | None) -> NDArray[Any] | None:
     return values[:, None] if values is not None and values.ndim == 1 else values
 
 
+def to_feature_sizes(sizes: NDArray[Any] | None) -> tuple[int, ...]:
+    """Return the number of categories of each column of features of edges, 0 for numbers; empty for None.
+
+    Raises:
+        InputError: No integers, or another shape than ``[De]``.
+    """
+    if sizes is None or not sizes.size:
+        return ()
+    if sizes.ndim != 1 or sizes.dtype.kind not in "iu":
+        raise InputError(
+            "edge_feature_sizes cannot be read",
+            needed="an integer for each column of the features of edges: its number of categories, or 0",
+            got=f"{sizes.dtype} of shape {list(sizes.shape)}",
+            repair="correct them, or leave them out",
+        )
+    return tuple(sizes.tolist())
+
+
 def to_integer_labels(labels: NDArray[Any], *, named: bool, where: str = "labels") -> NDArray[Any]:
     """Return labels as integers that fit int64, with -1 for NaN.
 

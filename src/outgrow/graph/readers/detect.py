@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import final
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.graph.builders.edge_checks import check_node_count
 from outgrow.graph.builders.node_tables import infer_num_nodes
 from outgrow.graph.graph import GraphOrigin
@@ -78,6 +79,10 @@ class FolderSource(GraphSource):
     def read_edge_feature_sizes(self) -> tuple[int, ...]:
         """Return what the edge table says of the features of edges."""
         return self._edges.read_edge_feature_sizes()
+
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
+        """Return the names of the columns of features of edges and of their categories."""
+        return self._edges.read_edge_columns()
 
     def read_ids(self) -> NodeIds | None:
         """Return the id of each node, if the edge table is relabelled.

@@ -26,7 +26,7 @@ from outgrow.core.errors import InputError
 from outgrow.graph.builders.edge_checks import check_node_count
 from outgrow.graph.builders.edge_features import require_edge_feature_form
 from outgrow.graph.graph import GraphOrigin
-from outgrow.graph.readers.conversions import as_feature_columns, to_weights
+from outgrow.graph.readers.conversions import as_feature_columns, to_feature_sizes, to_weights
 from outgrow.graph.readers.matrices import csr_from_arrays
 from outgrow.graph.readers.npz_archive import NpzArchive
 from outgrow.graph.readers.npz_origin import describe_keys
@@ -81,7 +81,7 @@ class NpzSource(GraphSource):
         # Nothing in the file is as long as the claimed number of nodes, which could be any.
         if tables.num_nodes is not None and tables.features is None and tables.labels is None:
             check_node_count(tables.num_nodes, _find_edge_index(self._archive).size, str(self._archive.path))
-        return replace(tables, edge_feature_sizes=_parse_sizes(self._archive.get("edge_feature_sizes")))
+        return replace(tables, edge_feature_sizes=to_feature_sizes(self._archive.get("edge_feature_sizes")))
 
     def read_edges(self) -> Iterator[EdgeChunk]:
         """Yield all edges.
@@ -223,19 +223,6 @@ def _parse_features(arrays: Arrays) -> NDArray[Any] | csr_array | None:
             got=str(error),
             repair="write them again from a SciPy CSR matrix",
         ) from error
-
-
-def _parse_sizes(given: NDArray[Any] | None) -> tuple[int, ...]:
-    if given is None:
-        return ()
-    if given.ndim != 1 or given.dtype.kind not in "iu":
-        raise InputError(
-            "edge_feature_sizes cannot be read",
-            needed="an integer for each column of edge_features: its number of categories, or 0",
-            got=f"{given.dtype} of shape {list(given.shape)}",
-            repair="write them again, or leave them out",
-        )
-    return tuple(given.tolist())
 
 
 def _parse_count(given: NDArray[Any] | None) -> int | None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.graph import GraphOrigin, NodeType
 from outgrow.graph.link_split import HeldOutLinks
@@ -187,6 +188,13 @@ class GraphSource(ABC):
 
     def read_edge_feature_sizes(self) -> tuple[int, ...]:
         """Return ``edge_feature_sizes`` where `read_edges` has found them; called after it. Empty otherwise."""
+        return ()
+
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
+        """Return the names of the columns of features of edges and of their categories; called after `read_edges`.
+
+        Empty if they have no names, or there are too many categories to keep them.
+        """
         return ()
 
     def read_ids(self) -> NodeIds | None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.graph.builders.node_tables import infer_num_nodes
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.link_split import HeldOutLinks
@@ -104,6 +105,10 @@ class SplitSource(GraphSource):
     def read_edge_feature_sizes(self) -> tuple[int, ...]:
         """Return those of the source."""
         return self._source.read_edge_feature_sizes()
+
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
+        """Return the names of the columns of features of edges and of their categories."""
+        return self._source.read_edge_columns()
 
     def read_ids(self) -> NodeIds | None:
         """Return those of the source."""

@@ -12,7 +12,7 @@ from outgrow.core.errors import InputError
 from outgrow.graph.readers.source import Ids
 
 NO_TIME = int(np.iinfo(np.int64).min)
-"""Time of a node or an edge without one; see `outgrow.ops.sampling.temporal.NO_TIME`."""
+"""Time of a node or an edge without one; see `outgrow.ops.sampling.time_order.NO_TIME`."""
 CALENDAR_UNIT = "us"
 """Dates and times of day count microseconds from 1970 on, in UTC where they name no zone."""
 _LARGEST = 1 << 63

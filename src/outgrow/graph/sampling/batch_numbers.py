@@ -14,9 +14,9 @@ from torch import Tensor
 from outgrow.graph.sampling.edge_sampler import SampledEdges
 from outgrow.graph.sampling.layer_sampling import LARGEST, LayerSampling, invalid_seed_error
 from outgrow.ops.sampling.bitset import empty_bitset
-from outgrow.ops.sampling.renumber import renumber_seeds, renumber_sources
+from outgrow.ops.sampling.renumber import group_new_by_owner, renumber_seeds, renumber_sources
 from outgrow.ops.sampling.renumber_pairs import PairRows, PairTable
-from outgrow.ops.sampling.uniform import Ids
+from outgrow.ops.sampling.uniform import Array, Ids
 
 
 class BatchRows(NamedTuple):
@@ -37,6 +37,22 @@ class BatchRows(NamedTuple):
     def slice_to(self, last: int) -> BatchRows:
         """Return the rows before a number."""
         return BatchRows(self.nodes[:last], None if self.times is None else self.times[:last])
+
+
+class SplitRows(NamedTuple):
+    """Rows of a batch, split by the workers that own their nodes.
+
+    Attributes:
+        own: The rows that have a number now.
+        others: Rows of other workers, by owner; they have no number, since a later hop may need them again.
+        sizes: How many of these each worker owns.
+        remap: ``[N]`` of the new rows: the number of an own one; else ``-1 -`` its position in ``others``.
+    """
+
+    own: BatchRows
+    others: BatchRows
+    sizes: tuple[int, ...]
+    remap: NDArray[np.int32]
 
 
 class NodeNumbers:
@@ -81,7 +97,13 @@ class NodeNumbers:
         Returns:
             The rows that have a number now, and ``[E]``, the number of each edge's source.
         """
-        edges, indices = self._sampling.locate_sources(layer, sampled)
+        return self._add_nodes(*self._sampling.locate_sources(layer, sampled), known)
+
+    def add_rows(self, more: BatchRows, known: BatchRows) -> tuple[BatchRows, NDArray[np.int32]]:
+        """Number rows, some of which may be known or repeated; return as `number_sources` does."""
+        return self._add_nodes(np.arange(len(more.nodes)), more.nodes, known)
+
+    def _add_nodes(self, edges: Ids, indices: Array, known: BatchRows) -> tuple[BatchRows, NDArray[np.int32]]:
         count, pool = len(known.nodes), self._sampling.pool
         local = pool.empty_array(len(edges), np.int32)
         # Room for the worst case, in which every edge has a new source.
@@ -89,6 +111,19 @@ class NodeNumbers:
         grown[:count] = known.nodes
         count = renumber_sources(edges, indices, self._table, self._base, grown, count, local)
         return BatchRows(grown[:count]), local
+
+    def split_by_owner(self, rows: BatchRows, first: int, owner: Array, rank: int, size: int) -> SplitRows:
+        """Split rows that have a number into own ones and those of other workers.
+
+        Args:
+            rows: The rows; overwritten.
+            first: How many were known before, all own.
+            owner: ``[V]`` worker of each node.
+            rank: The worker whose rows are own.
+            size: Number of workers.
+        """
+        new = group_new_by_owner(rows.nodes, first, owner, rank, size, self._table, self._base)
+        return SplitRows(BatchRows(rows.nodes[: new.num_own]), BatchRows(new.others), new.sizes, new.remap)
 
     def row_degrees(self, layer: int, rows: BatchRows) -> Tensor:
         """Return ``[n]``: degrees of rows in the view of a layer."""
@@ -100,8 +135,12 @@ class NodeNumbers:
         self._base += len(known.nodes)
         # Cleared only before the numbers of the next batch could overflow.
         if self._base > LARGEST - len(self._table):
-            self._table[:] = 0
-            self._base = 1
+            self.forget_all()
+
+    def forget_all(self) -> None:
+        """Forget all numbers, of a batch that was left as well."""
+        self._table[:] = 0
+        self._base = 1
 
 
 class PairNumbers:
@@ -123,9 +162,9 @@ class PairNumbers:
         outside = np.flatnonzero((seeds < 0) | (seeds >= self._sampling.num_nodes))
         if len(outside):
             raise invalid_seed_error(seeds[outside[0]], int(outside[0]), self._sampling.num_nodes)
-        return self.number_rows(PairRows(seeds, self._sampling.seed_times(seeds)))
+        return self._number_rows(PairRows(seeds, self._sampling.seed_times(seeds)))
 
-    def number_rows(self, pairs: PairRows) -> BatchRows:
+    def _number_rows(self, pairs: PairRows) -> BatchRows:
         """Forget all numbers, and number pairs from 0."""
         numbered = self._table.number_rows(pairs)
         if numbered < len(pairs.nodes):
@@ -142,18 +181,37 @@ class PairNumbers:
         """Number the sources of sampled in-edges, which have the times of their destinations."""
         assert sampled.found is not None
         times = np.repeat(to_pairs(expanded).times, np.diff(sampled.indptr))
-        return self.add_rows(PairRows(sampled.found.sources, times), known)
+        return self.add_rows(BatchRows(sampled.found.sources, times), known)
 
-    def add_rows(self, pairs: PairRows, known: BatchRows) -> tuple[BatchRows, NDArray[np.int32]]:
-        """Number pairs, some of which may be known or repeated; return as `number_sources` does."""
-        rows, local = self._table.add_sources(*pairs, to_pairs(known))
+    def add_rows(self, more: BatchRows, known: BatchRows) -> tuple[BatchRows, NDArray[np.int32]]:
+        """Number rows, some of which may be known or repeated."""
+        rows, local = self._table.add_sources(*to_pairs(more), to_pairs(known))
         return BatchRows(*rows), local
+
+    def split_by_owner(self, rows: BatchRows, first: int, owner: Array, rank: int, size: int) -> SplitRows:
+        """Split rows that have a number into own ones and those of other workers."""
+        new = to_pairs(rows.slice_from(first))
+        owners = owner[new.nodes]
+        is_own = owners == rank
+        # By owner, and in the order of the batch among the rows of one.
+        others = np.flatnonzero(~is_own)
+        others = others[np.argsort(owners[others], kind="stable")]
+        remap = np.empty(len(owners), np.int32)
+        remap[is_own] = first + np.arange(np.count_nonzero(is_own))
+        remap[others] = -1 - np.arange(len(others))
+        kept = np.concatenate([np.arange(first), first + np.flatnonzero(is_own)])
+        own = self._number_rows(PairRows(*(each[kept] for each in to_pairs(rows))))
+        sizes = tuple(np.bincount(owners[others], minlength=size).tolist())
+        return SplitRows(own, BatchRows(new.nodes[others], new.times[others]), sizes, remap)
 
     def row_degrees(self, layer: int, rows: BatchRows) -> Tensor:
         """Return ``[n]``: degrees of rows in the view of a layer, of in-edges before their times."""
         return self._sampling.degrees_before(layer, to_pairs(rows))
 
     def end_batch(self, known: BatchRows) -> None:
+        """Do nothing: the next batch forgets the numbers."""
+
+    def forget_all(self) -> None:
         """Do nothing: the next batch forgets the numbers."""
 
 

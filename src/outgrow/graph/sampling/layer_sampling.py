@@ -129,7 +129,9 @@ class LayerSampling:
         readahead = self._readahead[layer]
         if readahead is not None:
             readahead.read_rows(nodes)
-        return self._samplers[layer].sample(nodes, key, bits, self.pool)
+        sampler = self._samplers[layer]
+        assert isinstance(sampler, EdgeSampler)
+        return sampler.sample(nodes, key, bits, self.pool)
 
     def sample_before(self, layer: int, pairs: PairRows, epoch: int, step: int, bits: Bits) -> SampledEdges:
         """Sample the in-edges of nodes before their times for a layer; arguments otherwise as in `sample_layer`."""
@@ -246,7 +248,7 @@ class LayerSampling:
         return as_tensor(out)
 
 
-def _make_readahead(sampler: EdgeSampler, limit: int | None) -> RowReadahead | None:
+def _make_readahead(sampler: EdgeSampler | TemporalEdgeSampler, limit: int | None) -> RowReadahead | None:
     # What temporal draws read of a row, its order by time, is in memory.
     if isinstance(sampler, TemporalEdgeSampler):
         return None
@@ -254,7 +256,7 @@ def _make_readahead(sampler: EdgeSampler, limit: int | None) -> RowReadahead | N
     return make_row_readahead(sampler.indptr, arrays, limit)
 
 
-def _make_feature_readahead(sampler: EdgeSampler, limit: int | None) -> RowReadahead | None:
+def _make_feature_readahead(sampler: EdgeSampler | TemporalEdgeSampler, limit: int | None) -> RowReadahead | None:
     if sampler.features is None:
         return None
     # Every edge is a row of its own.

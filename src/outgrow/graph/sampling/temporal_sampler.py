@@ -24,16 +24,15 @@ from outgrow.ops.sampling.bitset import Bits
 from outgrow.ops.sampling.by_relation import sample_by_relation
 from outgrow.ops.sampling.renumber_pairs import PairRows
 from outgrow.ops.sampling.temporal import (
-    TimeOrder,
     choose_last,
     choose_last_by_relation,
     find_rows_before,
     relation_degrees_before,
     resolve_edges_before,
-    sum_weights_by_time,
     total_weight_before,
 )
-from outgrow.ops.sampling.uniform import Array, Out, Rows, sample_uniform
+from outgrow.ops.sampling.time_order import TimeOrder, sum_weights_by_time
+from outgrow.ops.sampling.uniform import Array, Ids, Out, Rows, sample_uniform
 from outgrow.ops.sampling.with_replacement import sample_with_replacement
 
 UNIFORM, LAST = "uniform", "last"
@@ -41,13 +40,15 @@ TEMPORAL_STRATEGIES = (UNIFORM, LAST)
 """How in-edges before a time are drawn, by PyG's names: by the sampler, or the most recent ones."""
 
 
-class TemporalEdgeSampler(EdgeSampler):
-    """Sampler of the in-edges of one layer that are before the time of each row.
+class TemporalEdgeSampler:
+    """Sampler of the in-edges of one layer that are before the time of each row. Final.
 
     Strictly before: an edge of the same time may be what is to be predicted, or may follow from it.
 
     A self-loop that is added to a row is before every time. One that the graph has gives way to it, with weight 1 and
     without features, since it may be later than the row.
+
+    Attributes have the meaning that they have in `EdgeSampler`, and are of the graph.
 
     Args:
         view: The graph as the layer uses it.
@@ -64,14 +65,25 @@ class TemporalEdgeSampler(EdgeSampler):
         self, view: GraphView, fanout: Fanout, *, strategy: str, weighted: bool = False, sampler: str = NEIGHBOR
     ) -> None:
         graph = view if isinstance(view, Topology) else view.graph
-        super().__init__(graph, fanout, sampler=sampler)
+        # Makes the checks, and has the arrays of the graph without a copy for self-loops.
+        plain = EdgeSampler(graph, fanout, sampler=sampler)
         validate_choice("temporal_strategy", strategy, dict.fromkeys(TEMPORAL_STRATEGIES))
         require_times(graph)
         _require_sampler(sampler, strategy, weighted=weighted)
-        self.strategy = strategy
+        self._plain = plain
+        self._strategy = strategy
         self._ordered = view
-        self.unmade = self.looped = view if isinstance(view, SelfLoopView) else None
-        self._loops = int(self.unmade is not None)
+        self._looped = view if isinstance(view, SelfLoopView) else None
+        self._loops = int(self._looped is not None)
+        self.indptr, self.indices = plain.indptr, plain.indices
+        self.relation, self.weight = plain.relation, plain.weight
+        self.features, self.feature_sizes = plain.features, plain.feature_sizes
+        self.max_edges, self.max_per_relation = plain.max_edges, plain.max_per_relation
+
+    @property
+    def bitset_size(self) -> int:
+        """Bound on the numbers in the bit set that `sample_before` needs."""
+        return self._plain.bitset_size + self._loops
 
     @cached_property
     def order(self) -> TimeOrder:
@@ -89,8 +101,9 @@ class TemporalEdgeSampler(EdgeSampler):
 
     def prepare(self) -> None:
         """Compute what sampling needs of the graph; else threads that sample at the same time would each compute it."""
-        super().prepare()
         _ = self.order, self._relation_by_time, self._weight_sums
+        if self._looped is not None:
+            _ = self._looped.given_loops
 
     def sample_before(self, pairs: PairRows, key: int, bits: Bits, pool: ArrayPool) -> SampledEdges:
         """Sample in-edges of nodes that are before a time.
@@ -114,6 +127,11 @@ class TemporalEdgeSampler(EdgeSampler):
         extra = (self._loops - drawn_loops) * len(nodes)
         return self._resolve(rows, drawn, kept + extra, kept + extra == every + extra, drawn_loops, pool)
 
+    def find_graph_edges(self, nodes: Ids, sampled: SampledEdges, pool: ArrayPool) -> Ids:
+        """Return ``[E]``: positions in the graph of sampled in-edges, of added self-loops `ADDED`."""
+        assert sampled.found is not None
+        return sampled.found.edges
+
     def weigh_before(self, pairs: PairRows, out: NDArray[np.float64]) -> None:
         """Write the weight of all in-edges of nodes before their times, and of added self-loops, to ``out [n]``."""
         total_weight_before(*pairs, self.indptr, self.order.times, self._weight_sums, self._loops, out)
@@ -121,12 +139,12 @@ class TemporalEdgeSampler(EdgeSampler):
     def _draw(self, rows: Rows, key: np.uint64, bits: Bits, out: Out) -> int:
         if self.max_per_relation is not None:
             assert self._relation_by_time is not None
-            if self.strategy == LAST:
+            if self._strategy == LAST:
                 return choose_last_by_relation(rows, self._relation_by_time, self.max_per_relation, out)
             return sample_by_relation(rows, self._relation_by_time, self.max_per_relation, key, bits, out)
-        if self.sampler == WITH_REPLACEMENT:
+        if self._plain.sampler == WITH_REPLACEMENT:
             return sample_with_replacement(rows, None, self.max_edges, key, bits, out)
-        if self.strategy == LAST:
+        if self._strategy == LAST:
             return choose_last(rows, self.max_edges, out)
         return sample_uniform(rows, self.max_edges, key, bits, out)
 
@@ -135,17 +153,17 @@ class TemporalEdgeSampler(EdgeSampler):
     ) -> SampledEdges:
         indptr, edges, weights = allocate_result(len(rows[0]), kept, pool)
         found = FoundEdges(pool.empty_array(kept, np.int64), pool.empty_array(kept, np.int64))
-        given = None if self.unmade is None else self.unmade.given_loops
+        given = None if self._looped is None else self._looped.given_loops
         graph = self.indptr, self.indices
         resolved = indptr, edges, *found, weights
         resolve_edges_before(rows, drawn, self.order.edges, graph, given, self._loops > drawn_loops, resolved)
-        if is_whole and self.sampler == NEIGHBOR:
+        if is_whole and self._plain.sampler == NEIGHBOR:
             # Layers take their faster path, without weights.
             return SampledEdges(indptr, edges, None, None, found)
         degrees = None
         if self.relation is not None:
             degrees = pool.empty_array(kept, np.float64)
-            counted = self.order.edges, self.relation, self.weight, self.num_relations
+            counted = self.order.edges, self.relation, self.weight, self._plain.num_relations
             relation_degrees_before(rows, drawn_loops, *counted, indptr, found.edges, degrees)
         return SampledEdges(indptr, edges, weights, degrees, found)
 
@@ -157,7 +175,7 @@ def make_edge_sampler(
     weighted: bool = False,
     sampler: str = NEIGHBOR,
     temporal_strategy: str | None = None,
-) -> EdgeSampler:
+) -> EdgeSampler | TemporalEdgeSampler:
     """Return the sampler of a layer; ``temporal_strategy`` is one of `TEMPORAL_STRATEGIES`, or None for all in-edges.
 
     Raises:

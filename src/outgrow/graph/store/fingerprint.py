@@ -43,6 +43,8 @@ def fingerprint_graph(graph: Graph) -> dict[str, str]:
     }
     if graph.topology.feature_sizes:
         names["topology"].append(list(graph.topology.feature_sizes))
+    if graph.topology.feature_columns:
+        names["topology"].append(list(graph.topology.feature_columns))
     parts = dict(PARTS)
     parts["labels"] += tuple(f"{TYPE_LABELS}{number}" for number in range(len(graph.type_labels)))
     if graph.ids is not None:

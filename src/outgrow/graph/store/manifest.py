@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from outgrow.core.errors import StoreError
+from outgrow.core.graph_schema import EdgeFeatureColumn, parse_edge_columns
 from outgrow.graph.graph import GraphOrigin, NodeType
 
 FORMAT = 1
@@ -24,6 +25,7 @@ TYPE_LABELS = "type_labels_"
 """Name of the labels of a node type, before its number among the types with labels of their own."""
 _BITS = "<u2"
 _MOST = 2**63 - 1
+_LARGEST_SIZE = 2**31
 _COUNTS = ("num_nodes", "num_edges", "num_features", "num_classes", "num_splits")
 REPAIR = "write the store again with outgrow convert, or take it from a backup"
 
@@ -85,8 +87,8 @@ class Manifest:
         num_splits: Number of splits beside the chosen one; 0 if it is the only one.
         origin: What the arrays were made of.
         type_labels: Entry of the labels of each type that has labels of its own, or empty.
-        edge_feature_sizes: Number of categories of each column of codes that edges have; empty if their features are
-            numbers, or they have none.
+        edge_feature_sizes: Number of categories of each column of codes that edges have; empty if there are none.
+        edge_columns: Names of the columns of features of edges and of their categories, or empty.
     """
 
     name: str
@@ -102,6 +104,7 @@ class Manifest:
     origin: GraphOrigin = field(default_factory=GraphOrigin)
     type_labels: tuple[TypeLabelEntry, ...] = ()
     edge_feature_sizes: tuple[int, ...] = ()
+    edge_columns: tuple[EdgeFeatureColumn, ...] = ()
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
@@ -111,7 +114,8 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
         # Left out where it says nothing, so that older versions read the manifest.
         if not kind["num_columns"]:
             del kind["num_columns"]
-    nothing = {"num_splits": 0, "origin": asdict(GraphOrigin()), "type_labels": (), "edge_feature_sizes": ()}
+    lists = dict.fromkeys(("type_labels", "edge_feature_sizes", "edge_columns"), ())
+    nothing = {"num_splits": 0, "origin": asdict(GraphOrigin()), **lists}
     for name in nothing:
         if content[name] == nothing[name]:
             del content[name]
@@ -151,7 +155,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise _broken_manifest_error(folder, f"a manifest of checksum {str(checksum)[:64]}", _content_checksum(record))
     try:
         return _from_record(record)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _broken_manifest_error(
             folder, "a complete manifest", f"{type(error).__name__}: {str(error)[:200]}"
         ) from error
@@ -168,9 +172,11 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     relations = _parse_names(record.pop("relation_names"))
     origin = _parse_origin(record.pop("origin", None))
     labels = tuple(_parse_type_labels(entry, types) for entry in record.pop("type_labels", []))
-    sizes = record.pop("edge_feature_sizes", [])
-    if not isinstance(sizes, list):
-        raise TypeError("sizes of the features of edges that are no list")
+    if labels and (len(labels) < 2 or len({each.name for each in labels}) < len(labels) or "labels" in arrays):
+        raise TypeError("labels of node types that are not those of several types")
+    columns, sizes = parse_edge_columns(record.pop("edge_columns", [])), record.pop("edge_feature_sizes", [])
+    if not isinstance(sizes, list) or bool(sizes) > ("edge_features" in arrays):
+        raise TypeError("sizes of the features of edges that are no list, or of none")
     manifest = Manifest(
         **record,
         arrays=arrays,
@@ -180,8 +186,9 @@ def _from_record(record: dict[str, Any]) -> Manifest:
         origin=origin,
         type_labels=labels,
         edge_feature_sizes=tuple(sizes),
+        edge_columns=columns,
     )
-    _check_counts(sizes)
+    _check_counts(sizes, most=_LARGEST_SIZE)
     _check_counts(vars(manifest)[name] for name in _COUNTS)
     _check_counts(count for entry in arrays.values() for count in (*entry.shape, entry.size))
     _check_counts(count for kind in types for count in (kind.first, kind.last, kind.num_columns))
@@ -213,10 +220,10 @@ def _parse_origin(record: Any) -> GraphOrigin:
     )
 
 
-def _check_counts(given: Iterable[object]) -> None:
+def _check_counts(given: Iterable[object], most: int = _MOST) -> None:
     for count in given:
         # Exactly int: True is an instance of int, and a huge number would overflow in NumPy.
-        if type(count) is not int or not 0 <= count <= _MOST:
+        if type(count) is not int or not 0 <= count <= most:
             raise TypeError(f"{str(count)[:40]} is no count")
 
 
@@ -286,9 +293,7 @@ def check_array_schemas(path: Path, manifest: Manifest) -> None:
 
 
 def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
-    nodes = manifest.num_nodes
-    edges = manifest.num_edges
-    given = manifest.arrays
+    nodes, edges, given = manifest.num_nodes, manifest.num_edges, manifest.arrays
     # Sparse values have no count of their own in the manifest: all three arrays must agree with one.
     values = next(iter(given["feature_values"].shape), -1) if "feature_values" in given else -1
     labels = given.get("labels")
@@ -303,7 +308,6 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         if sizes
         else ArraySchema((edges, -1), (*_FLOATS, BFLOAT16)),
         "edge_time": ArraySchema((edges,), ("<i8",)),
-        "node_time": ArraySchema((nodes,), ("<i8",)),
         "features": ArraySchema((nodes, manifest.num_features), (*_FLOATS, BFLOAT16)),
         "feature_indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "feature_indices": ArraySchema((values,), ("<i4",)),
@@ -312,17 +316,13 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         if several
         else ArraySchema((nodes,), (*_SMALL, "<i8", *_FLOATS)),
         **_type_label_schemas(manifest),
-        "train": ArraySchema((-1,), ("<i8",)),
-        "val": ArraySchema((-1,), ("<i8",)),
-        "test": ArraySchema((-1,), ("<i8",)),
+        **dict.fromkeys(_PARTS, ArraySchema((-1,), ("<i8",))),
         **{f"{part}_{at}": ArraySchema((-1,), ("<i8",)) for at in range(manifest.num_splits) for part in _PARTS},
-        "ids": ArraySchema((nodes,), ("<i8",)),
+        **dict.fromkeys(("ids", "id_hashes", "node_time"), ArraySchema((nodes,), ("<i8",))),
         "id_offsets": ArraySchema((nodes + 1,), ("<i8",)),
         "id_data": ArraySchema((-1,), ("|u1",)),
         "id_order": ArraySchema((nodes,), _IDS),
-        "id_hashes": ArraySchema((nodes,), ("<i8",)),
-        "val_links": ArraySchema((-1, 3), ("<i8",)),
-        "test_links": ArraySchema((-1, 3), ("<i8",)),
+        **dict.fromkeys(("val_links", "test_links"), ArraySchema((-1, 3), ("<i8",))),
     }
 
 

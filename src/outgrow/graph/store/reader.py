@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.errors import InputError, StoreError
+from outgrow.core.graph_schema import are_columns_of
 from outgrow.graph.graph import Graph, Split
 from outgrow.graph.store.arrays import (
     PARTS,
@@ -97,6 +98,7 @@ def write_store(graph: Graph, dest: Path, *, overwrite: bool = False) -> None:
                     for each in graph.type_labels
                 ),
                 edge_feature_sizes=graph.topology.feature_sizes,
+                edge_columns=graph.topology.feature_columns,
             )
         )
 
@@ -117,6 +119,7 @@ def open_store(path: Path, *, verify: bool = False) -> Graph:
     path = Path(path)
     manifest = read_manifest(path)
     check_array_schemas(path, manifest)
+    _check_edge_columns(path, manifest)
     files: dict[Path, mmap.mmap] = {}
     arrays = {name: _map_array(array_path(path, name), entry, files) for name, entry in manifest.arrays.items()}
     if verify:
@@ -134,6 +137,14 @@ def open_store(path: Path, *, verify: bool = False) -> Graph:
     # The record is frozen, and only this function may say that all arrays come from the store.
     object.__setattr__(graph, "store", path.resolve())
     return graph
+
+
+def _check_edge_columns(path: Path, manifest: Manifest) -> None:
+    columns, entry = manifest.edge_columns, manifest.arrays.get("edge_features")
+    width = 0 if entry is None else entry.shape[1]
+    if columns and not are_columns_of(columns, width, manifest.edge_feature_sizes):
+        needed = f"names of {width} columns of features of edges"
+        raise _broken_store_error(path / FILE, needed, f"{len(columns)} names")
 
 
 def _verify_contents(path: Path, graph: Graph) -> None:
@@ -219,6 +230,7 @@ def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: Map
             weight=arrays.get("weight"),
             edge_features=arrays.get("edge_features"),
             feature_sizes=manifest.edge_feature_sizes,
+            feature_columns=manifest.edge_columns,
             edge_time=arrays.get("edge_time"),
             node_time=arrays.get("node_time"),
         ),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import are_columns_of
 from outgrow.graph.builders.edge_features import EdgeFeatureCheck
 from outgrow.graph.builders.node_tables import iter_dense_blocks
 from outgrow.graph.builders.validate import (
@@ -117,6 +118,10 @@ def _check_edge_features(topology: Topology) -> None:
     if len(shape) != 2 or shape[0] != topology.num_edges or not shape[1] or len(sizes) not in (0, shape[1]):
         needed = f"a row for each of {topology.num_edges} edges, of at least one column"
         raise _graph_error("features of edges do not fit the edges", needed, f"shape {shape}, {len(sizes)} sizes")
+    columns = topology.feature_columns
+    if columns and not are_columns_of(columns, shape[1], sizes):
+        needed = f"names of the columns and categories of {shape[1]} columns, {list(sizes)} categories"
+        raise _graph_error("names of features of edges do not fit them", needed, f"{len(columns)} columns")
     check = EdgeFeatureCheck(sizes)
     step = max(1, _BLOCK // shape[1])
     for first in range(0, len(features), step):

@@ -170,14 +170,17 @@ class _LeakyScores(torch.autograd.Function):
         src_VsKF, dst_VdKF, terms_JW, attention_KF = ctx.saved_tensors
         edges: Edges = ctx.edges
         sums = EdgeSums(src_VsKF.flatten(1), dst_VdKF.flatten(1), ctx.features, terms_JW, ctx.slope)
-        heads, rate_1W = len(attention_KF), attention_KF.reshape(1, -1)
+        heads, attention_W = len(attention_KF), attention_KF.reshape(-1)
         back = cached_transpose(edges)
         d_src, d_dst = src_VsKF.new_empty(src_VsKF.shape), dst_VdKF.new_empty(dst_VdKF.shape)
-        relu_grad_src(back.indptr, back.indices, back.edge, sums, heads, grad_EK, rate_1W, d_src.flatten(1))
+        relu_grad_src(back.indptr, back.indices, back.edge, sums, heads, grad_EK, None, d_src.flatten(1))
         # One pass over the in-edges: their sums by destination, and the gradients of both weights.
         d_both = terms_JW.new_empty(len(terms_JW) + 1, terms_JW.shape[1])
-        relu_grad_terms(edges.indptr, edges.indices, sums, heads, grad_EK, rate_1W, d_dst.flatten(1), d_both)
-        return d_src, d_dst, d_both[:-1], d_both[-1].view(attention_KF.shape), None, None, None
+        relu_grad_terms(edges.indptr, edges.indices, sums, heads, grad_EK, None, d_dst.flatten(1), d_both)
+        # What all edges are multiplied by is left out of the sums over them.
+        d_src *= attention_KF
+        d_dst *= attention_KF
+        return d_src, d_dst, d_both[:-1] * attention_W, d_both[-1].view(attention_KF.shape), None, None, None
 
 
 def _operands(sums: EdgeSums) -> tuple[Any, ...]:
@@ -222,12 +225,12 @@ def relu_grad_src(
     sums: EdgeSums,
     heads: int,
     scale_EK: Tensor | None,
-    rate_NW: Tensor,
+    rate_VW: Tensor | None,
     out_VsW: Tensor,
 ) -> None:
     """Compute the gradient of the sources over the transposed edges into ``out_VsW``.
 
-    ``scale`` times ``rate``, with a row for each destination or one for all, is the gradient of the leaky ReLUs.
+    ``scale`` of an edge times ``rate`` of its destination, None for 1, is the gradient of its leaky ReLUs.
     """
     ends = as_numpy(indptr)
     parts = balanced_work(ends)
@@ -235,7 +238,7 @@ def relu_grad_src(
     out = as_output_rows(out_VsW)
     cut = np.empty((len(parts), out.shape[1]), out.dtype)
     run = make_grad_src_kernel(_fixed_widths(len(indices), heads, sums.terms))
-    given = *_operands(sums), heads, scale, as_numpy(rate_NW)
+    given = *_operands(sums), heads, scale, None if rate_VW is None else as_input_rows(rate_VW)
     run(parts, ends, as_numpy(indices), as_numpy(edge), *given, out, cut)
 
 
@@ -246,7 +249,7 @@ def relu_grad_terms(
     sums: EdgeSums,
     heads: int,
     scale_EK: Tensor | None,
-    rate_NW: Tensor,
+    rate_VW: Tensor | None,
     out_VdW: Tensor | None,
     d_terms: Tensor,
 ) -> None:
@@ -259,7 +262,7 @@ def relu_grad_terms(
     scale = None if scale_EK is None else as_numpy(scale_EK)
     out = None if out_VdW is None else as_output_rows(out_VdW)
     total = zero_sums(len(parts), *d_terms.shape)
-    given = *_operands(sums), heads, scale, as_numpy(rate_NW)
+    given = *_operands(sums), heads, scale, None if rate_VW is None else as_input_rows(rate_VW)
     cut = np.empty((len(parts), d_terms.shape[1]), given[4].dtype)
     run = make_grad_terms_kernel(_fixed_widths(len(indices), heads, sums.terms))
     run(parts, ends, as_numpy(indices), *given, out, cut, total)

@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 
 from outgrow.ops.backend import device_function, parallel_kernel, prange, reducing_kernel
 from outgrow.ops.edge_features import add_edge_product
-from outgrow.ops.kernels.numerics import as_float
+from outgrow.ops.kernels.numerics import as_float, prefetch_distance, prefetch_row
 from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, row_span, store_row
 
 Array = NDArray[Any]
+
+_EDGES_AHEAD = 8
+_EDGES_PER_TABLE = 1024
 
 
 @device_function
@@ -61,11 +64,13 @@ def make_sum_kernel(fixed: int | None) -> Callable[..., None]:
         one = out.dtype.type(1)
         negative_slope = out.dtype.type(slope)
         for part in prange(len(parts)):
+            ahead = prefetch_distance(width * src.itemsize)
             total, z = np.empty(width, out.dtype), np.empty(width, out.dtype)
             for v in range(parts[part, ROW], parts[part, END_ROW]):
                 for f in range(width):
                     total[f] = 0
                 for e in range(*row_span(parts, part, indptr, v)):
+                    prefetch_row(src, indices, e, ahead, width)
                     _fill_sum(src, indices[e], None, v, terms, z)
                     _add_product(features, starts, terms, e, z)
                     scale = one if weight is None else weight[e, 0]
@@ -98,11 +103,14 @@ def make_score_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
     ) -> None:
         heads = out.shape[1] if fixed is None else fixed[0]
         columns = terms.shape[1] // heads if fixed is None else fixed[1]
+        width = heads * columns
         negative_slope = out.dtype.type(slope)
         for part in prange(len(parts)):
-            z = np.empty(heads * columns, out.dtype)
+            ahead = prefetch_distance(width * src.itemsize)
+            z = np.empty(width, out.dtype)
             for v in range(parts[part, ROW], parts[part, END_ROW]):
                 for e in range(*row_span(parts, part, indptr, v)):
+                    prefetch_row(src, indices, e, ahead, width)
                     _fill_sum(src, indices[e], dst, v, terms, z)
                     _add_product(features, starts, terms, e, z)
                     for k in range(heads):
@@ -118,7 +126,7 @@ def make_score_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
 def make_grad_src_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
     """Make the kernel of ``out[u] = sum over out-edges e of scale[e] * rate[v] * leaky_relu'(z[e])``.
 
-    ``rate`` has a row for each destination, or one for all of them.
+    ``rate`` has a row for each destination; it is 1 if it is None.
     """
 
     @parallel_kernel
@@ -135,7 +143,7 @@ def make_grad_src_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
         slope: float,
         heads: int,
         scale: Array | None,
-        rate: Array,
+        rate: Array | None,
         out: Array,
         cut: Array,
     ) -> None:
@@ -144,13 +152,21 @@ def make_grad_src_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
         width = count * columns
         one = out.dtype.type(1)
         negative_slope = out.dtype.type(slope)
-        step = 1 if len(rate) > 1 else 0
         for part in prange(len(parts)):
+            ahead = prefetch_distance(width * out.itemsize)
             total, z = np.empty(width, out.dtype), np.empty(width, out.dtype)
             for u in range(parts[part, ROW], parts[part, END_ROW]):
                 for f in range(width):
                     total[f] = 0
                 for i in range(*row_span(parts, part, indptr, u)):
+                    if dst is not None:
+                        prefetch_row(dst, indices, i, ahead, width)
+                    if rate is not None:
+                        prefetch_row(rate, indices, i, ahead, width)
+                    if features is not None:
+                        prefetch_row(features, edge, i, _EDGES_AHEAD, features.shape[1])
+                    if scale is not None:
+                        prefetch_row(scale, edge, i, _EDGES_AHEAD, count)
                     v, e = indices[i], edge[i]
                     _fill_sum(src, u, dst, v, terms, z)
                     _add_product(features, starts, terms, e, z)
@@ -158,7 +174,12 @@ def make_grad_src_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
                         factor = one if scale is None else scale[e, k]
                         below = factor * negative_slope
                         for f in range(k * columns, (k + 1) * columns):
-                            total[f] += (factor if z[f] > 0 else below) * rate[v * step, f]
+                            z[f] = factor if z[f] > 0 else below
+                    if rate is not None:
+                        for f in range(width):
+                            z[f] *= rate[v, f]
+                    for f in range(width):
+                        total[f] += z[f]
                 store_row(parts, part, indptr, u, total, out, cut)
         add_split_rows(parts, indptr, out, cut)
 
@@ -187,7 +208,7 @@ def make_grad_terms_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]
         slope: float,
         heads: int,
         scale: Array | None,
-        rate: Array,
+        rate: Array | None,
         out: Array | None,
         cut: Array,
         sums: Array,
@@ -198,16 +219,22 @@ def make_grad_terms_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]
         inputs = len(terms) - 1
         one = terms.dtype.type(1)
         negative_slope = terms.dtype.type(slope)
-        step = 1 if len(rate) > 1 else 0
         shares, num_parts = len(sums), len(parts)
+        # A gradient of codes goes to few rows of many, so these are added to at once.
+        first_row = 0 if starts is None else inputs
+        num_rows = sums.shape[1] - first_row
         # Whole parts per share: the order of each sum follows from the edges alone, not from the threads.
         for share in prange(shares):
+            ahead = prefetch_distance(width * src.itemsize)
             total, z = np.empty(width, terms.dtype), np.empty(width, terms.dtype)
+            table = np.zeros((num_rows, width), terms.dtype)
             for part in range(num_parts * share // shares, num_parts * (share + 1) // shares):
                 for v in range(parts[part, ROW], parts[part, END_ROW]):
                     for f in range(width):
                         total[f] = 0
-                    for e in range(*row_span(parts, part, indptr, v)):
+                    first, last = row_span(parts, part, indptr, v)
+                    for e in range(first, last):
+                        prefetch_row(src, indices, e, ahead, width)
                         _fill_sum(src, indices[e], dst, v, terms, z)
                         _add_product(features, starts, terms, e, z)
                         for k in range(count):
@@ -216,15 +243,23 @@ def make_grad_terms_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]
                             for f in range(k * columns, (k + 1) * columns):
                                 slope_f = factor if z[f] > 0 else below
                                 if sums.shape[1] > inputs + 1:
-                                    sums[share, inputs + 1, f] += slope_f * z[f]
-                                z[f] = slope_f * rate[v * step, f]
-                                total[f] += z[f]
+                                    table[num_rows - 1, f] += slope_f * z[f]
+                                z[f] = slope_f
+                        if rate is not None:
+                            for f in range(width):
+                                z[f] *= rate[v, f]
+                        for f in range(width):
+                            total[f] += z[f]
                         if features is not None:
-                            _add_outer(features, starts, e, z, sums[share])
+                            _add_outer(features, starts, e, z, table, sums[share])
+                        # Numbers of a few edges in the type of the rows, those of all edges in float64.
+                        if e % _EDGES_PER_TABLE == 0:
+                            _add_table(table, sums[share], first_row)
                     for f in range(width):
-                        sums[share, inputs, f] += total[f]
+                        table[inputs - first_row, f] += total[f]
                     if out is not None:
                         store_row(parts, part, indptr, v, total, out, cut)
+                _add_table(table, sums[share], first_row)
         if out is not None:
             add_split_rows(parts, indptr, out, cut)
 
@@ -232,15 +267,24 @@ def make_grad_terms_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]
 
 
 @device_function
-def _add_outer(features: Array, starts: Array | None, e: int, row: Array, sums: Array) -> None:
-    """Add the outer product of the features of edge ``e`` and a row to ``sums``."""
+def _add_outer(features: Array, starts: Array | None, e: int, row: Array, table: Array, sums: Array) -> None:
+    """Add the outer product of the features of edge ``e`` and a row: numbers to ``table``, codes to ``sums``."""
     for d in range(features.shape[1]):
         if starts is None:
-            value = np.float64(as_float(features[e, d]))
+            value = table.dtype.type(as_float(features[e, d]))
             for f in range(len(row)):
-                sums[d, f] += value * row[f]
+                table[d, f] += value * row[f]
         else:
             code = features[e, d]
             if code >= 0:
                 for f in range(len(row)):
                     sums[starts[d] + code, f] += row[f]
+
+
+@device_function
+def _add_table(table: Array, sums: Array, first: int) -> None:
+    """Add a table to rows from ``first`` on, and clear it."""
+    for d in range(table.shape[0]):
+        for f in range(table.shape[1]):
+            sums[first + d, f] += table[d, f]
+            table[d, f] = 0

@@ -59,7 +59,7 @@ def relu_grad_src(
     sums: EdgeSums,
     heads: int,
     scale_EK: Tensor | None,
-    rate_NW: Tensor,
+    rate_VW: Tensor | None,
     out_VsW: Tensor,
 ) -> None:
     """Compute the gradient of the sources, ``[Vs, W]``, over the out-edges of each.
@@ -71,7 +71,7 @@ def relu_grad_src(
         sums: What the leaky ReLU is taken of.
         heads: ``K``.
         scale_EK: ``[E, K]``, scale of the gradient of each in-edge; None if all are 1.
-        rate_NW: ``[Vd, W]``, rows that are scaled, or ``[1, W]`` for all destinations.
+        rate_VW: ``[Vd, W]``, rows of destinations that are scaled; None if all are 1.
         out_VsW: ``[Vs, W]``, written.
     """
     out_VsW.zero_()
@@ -80,7 +80,8 @@ def relu_grad_src(
         at, to = edge[chunk.edges].long(), indices[chunk.edges].long()
         z_NW, _ = _edge_rows(sums, from_E[chunk.edges], to, at)
         scale = None if scale_EK is None else scale_EK[at]
-        grad_NW = _scaled_slope(z_NW, sums.slope, heads, scale) * _rate_rows(rate_NW, to)
+        grad_NW = _scaled_slope(z_NW, sums.slope, heads, scale)
+        grad_NW = grad_NW if rate_VW is None else grad_NW * rate_VW[to]
         spmm(chunk.indptr, chunk.positions, None, None, grad_NW[:, None], out_VsW[chunk.rows, None], add=True)
 
 
@@ -90,7 +91,7 @@ def relu_grad_terms(
     sums: EdgeSums,
     heads: int,
     scale_EK: Tensor | None,
-    rate_NW: Tensor,
+    rate_VW: Tensor | None,
     out_VdW: Tensor | None,
     d_terms: Tensor,
 ) -> None:
@@ -102,7 +103,7 @@ def relu_grad_terms(
         sums: What the leaky ReLU is taken of.
         heads: ``K``.
         scale_EK: ``[E, K]``; None if all are 1.
-        rate_NW: ``[Vd, W]`` or ``[1, W]``.
+        rate_VW: ``[Vd, W]``; None if all are 1.
         out_VdW: ``[Vd, W]``, written with the gradient of the destinations; None if it is not wanted.
         d_terms: ``[I + 1, W]``, or ``[I + 2, W]`` with the gradient of the attention last; summed in float64, written.
     """
@@ -117,7 +118,7 @@ def relu_grad_terms(
         z_NW, features_NI = _edge_rows(sums, indices[chunk.edges].long(), to, at)
         scale = None if scale_EK is None else scale_EK[chunk.edges]
         slope_NW = _scaled_slope(z_NW, sums.slope, heads, scale)
-        grad_NW = slope_NW * _rate_rows(rate_NW, to)
+        grad_NW = slope_NW if rate_VW is None else slope_NW * rate_VW[to]
         if features_NI is not None:
             total[:inputs] += features_NI.T @ grad_NW
         total[inputs] += grad_NW.sum(0)
@@ -147,7 +148,3 @@ def _scaled_slope(z_NW: Tensor, slope: float, heads: int, scale_NK: Tensor | Non
     if scale_NK is None:
         return rate_NW
     return (torch.unflatten(rate_NW, 1, (heads, -1)) * scale_NK[:, :, None]).flatten(1)
-
-
-def _rate_rows(rate_NW: Tensor, dst_N: Tensor) -> Tensor:
-    return rate_NW[dst_N] if len(rate_NW) > 1 else rate_NW

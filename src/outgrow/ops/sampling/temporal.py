@@ -1,10 +1,11 @@
 """In-edges before a time: which those of a row are, and where chosen ones are in the graph.
 
-The in-edges of every row are sorted by time once (`order_by_time`), so that those before a time are the first ``k`` of
-their row, found by bisection: ``O(log d)`` for a row of ``d``. That matters because a batch has a node of many in-edges
-once for each of its times. The price is 8 bytes an edge for the times and 4 (8 from 2^31 edges on) for the order. The
-samplers of `outgrow.ops.sampling` draw among these ``k`` as if they were all of the row; positions in the order are
-turned into edges of the graph afterwards. A row is a pair of a node and a time, and its draws are keyed by both.
+The in-edges of every row are sorted by time once (`outgrow.ops.sampling.time_order`), so that those before a time are
+the first ``k`` of their row, found by bisection: ``O(log d)`` for a row of ``d``. That matters because a batch has a
+node of many in-edges once for each of its times. The price is 8 bytes an edge for the times and 4 (8 from 2^31 edges
+on) for the order. The samplers of `outgrow.ops.sampling` draw among these ``k`` as if they were all of the row;
+positions in the order are turned into edges of the graph afterwards. A row is a pair of a node and a time, and its
+draws are keyed by both.
 
 With self-loops, the loops of the graph are left out, and the position after the first ``k`` stands for the one that is
 added. Letters as in `outgrow.ops.sampling.uniform`.
@@ -12,113 +13,21 @@ added. Letters as in `outgrow.ops.sampling.uniform`.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.ops.backend import parallel_kernel, prange, serial_kernel
-from outgrow.ops.kernels.work_split import EDGE, END_ROW, ROW, balanced_work
+from outgrow.ops.backend import serial_kernel
 from outgrow.ops.rng import as_int64, hash64
 from outgrow.ops.sampling.self_loops import ADDED, GivenLoops
+from outgrow.ops.sampling.time_order import Graph
 from outgrow.ops.sampling.uniform import Array, Ids, Out, Rows
 
-NO_TIME = int(np.iinfo(np.int64).min)
-"""Time of a node or an edge without one.
-
-Such an edge has the time of its source; if that has none, it is before every time. Such a node cannot be a seed.
-"""
-_NEVER = int(np.iinfo(np.int64).max)
 _SHORT = 32
 
-Graph = tuple[Ids, Array]
-"""``indptr [V + 1]`` and ``indices [E]``."""
 Resolved = tuple[Ids, Ids, Ids, Ids, NDArray[np.float32]]
 """``[n + 1]`` ends of rows; ``[E]`` each: edges of the view, edges of the graph, sources, in-edges represented."""
-
-
-class TimeOrder(NamedTuple):
-    """In-edges of every row, by time; of equal times in the order of the graph.
-
-    Attributes:
-        edges: ``[E]`` int32 or int64, positions among the edges of the graph.
-        times: ``[E]`` int64, ascending in each row. Self-loops that are left out are last, with the largest number.
-    """
-
-    edges: Array
-    times: Ids
-
-
-def order_by_time(graph: Graph, edge_time: Ids | None, node_time: Ids | None, *, leave_out_loops: bool) -> TimeOrder:
-    """Sort the in-edges of every row by time.
-
-    Args:
-        graph: The graph.
-        edge_time: ``[E]`` int64. An edge without a time has that of its source; None if all are without.
-        node_time: ``[V]`` int64; None if nodes have no times.
-        leave_out_loops: Whether self-loops come last.
-    """
-    indptr, indices = graph
-    narrow = np.int32 if len(indices) < 2**31 else np.int64
-    edges: Array = np.empty(len(indices), narrow)
-    times = np.empty(len(indices), np.int64)
-    _sort_rows(balanced_work(indptr), indptr, indices, edge_time, node_time, leave_out_loops, edges, times)
-    return TimeOrder(edges, times)
-
-
-@parallel_kernel
-def _sort_rows(
-    parts: Array,
-    indptr: Ids,
-    indices: Array,
-    edge_time: Array | None,
-    node_time: Array | None,
-    leave_out_loops: bool,
-    edges: Array,
-    times: Ids,
-) -> None:
-    for part in prange(len(parts)):
-        for v in range(parts[part, ROW], parts[part, END_ROW]):
-            begin, end = indptr[v], indptr[v + 1]
-            # A row that is cut is sorted where it begins.
-            if begin < parts[part, EDGE]:
-                continue
-            ascending = True
-            for e in range(begin, end):
-                if leave_out_loops and indices[e] == v:
-                    times[e] = _NEVER
-                else:
-                    times[e] = NO_TIME if edge_time is None else edge_time[e]
-                    if times[e] == NO_TIME and node_time is not None:
-                        times[e] = node_time[indices[e]]
-                edges[e] = e
-                if e > begin and times[e] < times[e - 1]:
-                    ascending = False
-            if not ascending:
-                # A stable sort: edges of equal times keep the order of the graph.
-                order = np.argsort(times[begin:end], kind="mergesort")
-                row = times[begin:end].copy()
-                for j in range(len(order)):
-                    times[begin + j] = row[order[j]]
-                    edges[begin + j] = begin + order[j]
-
-
-def sum_weights_by_time(indptr: Ids, order: TimeOrder, weight: Array) -> NDArray[np.float64]:
-    """Return ``[E]``: the weight of each edge and of those before it in its row, in the order of time."""
-    sums = np.empty(len(weight))
-    _sum_rows(balanced_work(indptr), indptr, order.edges, weight, sums)
-    return sums
-
-
-@parallel_kernel
-def _sum_rows(parts: Array, indptr: Ids, edges: Array, weight: Array, sums: NDArray[np.float64]) -> None:
-    for part in prange(len(parts)):
-        for v in range(parts[part, ROW], parts[part, END_ROW]):
-            if indptr[v] >= parts[part, EDGE]:
-                total = 0.0
-                for e in range(indptr[v], indptr[v + 1]):
-                    total += weight[edges[e]]
-                    sums[e] = total
 
 
 @serial_kernel
@@ -145,7 +54,7 @@ def find_rows_before(
         row_times: ``[n]``, the time of each row.
         pairs: ``[n]``, written: a number for node and time, by which draws are keyed.
         indptr: ``[V + 1]`` of the graph.
-        times: See `TimeOrder`.
+        times: See `outgrow.ops.sampling.time_order.TimeOrder`.
         loops: Self-loops that are added to each row: 0 or 1.
         fanout: Edges that are chosen from a row with more.
 
@@ -176,7 +85,8 @@ def total_weight_before(
 ) -> None:
     """Compute ``out [n]``, the total weight of the in-edges of nodes before their times, and of added self-loops.
 
-    ``sums`` are those of `sum_weights_by_time`; None if all weights are 1. Other arguments as in `find_rows_before`.
+    ``sums`` are those of `outgrow.ops.sampling.time_order.sum_weights_by_time`; None if all weights are 1. Other
+    arguments as in `find_rows_before`.
     """
     for i in range(len(nodes)):
         begin = indptr[nodes[i]]
@@ -259,7 +169,7 @@ def resolve_edges_before(
     Args:
         rows: Rows in the order of time.
         drawn: What was chosen of them.
-        edges: See `TimeOrder`.
+        edges: See `outgrow.ops.sampling.time_order.TimeOrder`.
         graph: The graph.
         given: Its self-loops; None if none are added.
         keeps_loops: Whether each row gets its added self-loop, which is then not among what was drawn from.
@@ -341,7 +251,7 @@ def relation_degrees_before(
     Args:
         rows: Rows in the order of time.
         loops: Self-loops that are added to each row: 0 or 1.
-        edges: See `TimeOrder`.
+        edges: See `outgrow.ops.sampling.time_order.TimeOrder`.
         relation: ``[E]`` relation of every edge of the graph, 0 to ``R - 1``.
         weight: ``[E]`` weight of every edge of the graph; None if all are 1.
         num_relations: ``R``.

@@ -52,12 +52,7 @@ from outgrow.strategies.split.layers import (
     plan_partial_sums,
     supports_partial_sums,
 )
-from outgrow.strategies.split.sampler import (
-    SampledSplitBlock,
-    SplitSampler,
-    TemporalSplitSampler,
-    sample_cooperatively,
-)
+from outgrow.strategies.split.sampler import SampledSplitBlock, SplitSampler, sample_cooperatively
 
 PRESAMPLED_PARTITION = PresampledMetis.name
 _ANY_SEED = 0  # the partition of a graph is the same for runs of any seed
@@ -170,8 +165,7 @@ class _SplitExecution:
         self.partial_sums = options.partial_sums
         layers = self.layers
         topology = self.shard.topology
-        kind = TemporalSplitSampler if problem.batches.is_temporal else SplitSampler
-        sampler = kind(
+        sampler = SplitSampler(
             [sampling_view(topology, layer) for layer in layers],
             problem.batches.fanout_per_hop(len(layers)),
             problem.seed,

@@ -171,7 +171,7 @@ class SlicedAggregation:
         None for layers that take no scores from features: these stay where they are, only scores cross.
         """
         # Weights in files are fixed, and were computed from features in files.
-        if not layer.conv.edge_dim or self.mapped_graph is not None:
+        if not _takes_scores_of_features(layer) or self.mapped_graph is not None:
             return None
         block, exchange = self._own_edges_of(layer)
         scores = layer.conv.edge_scores(block)
@@ -312,9 +312,13 @@ def _own_features(topology: Topology, own: Tensor, *, self_loops: bool) -> Tenso
 
 def _reads_features_of_all_edges(layer: Layer) -> bool:
     """Whether a layer reads features of edges in another way than for scores, which their owners compute."""
-    conv = layer.conv
-    scored = type(conv).edge_scores is not Conv.edge_scores
-    return conv.edge_dim > 0 and not (isinstance(conv.aggregation, WeightedSum) and scored)
+    sums_scored = isinstance(layer.conv.aggregation, WeightedSum) and _takes_scores_of_features(layer)
+    return layer.conv.edge_dim > 0 and not sums_scored
+
+
+def _takes_scores_of_features(layer: Layer) -> bool:
+    """Whether features of edges add to scores."""
+    return layer.conv.edge_dim > 0 and type(layer.conv).edge_scores is not Conv.edge_scores
 
 
 def propagation_conv(layer: Layer) -> PropagationBase:

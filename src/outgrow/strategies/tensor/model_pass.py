@@ -17,7 +17,8 @@ from outgrow.core.ledger import Kind
 from outgrow.engine.features.inputs import cast_features
 from outgrow.engine.full_graph import has_static_first_aggregate
 from outgrow.engine.shard import GraphShard
-from outgrow.nn.layer import Epilogue, Features, Layer
+from outgrow.nn.epilogue import Epilogue
+from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, layer_key
 from outgrow.nn.propagation import PropagationBase
 from outgrow.strategies.tensor.aggregation import SlicedAggregation

@@ -116,17 +116,15 @@ class TensorParallel(Strategy):
         Raises:
             InputError: One is not, or has parameters on another device.
         """
-        convs = [each.conv for each in model.layers_list() if each.conv.with_sliceable_columns() is None]
-        if convs:
-            projected = [conv.with_projection_first() for conv in convs]
-            can_project = all(conv is not None and conv.aggregation.sliceable for conv in projected)
+        whole = sorted(
+            {type(each.conv).__name__ for each in model.layers_list() if each.conv.with_sliceable_columns() is None}
+        )
+        if whole:
             raise InputError(
                 f"strategy {self.name} cannot train this model",
                 needed="layers whose aggregation keeps columns apart, such as those of og.nn",
-                got=f"{', '.join(sorted({type(conv).__name__ for conv in convs}))}, which may mix them",
-                repair="make the model with project_first=True, or choose strategy full or offload"
-                if can_project
-                else "choose strategy full or offload, or other layers",
+                got=f"{', '.join(whole)}, which may mix them",
+                repair="choose strategy full or offload, or other layers",
             )
         convs = [layer.conv for layer in model.layers_list()]
         related = sorted({type(conv).__name__ for conv in convs if conv.num_relations or conv.edge_dim})

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.graph.node_ids import ArrowArray
 from outgrow.graph.readers.tables.column_types import shorten_name
 from outgrow.graph.readers.tables.id_columns import missing_value_error
@@ -21,6 +22,7 @@ from outgrow.graph.readers.tables.table import DataType, RecordBatch, Table
 
 _CATEGORY = ":category"
 _SHOWN_CATEGORIES = 20
+_MOST_NAMES = 1 << 16
 # Whole numbers up to this one are exact in float32, in which codes stand beside numbers.
 _LARGEST_CODE = 2**24
 
@@ -110,6 +112,22 @@ class EdgeFeatureReader:
 
     def _count_categories(self, name: str) -> tuple[int, ...]:
         return (len(self._encoders[name]) if name in self._texts else self._largest.get(name, -1) + 1,)
+
+    def list_columns(self) -> tuple[EdgeFeatureColumn, ...]:
+        """Return the names of the columns and categories, once all rows are read; nothing if these are too many."""
+        sizes = [self._count_categories(name)[0] for name in (*self._texts, *self._codes)]
+        if sum(sizes) > _MOST_NAMES:
+            return ()
+        return tuple(column for name in self.names for column in self._name_columns(name))
+
+    def _name_columns(self, name: str) -> list[EdgeFeatureColumn]:
+        if name in self._texts:
+            return [EdgeFeatureColumn(name, tuple(str(word) for word in self._encoders[name].finish()))]
+        if name in self._codes:
+            return [EdgeFeatureColumn(name, tuple(map(str, range(self._count_categories(name)[0]))))]
+        if name in self._widths:
+            return [EdgeFeatureColumn(f"{name}[{at}]") for at in range(self._widths[name])]
+        return [EdgeFeatureColumn(name)]
 
     def encode_rows(self, batch: RecordBatch, row: int) -> NDArray[Any]:
         """Return ``[n, C]`` features: int32 if all columns are categories, else float32.

@@ -9,6 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.core.validation import validate_choice
 from outgrow.graph.graph import GraphOrigin
@@ -140,6 +141,10 @@ class EdgeTableSource(GraphSource):
     def read_edge_feature_sizes(self) -> tuple[int, ...]:
         """Return the number of categories of each column of features, 0 for numbers."""
         return () if self.features is None else self.features.sizes
+
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
+        """Return the names of the columns of features and of their categories."""
+        return () if self.features is None else self.features.list_columns()
 
     def read_ids(self) -> NodeIds | None:
         """Return the id of each node; None if they number the nodes."""

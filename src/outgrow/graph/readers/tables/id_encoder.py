@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.graph.node_ids import ArrowArray, NodeIds, TextArrays, to_integers
+from outgrow.graph.readers.source import Ids
 from outgrow.graph.readers.tables.id_table import IdTable
 from outgrow.ops.id_table import PackedIds, pack_ids, pack_integers
 
@@ -188,3 +189,20 @@ def _arrow_numbers(numbers: NDArray[np.int64]) -> ArrowArray:
     import pyarrow as pa
 
     return pa.array(numbers)
+
+
+def node_keys(encoder: IdEncoder | None, num_nodes: int) -> Ids:
+    """Return ``[V]`` int64, distinct: what tells nodes apart whatever their order, their ids if they have any."""
+    if encoder is None:
+        return np.arange(num_nodes)
+    return keys_of_ids(encoder.finish())
+
+
+def keys_of_ids(ids: NodeIds) -> Ids:
+    """Return ``[V]`` int64: integer ids as they are, of texts a hash each."""
+    if ids.values is not None:
+        return ids.values.numpy()
+    assert ids.hashes is not None
+    keys = np.empty(len(ids), np.int64)
+    keys[ids.order.numpy()] = ids.hashes.numpy()
+    return keys

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.graph.graph import NodeType
-from outgrow.graph.node_ids import ArrowArray, NodeIds
+from outgrow.graph.node_ids import ArrowArray
 from outgrow.graph.readers.source import Ids, LazyMatrix
 from outgrow.graph.readers.splits import (
     Parts,
@@ -28,7 +28,7 @@ from outgrow.graph.readers.splits import (
     splits_of_masks,
 )
 from outgrow.graph.readers.tables.column_types import shorten_name
-from outgrow.graph.readers.tables.id_encoder import IdEncoder
+from outgrow.graph.readers.tables.id_encoder import IdEncoder, node_keys
 from outgrow.graph.readers.tables.node_features import (
     MOST_CATEGORIES,
     FeatureColumn,
@@ -132,23 +132,6 @@ def read_node_table(
         columns=tuple(plan),
         time=reading.make_times(order),
     )
-
-
-def node_keys(encoder: IdEncoder | None, num_nodes: int) -> Ids:
-    """Return ``[V]`` int64, distinct: what tells nodes apart whatever their order, their ids if they have any."""
-    if encoder is None:
-        return np.arange(num_nodes)
-    return keys_of_ids(encoder.finish())
-
-
-def keys_of_ids(ids: NodeIds) -> Ids:
-    """Return ``[V]`` int64: integer ids as they are, of texts a hash each."""
-    if ids.values is not None:
-        return ids.values.numpy()
-    assert ids.hashes is not None
-    keys = np.empty(len(ids), np.int64)
-    keys[ids.order.numpy()] = ids.hashes.numpy()
-    return keys
 
 
 class _FirstPass:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.node_ids import NodeIds
@@ -166,6 +167,10 @@ class TableGraphSource(GraphSource):
     def read_edge_feature_sizes(self) -> tuple[int, ...]:
         """Return the number of categories of each column of features of edges."""
         return self._edges.read_edge_feature_sizes()
+
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
+        """Return the names of the columns of features of edges and of their categories."""
+        return self._edges.read_edge_columns()
 
     def read_ids(self) -> NodeIds | None:
         """Return the ids in the node table; None if it has none."""

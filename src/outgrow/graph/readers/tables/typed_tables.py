@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
+from outgrow.core.graph_schema import EdgeFeatureColumn
 from outgrow.core.validation import validate_choice
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.node_ids import NodeIds
@@ -146,6 +147,12 @@ class TypedTableSource(GraphSource):
         """Return the number of categories of each column of features; tables share the categories of a column."""
         found = [sizes for source in self._sources if (sizes := source.read_edge_feature_sizes())]
         return tuple(map(max, zip(*found, strict=True)))
+
+    def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
+        """Return the names of the columns of features, and of the categories of all tables."""
+        found = [columns for source in self._sources if (columns := source.read_edge_columns())]
+        # Tables share the categories of texts; of those that are numbered one table may have fewer.
+        return tuple(max(same, key=lambda column: len(column.categories)) for same in zip(*found, strict=True))
 
     def read_ids(self) -> NodeIds | None:
         """Return the id of each node, unique within its type; None if no table has ids."""

@@ -1,0 +1,98 @@
+"""The last layer of a typed model computes the rows of types with targets alone, with the gradients of all rows."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from outgrow.core.graph_types import GraphTypes
+from outgrow.engine.full_graph import FullGraphEpoch
+from outgrow.engine.problem import Problem
+from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
+from outgrow.nn.convolution import SAGEConv
+from outgrow.nn.epilogue import Epilogue
+from outgrow.nn.hetero import HeteroConv
+from outgrow.nn.layer import Layer
+from outgrow.nn.model import Model, layer_key
+from outgrow.nn.tasks import NodeClassification
+from outgrow.ops.rng import fold_in
+from outgrow.runtime.distributed.comm import Comm
+from suites.checks import on_workers
+from suites.typed import BORDERS, EDGE_TYPES, GRAPHS, NAMES
+from support import normal
+
+WIDTH, SEED = 6, 5
+TYPES = GraphTypes(names=NAMES, borders=BORDERS, columns=(0, 0, 0, 0, WIDTH), edge_types=EDGE_TYPES)
+GRAPH = GRAPHS["types"]
+NODES = GRAPH.num_nodes
+PAPERS = torch.arange(BORDERS[2], BORDERS[3])
+TRAIN = torch.arange(BORDERS[2], BORDERS[3], 2)
+LABELS = torch.arange(NODES) % WIDTH
+OWNERS = {
+    "scattered": lambda size: torch.arange(NODES) * 7 % NODES % size,
+    "no paper on a worker": lambda size: (torch.arange(NODES) >= BORDERS[2]).long() % size,
+}
+
+
+def make_model() -> Model:
+    torch.manual_seed(2)
+    drop = Epilogue(activation=torch.relu, dropout=0.3)
+    layers = [
+        Layer(HeteroConv({each: SAGEConv(WIDTH, WIDTH) for each in EDGE_TYPES}), then) for then in (drop, drop, None)
+    ]
+    model = Model(layers).double()
+    model.bind_types(TYPES)
+    return model
+
+
+def make_epoch(shard: GraphShard, train: Tensor) -> FullGraphEpoch:
+    task = NodeClassification()
+    given = {"features": normal(NODES, WIDTH), "labels": LABELS, "train": train, "task": task, "model": make_model()}
+    problem = Problem.from_node_labels(shard, seed=SEED, **given)  # type: ignore[arg-type]
+    return FullGraphEpoch(problem.model, shard, problem.input, problem.objective, SEED)
+
+
+def whole_gradients(train: Tensor) -> tuple[float, list[Tensor]]:
+    """The loss and gradients of all rows of all layers, by autograd alone."""
+    model, key = make_model(), fold_in(SEED, 0, 0)
+    x = normal(NODES, WIDTH)
+    for number, layer in enumerate(model.layers_list()):
+        x = layer(GRAPH.block.with_rng_key(layer_key(key, number)), x, x)
+    loss = torch.nn.functional.cross_entropy(x[train], LABELS[train])
+    return loss.item(), list(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
+
+
+def require_whole_gradients(epoch: FullGraphEpoch, train: Tensor) -> None:
+    loss, expected = whole_gradients(train)
+    assert epoch.run_epoch(0) == pytest.approx(loss, rel=1e-12)
+    for parameter, grad in zip(epoch.model.parameters(), expected, strict=True):
+        # Modules of a type without targets have no gradient where nobody computes them.
+        got = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        torch.testing.assert_close(got, torch.zeros_like(parameter) if grad is None else grad, rtol=1e-10, atol=1e-12)
+
+
+def check_workers(comm: Comm, deal: str) -> None:
+    epoch = make_epoch(PartitionShard(GRAPH, OWNERS[deal](comm.size), comm), TRAIN)
+    require_whole_gradients(epoch, TRAIN)
+    assert epoch.last_rows is not None
+
+
+def test_one_worker_computes_the_papers_alone() -> None:
+    epoch = make_epoch(FullGraphShard(GRAPH), TRAIN)
+    require_whole_gradients(epoch, TRAIN)
+    assert epoch.last_rows is not None
+    assert epoch.last_rows.first == PAPERS[0]
+    assert epoch.last_rows.last <= PAPERS[-1] + 1
+
+
+def test_targets_everywhere_need_all_rows() -> None:
+    train = torch.arange(NODES)
+    epoch = make_epoch(FullGraphShard(GRAPH), train)
+    assert epoch.last_rows is None
+    require_whole_gradients(epoch, train)
+
+
+test_two_workers = on_workers({deal: partial(check_workers, deal=deal) for deal in OWNERS}, 2)
