@@ -108,8 +108,8 @@ def make_trainer(job: Job, graph: Graph, model: Model) -> Trainer:
     return Trainer(problem, NodeEvaluation(problem, graph.split.val, graph.split.test), config)
 
 
-def measure(job: Job, trainer: Trainer) -> dict[str, Any]:
-    """Train all epochs of a job, and report."""
+def measure(job: Job, trainer: Trainer, strategy: Any = None) -> dict[str, Any]:
+    """Train all epochs of a job, with a strategy or by `full`, and report."""
     from outgrow.engine import full_graph
     from outgrow.strategies.full import Full
 
@@ -119,7 +119,7 @@ def measure(job: Job, trainer: Trainer) -> dict[str, Any]:
     meter = Meter()
     trainer.add_callbacks(_Listener(meter, job.warmup + job.epochs))
     try:
-        trainer.run(Full())
+        trainer.run(strategy or Full())
     except Done:
         return meter.report(job)
     raise AssertionError("the trainer has not told of its last epoch")

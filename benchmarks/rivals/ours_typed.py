@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rivals.common import Job, main
 from rivals.ours import make_trainer, measure  # sets up the threads, so it comes before whatever loads torch
-from rivals.typed_data import HEADS, Facts, TypedArrays, read_facts, read_typed, start_file
+from rivals.typed_data import HEADS, Facts, TypedArrays, graph_folder, read_facts, read_typed, start_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,17 +66,7 @@ def make_model(name: str, graph: Graph, facts: Facts) -> Model:
         options: dict[str, Any] = {"edge_dim": facts.edge_features, "self_loops": False}
         first = og.nn.GATv2Conv(sizes[0], sizes[1], heads=HEADS, **options)
         return og.nn.Model([og.nn.Layer(first, then), og.nn.Layer(og.nn.GATv2Conv(*sizes[1:], heads=1, **options))])
-    types = graph.types
-    columns = [types.type_columns(kind) for kind in types.names]
-    encoder = og.nn.HeteroEncoder(
-        {kind: last - first for kind, (first, last) in zip(types.names, columns, strict=True)},
-        facts.hidden,
-        shared_columns=types.shares_columns,
-        epilogue=og.nn.Epilogue(activation=torch.relu),
-    )
-    wide = facts.hidden, facts.hidden, types.names, types.edge_types, HEADS
-    convs = [og.nn.HGTConv(*wide), make_readout(facts, og.nn.HGTConv(*wide))]
-    return og.nn.Model([og.nn.Layer(conv) for conv in convs], encoder=encoder)
+    return og.nn.HGT(*sizes, types=graph.types, heads=HEADS, layers=2, dropout=0.0, activation=None)
 
 
 def named_parameters(name: str, model: Model, facts: Facts) -> dict[str, list[Tensor]]:
@@ -97,9 +87,9 @@ def named_parameters(name: str, model: Model, facts: Facts) -> dict[str, list[Te
             for side, given in (("lin_l", conv.message), ("lin_r", conv.itself)):
                 found |= {f"conv{number}.{side}.weight": [given.weight.T], f"conv{number}.{side}.bias": [given.bias]}
         else:
-            found |= _named_hgt(f"convs.{number - 1}", getattr(conv, "inner", conv), facts)
+            found |= _named_hgt(f"convs.{number - 1}", conv, facts)
     if name == "hgt":
-        readout = convs[-1].readout
+        readout = convs[-1].last
         found |= {"lin.weight": [readout.weight.T], "lin.bias": [readout.bias]}
         encoder: Any = model.encoder
         for kind in facts.names:
@@ -145,60 +135,21 @@ def set_start(job: Job, named: dict[str, list[Tensor]]) -> None:
                 part.copy_(piece.view_as(part))
 
 
-def make_readout(facts: Facts, conv: Any) -> Any:
-    """A convolution that ends with a linear map to the classes."""
-    from dataclasses import replace
-
-    from torch import nn
-
-    import outgrow as og
-
-    class Readout(og.nn.Conv):
-        reads_types, reads_weights = conv.reads_types, conv.reads_weights
-        num_relations = conv.num_relations
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner, self.readout = conv, og.nn.Projection(facts.hidden, facts.classes, bias=True)
-            self.aggregation, self.accepts_sparse = conv.aggregation, conv.accepts_sparse
-            self.spec = replace(conv.spec, out_features=facts.classes)
-            assert isinstance(self.readout, nn.Module)
-
-        def bind_types(self, types: Any) -> None:
-            self.inner.bind_types(types)
-
-        def source(self, x_VD: Any) -> Any:
-            return self.inner.source(x_VD)
-
-        def update(self, x_VD: Any, aggregate_VCF: Any) -> Any:
-            return self.inner.update(x_VD, aggregate_VCF)
-
-        def source_of_nodes(self, x_VD: Any, nodes_V: Any) -> Any:
-            return self.inner.source_of_nodes(x_VD, nodes_V)
-
-        def target_of_nodes(self, x_VD: Any, nodes_V: Any) -> Any:
-            return self.inner.target_of_nodes(x_VD, nodes_V)
-
-        def source_and_target_of_nodes(self, x_VD: Any, nodes_V: Any) -> Any:
-            return self.inner.source_and_target_of_nodes(x_VD, nodes_V)
-
-        def update_of_nodes(self, x_VD: Any, aggregate_VCF: Any, nodes_V: Any) -> Any:
-            return self.readout(self.inner.update_of_nodes(x_VD, aggregate_VCF, nodes_V))
-
-    return Readout()
-
-
 def work(job: Job) -> dict[str, Any]:
     """Train; see `rivals.common.main`."""
     from outgrow.app.compatibility import validate_model_fits_graph
+    from outgrow.strategies.offload.strategy import Offload
 
-    facts = read_facts(job.folder)
+    facts = read_facts(graph_folder(job))
     name = job.model.partition(":")[2]
-    graph = make_graph(facts, read_typed(job.folder, edge_features=name == "gatv2"), edge_features=name == "gatv2")
+    graph = make_graph(
+        facts, read_typed(graph_folder(job), edge_features=name == "gatv2"), edge_features=name == "gatv2"
+    )
     model = make_model(name, graph, facts)
     validate_model_fits_graph(graph, model)
     set_start(job, named_parameters(name, model, facts))
-    return measure(job, make_trainer(job, graph, model))
+    limit = job.form.partition(":")[2]
+    return measure(job, make_trainer(job, graph, model), Offload(memory=limit) if limit else None)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from rivals.common import Arrays, Job, main, train
-from rivals.typed_data import HEADS, Facts, TypedArrays, read_facts, read_typed, start_file
+from rivals.typed_data import HEADS, Facts, TypedArrays, graph_folder, read_facts, read_typed, start_file
 from torch import Tensor, nn
 from torch_geometric.nn import GATv2Conv, HGTConv, Linear, SAGEConv, to_hetero
 
@@ -141,9 +141,9 @@ def _without_edges(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def work(job: Job) -> dict[str, Any]:
     """Train; see `rivals.common.main`."""
-    facts = read_facts(job.folder)
+    facts = read_facts(graph_folder(job))
     name = job.model.partition(":")[2]
-    arrays = read_typed(job.folder, edge_features=name == "gatv2")
+    arrays = read_typed(graph_folder(job), edge_features=name == "gatv2")
     target = target_type(facts, arrays)
     model = make_module(facts, name, target)
     inputs = make_inputs(facts, arrays, name, job.form)

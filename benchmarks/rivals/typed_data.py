@@ -100,9 +100,14 @@ class TypedArrays(NamedTuple):
         return out
 
 
+def graph_folder(job: Job) -> Path:
+    """Where the arrays of the graph of a job are, whose model is named ``GRAPH:MODEL``."""
+    return job.folder / job.model.partition(":")[0]
+
+
 def start_file(job: Job) -> Path:
     """The parameters that all rivals start from, under PyG's names."""
-    return job.folder / f"start-{job.model.replace(':', '-')}.npz"
+    return graph_folder(job) / f"start-{job.model.partition(':')[2]}.npz"
 
 
 def read_facts(folder: Path) -> Facts:

@@ -220,6 +220,33 @@ def test_distributed_sampling(npz: Path) -> None:
     assert number("test accuracy:", together) > 0.6
 
 
+@pytest.mark.parametrize("name", ["hgt_dblp.py", "hetero_conv_dblp.py", "to_hetero_mag.py"])
+def test_typed_graphs(place: Path, name: str) -> None:
+    """A small one of many classes: enough to see that the loss falls."""
+    text = shown(place, name, "--graph", "ogbn-mag@0.0012", "--epochs", 6)
+    assert last_loss(text) < number("loss:", text)
+    assert 0 <= number("test accuracy:", text) <= 1
+
+
+def test_ogbn_proteins_deepgcn(place: Path) -> None:
+    sizes = ("--layers", 3, "--hidden", 32, "--epochs", 60)
+    text = shown(place, "ogbn_proteins_deepgcn.py", "--graph", "edge-signal-10", *sizes)
+    assert number("test score:", text) > 0.6
+
+
+def test_ogbn_proteins_deepgcn_without_features_of_nodes(place: Path) -> None:
+    """Nodes get the sums of the features of their in-edges."""
+    ends = np.arange(40) // 4
+    features = np.random.default_rng(0).standard_normal((40, 3), dtype=np.float32) + (ends % 2)[:, None] * 2
+    edge_index = np.stack([np.arange(40) % 10, ends])
+    arrays = {"edge_index": edge_index, "edge_features": features, "labels": ends[::4] % 2}
+    splits = {"train_idx": np.arange(6), "val_idx": np.arange(6, 8), "test_idx": np.arange(8, 10)}
+    np.savez(place / "edges.npz", **arrays, **splits)
+    sizes = ("--layers", 2, "--hidden", 8, "--epochs", 30)
+    text = shown(place, "ogbn_proteins_deepgcn.py", "--graph", place / "edges.npz", *sizes)
+    assert last_loss(text) < number("loss:", text)
+
+
 def papers(place: Path, *options: object, run: Callable[..., str] = printed) -> str:
     """What the example of papers100M prints; the store that it names must be there, and scratch files gone."""
     text = run(place, "papers100m_from_disk.py", "--data-dir", place / "data", *options)

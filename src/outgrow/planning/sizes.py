@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.engine.features.cache import mean_row_bytes
@@ -17,9 +17,7 @@ from outgrow.graph.topology import Topology
 from outgrow.nn.layer import ConvSpec, Layer, NodeMessages
 from outgrow.nn.model import Model
 from outgrow.nn.pyg import PyGAggregation
-from outgrow.nn.typed_linear import TypedLinear
-from outgrow.ops.aggregation.relation_matmul import RelationMatmul
-from outgrow.ops.aggregation.typed_attention import TypedAttention
+from outgrow.planning.matrix_sizes import count_matrix_numbers
 from outgrow.runtime.distributed.serialization import serialize
 from outgrow.strategies.split.layers import supports_partial_sums
 from outgrow.strategies.tensor.model_pass import group_propagation_runs, only_propagates
@@ -238,7 +236,7 @@ def model_sizes(model: Model, graph: Graph) -> ModelSizes:
         aggregate_first_layer=None
         if graph.sparse or first is None
         else _layer_sizes(first, graph, constant=constant, run=0),
-        encoder_numbers=0 if model.encoder is None else _count_weights(model.encoder, graph),
+        encoder_numbers=0 if model.encoder is None else count_matrix_numbers(model.encoder, graph),
         layer_plans=tuple(plan_layers(model, graph.features, cache=True)),
     )
 
@@ -246,7 +244,7 @@ def model_sizes(model: Model, graph: Graph) -> ModelSizes:
 def _layer_sizes(layer: Layer, graph: Graph, *, constant: bool, run: int) -> LayerSizes:
     fixed = has_fixed_weights(layer)
     widths = layer.spec
-    weights = _count_weights(layer, graph)
+    weights = count_matrix_numbers(layer, graph)
     # A layer that aggregates its input applies all its matrices to destinations, after the aggregation.
     at_sources = 0 if widths.source_is_input else min(weights, widths.in_features * widths.source[0] * widths.source[1])
     return LayerSizes(
@@ -272,25 +270,6 @@ def _type_widths(layer: Layer, graph: Graph) -> dict[str, tuple[int, ...]]:
         return {}
     widths = tuple(sum(of_type) for of_type in zip(*(each for _, each in used.parts), strict=True))
     return {"type_widths": widths, "type_nodes": tuple(kind.last - kind.first for kind in graph.node_types)}
-
-
-def _count_weights(module: nn.Module, graph: Graph) -> int:
-    """Return the numbers of the matrices that a row of a node is multiplied by, on average over the nodes."""
-    total = float(_count_numbers(module))
-    for part in module.modules():
-        if isinstance(part, TypedLinear):
-            # A node is multiplied by the matrix of its type alone.
-            total -= _count_numbers(part) * (1 - 1 / len(part.types))
-        elif isinstance(part, TypedAttention) or (isinstance(part, RelationMatmul) and not part.project_first):
-            # A node has sums of the relations that enter it, of no more than it has in-edges.
-            relations = max(1, graph.num_relations)
-            total -= _count_numbers(part) * (1 - min(1, graph.num_edges / max(1, graph.num_nodes * relations)))
-    return round(total)
-
-
-def _count_numbers(module: nn.Module) -> int:
-    # Vectors are biases and norms, which the epilogue's cost includes.
-    return sum(parameter.numel() for parameter in module.parameters() if parameter.dim() > 1)
 
 
 def _has_edge_weights(layer: Layer, graph: Graph) -> bool:
