@@ -238,7 +238,7 @@ def relu_grad_src(
     out = as_output_rows(out_VsW)
     cut = np.empty((len(parts), out.shape[1]), out.dtype)
     run = make_grad_src_kernel(_fixed_widths(len(indices), heads, sums.terms))
-    given = *_operands(sums), heads, scale, None if rate_VW is None else as_input_rows(rate_VW)
+    given = *_operands(sums)[:-1], (sums.slope, heads), scale, None if rate_VW is None else as_input_rows(rate_VW)
     run(parts, ends, as_numpy(indices), as_numpy(edge), *given, out, cut)
 
 
@@ -262,7 +262,7 @@ def relu_grad_terms(
     scale = None if scale_EK is None else as_numpy(scale_EK)
     out = None if out_VdW is None else as_output_rows(out_VdW)
     total = zero_sums(len(parts), *d_terms.shape)
-    given = *_operands(sums), heads, scale, None if rate_VW is None else as_input_rows(rate_VW)
+    given = *_operands(sums)[:-1], (sums.slope, heads), scale, None if rate_VW is None else as_input_rows(rate_VW)
     cut = np.empty((len(parts), d_terms.shape[1]), given[4].dtype)
     run = make_grad_terms_kernel(_fixed_widths(len(indices), heads, sums.terms))
     run(parts, ends, as_numpy(indices), *given, out, cut, total)

@@ -140,13 +140,13 @@ def make_grad_src_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
         features: Array | None,
         starts: Array | None,
         terms: Array,
-        slope: float,
-        heads: int,
+        settings: tuple[float, int],
         scale: Array | None,
         rate: Array | None,
         out: Array,
         cut: Array,
     ) -> None:
+        slope, heads = settings
         count = heads if fixed is None else fixed[0]
         columns = terms.shape[1] // count if fixed is None else fixed[1]
         width = count * columns
@@ -205,14 +205,14 @@ def make_grad_terms_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]
         features: Array | None,
         starts: Array | None,
         terms: Array,
-        slope: float,
-        heads: int,
+        settings: tuple[float, int],
         scale: Array | None,
         rate: Array | None,
         out: Array | None,
         cut: Array,
         sums: Array,
     ) -> None:
+        slope, heads = settings
         count = heads if fixed is None else fixed[0]
         columns = terms.shape[1] // count if fixed is None else fixed[1]
         width = count * columns
