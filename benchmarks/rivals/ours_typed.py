@@ -99,6 +99,8 @@ def named_parameters(name: str, model: Model, facts: Facts) -> dict[str, list[Te
 
 
 def _named_hgt(at: str, conv: Any, facts: Facts) -> dict[str, list[Tensor]]:
+    from outgrow.nn.hetero_checks import type_module_name
+
     found: dict[str, list[Tensor]] = {}
     wide = facts.hidden
     for kind in facts.names:
@@ -110,7 +112,7 @@ def _named_hgt(at: str, conv: Any, facts: Facts) -> dict[str, list[Tensor]]:
                 each.T if each.dim() > 1 else each for each in (key_value[..., :wide], asked, key_value[..., wide:])
             ]
         found |= {f"{at}.out_lin.lins.{kind}.weight": [out.weight.T], f"{at}.out_lin.lins.{kind}.bias": [out.bias]}
-        found[f"{at}.skip.{kind}"] = [conv.skip[conv.out.name_of(kind)]]
+        found[f"{at}.skip.{kind}"] = [conv.skip[type_module_name(kind)]]
     order, attention = conv.aggregation.order, conv.aggregation
     for name, matrices in (("k_rel", attention.key_matrices), ("v_rel", attention.value_matrices)):
         # A matrix for each head and edge type, the heads outside.
