@@ -239,7 +239,7 @@ def relu_grad_src(
     cut = np.empty((len(parts), out.shape[1]), out.dtype)
     run = make_grad_src_kernel(_fixed_widths(len(indices), heads, sums.terms))
     given = *_operands(sums)[:-1], (sums.slope, heads), scale, None if rate_VW is None else as_input_rows(rate_VW)
-    run(parts, ends, as_numpy(indices), as_numpy(edge), *given, out, cut)
+    run(parts, (ends, as_numpy(indices), as_numpy(edge)), *given, (out, cut))
 
 
 @gpu_dispatch
@@ -265,5 +265,5 @@ def relu_grad_terms(
     given = *_operands(sums)[:-1], (sums.slope, heads), scale, None if rate_VW is None else as_input_rows(rate_VW)
     cut = np.empty((len(parts), d_terms.shape[1]), given[4].dtype)
     run = make_grad_terms_kernel(_fixed_widths(len(indices), heads, sums.terms))
-    run(parts, ends, as_numpy(indices), *given, out, cut, total)
+    run(parts, (ends, as_numpy(indices)), *given, out, (cut, total))
     as_numpy(d_terms)[:] = total.sum(0)

@@ -132,9 +132,7 @@ def make_grad_src_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
     @parallel_kernel
     def grad_src_kernel(
         parts: Array,
-        indptr: Array,
-        indices: Array,
-        edge: Array,
+        edges: tuple[Array, Array, Array],
         src: Array,
         dst: Array | None,
         features: Array | None,
@@ -143,10 +141,11 @@ def make_grad_src_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
         settings: tuple[float, int],
         scale: Array | None,
         rate: Array | None,
-        out: Array,
-        cut: Array,
+        result: tuple[Array, Array],
     ) -> None:
         slope, heads = settings
+        indptr, indices, edge = edges
+        out, cut = result
         count = heads if fixed is None else fixed[0]
         columns = terms.shape[1] // count if fixed is None else fixed[1]
         width = count * columns
@@ -198,8 +197,7 @@ def make_grad_terms_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]
     @parallel_kernel
     def grad_terms_kernel(
         parts: Array,
-        indptr: Array,
-        indices: Array,
+        edges: tuple[Array, Array],
         src: Array,
         dst: Array | None,
         features: Array | None,
@@ -209,10 +207,11 @@ def make_grad_terms_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]
         scale: Array | None,
         rate: Array | None,
         out: Array | None,
-        cut: Array,
-        sums: Array,
+        result: tuple[Array, Array],
     ) -> None:
         slope, heads = settings
+        indptr, indices = edges
+        cut, sums = result
         count = heads if fixed is None else fixed[0]
         columns = terms.shape[1] // count if fixed is None else fixed[1]
         width = count * columns
