@@ -21,6 +21,7 @@ class GraphTypes:
         borders: ``[T + 1]``: the first node of each type, and the number of nodes.
         columns: ``[T + 1]``: the first feature column of each type, and the number of columns; zeros, then the number
             of columns, if all types share the columns.
+        has_own_columns: Whether types have columns of their own; it need only be said where the last one alone has any.
         edge_types: Type of each of ``R`` relations, in the order of their numbers.
     """
 
@@ -28,6 +29,7 @@ class GraphTypes:
     borders: tuple[int, ...]
     columns: tuple[int, ...]
     edge_types: tuple[EdgeType, ...]
+    has_own_columns: bool = False
 
     @property
     def num_nodes(self) -> int:
@@ -47,7 +49,7 @@ class GraphTypes:
     @property
     def shares_columns(self) -> bool:
         """Whether all types have the same feature columns."""
-        return not any(self.columns[:-1])
+        return not self.has_own_columns and not any(self.columns[:-1])
 
     def type_columns(self, name: str) -> tuple[int, int]:
         """Return the first feature column of a type, and the column after its last one."""

@@ -174,6 +174,7 @@ class Graph:
             borders=borders,
             columns=columns,
             edge_types=find_edge_types(self.topology, self.relation_names, names, borders),
+            has_own_columns=any(kind.num_columns for kind in kinds),
         )
 
     @property
