@@ -80,9 +80,9 @@ def halo_of_wrong_owner() -> Iterator[Hits]:
     """Rows of the halo are one place off."""
     hits, right = Hits(), shard.PartitionShard.fetch_halo
 
-    def fetch(self: shard.PartitionShard, rows: Tensor, kind: Any) -> ExchangeHandle:
+    def fetch(self: shard.PartitionShard, rows: Tensor, kind: Any, *others: Any) -> ExchangeHandle:
         hits.note(len(self.halo_nodes) > 1)
-        return _Misplaced(right(self, rows, kind))
+        return _Misplaced(right(self, rows, kind, *others))
 
     with patch.object(shard.PartitionShard, "fetch_halo", fetch):
         yield hits
@@ -93,11 +93,11 @@ def forgotten_backward_exchange() -> Iterator[Hits]:
     """Every third exchange sends no gradient back."""
     hits, right, calls = Hits(), shard.PartitionShard.fetch_halo, Counter[int]()
 
-    def fetch(self: shard.PartitionShard, rows: Tensor, kind: Any) -> ExchangeHandle:
+    def fetch(self: shard.PartitionShard, rows: Tensor, kind: Any, *others: Any) -> ExchangeHandle:
         calls[self.comm.rank] += rows.requires_grad
         forgotten = calls[self.comm.rank] % 3 == 2
         hits.note(forgotten and rows.requires_grad and len(self.halo_nodes) > 0)
-        return right(self, rows.detach() if forgotten else rows, kind)
+        return right(self, rows.detach() if forgotten else rows, kind, *others)
 
     with patch.object(shard.PartitionShard, "fetch_halo", fetch):
         yield hits
