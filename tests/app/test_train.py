@@ -252,7 +252,7 @@ def test_the_flags_do_not_multiply() -> None:
         "graph", "model", "layers", "hidden", "dropout", "lr", "epochs", "strategy", "seed", "set_", "data_dir", "out",
         "resume", "as_json", "workers", "max_restarts", "heartbeat", "batch_size", "fanout", "sampler", "memory",
         "device", "task", "metric", "grace", "allow_changed_data", "resume_auto", "quiet", "log_file",
-        "splits",
+        "splits", "target", "link_relations", "temporal_strategy",
     }  # fmt: skip
 
 
@@ -275,7 +275,7 @@ def test_the_log_says_what_is_computed_once(outgrow: Command, npz: Path) -> None
 
 def test_the_help_names_every_model_and_strategy(outgrow: Command) -> None:
     text = outgrow("train", "--help").out
-    words = set(re.findall(r"[a-z-]+", text))
+    words = set(re.findall(r"[a-z0-9-]+", text))
     assert {*MODELS, *STRATEGIES} <= words
 
 
