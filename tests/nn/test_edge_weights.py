@@ -109,10 +109,11 @@ def test_a_convolution_of_the_users_that_divides_is_refused_too() -> None:
         og.predict(graph_of(weight), model)
 
 
-def test_a_wrapped_convolution_with_features_of_edges_is_refused() -> None:
+def test_a_wrapped_convolution_needs_the_features_of_edges_that_it_reads() -> None:
     pyg = pytest.importorskip("torch_geometric.nn")
-    with pytest.raises(InputError, match="features of edges, which are not passed on"):
-        og.nn.PyGConv(pyg.GATv2Conv(3, 2, edge_dim=1, add_self_loops=False), 3, 2)
+    conv = og.nn.PyGConv(pyg.GATv2Conv(3, 2, edge_dim=1, add_self_loops=False), 3, 2)
+    with pytest.raises(InputError, match="does not fit the features of the edges"):
+        og.predict(graph_of(positive()), og.nn.Model([og.nn.Layer(conv)]))
     model = og.nn.Model([og.nn.Layer(og.nn.PyGConv(pyg.GATv2Conv(3, 2, add_self_loops=False), 3, 2))])
     with pytest.warns(DataWarning, match="not read by GATv2Conv"):
         og.predict(graph_of(positive()), model)

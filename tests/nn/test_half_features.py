@@ -6,16 +6,18 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from layer_table import CONVS, IN, OUT, RELATIONS
+from layer_table import CONVS, EDGE_DIM, IN, OUT, RELATIONS
 
 from outgrow.engine.features.inputs import cast_features
 from outgrow.engine.full_graph import cached_first_aggregate
 from outgrow.engine.inference import infer_full_graph
 from outgrow.nn import Epilogue, GCNConv, Layer, Model
 from outgrow.ops.sparse import SparseRows
-from support import normal, random_topology, whole_blocks, with_relations
+from support import normal, random_topology, whole_blocks, with_edge_features, with_relations
 
-TOPOLOGY = with_relations(random_topology(25, 120, weighted=True), RELATIONS)
+TOPOLOGY = with_edge_features(
+    with_relations(random_topology(25, 120, weighted=True), RELATIONS), EDGE_DIM, torch.float32
+)
 HALVES = [torch.bfloat16, torch.float16]
 
 
