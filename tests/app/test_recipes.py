@@ -40,5 +40,6 @@ def test_options_of_a_model_have_types() -> None:
         "out_heads": int,
         "attention_dropout": float,
         "edge_weights": bool,
+        "hetero": bool,
         "decoder": str,
     }

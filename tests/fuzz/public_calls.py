@@ -21,6 +21,7 @@ from scipy.sparse import csr_array
 
 import outgrow as og
 from outgrow import nn
+from outgrow.core.graph_types import GraphTypes
 
 NODES, COLUMNS, CLASSES = 30, 4, 3
 
@@ -159,6 +160,8 @@ def list_calls(folder: Path) -> list[Call]:
         Call(nn.DistMult, (4, 2)),
         Call(nn.Dot),
         Call(nn.Projection, (4, 3), {"bias": True}),
+        Call(nn.HeteroEncoder, ({"a": 3}, 4), {"embeddings": {"b": 5}, "without_input": ["c"]}),
+        Call(nn.to_hetero, (nn.SAGE(4, 3, 2), TYPES), {"combine": "mean"}),
         Call(nn.HeteroConv, ({("a", "to", "a"): nn.SAGEConv(4, 3)},), {"combine": "mean"}),
     ]
     convs: list[tuple[Callable[..., Any], dict[str, Any]]] = [
@@ -226,6 +229,7 @@ def odd_values() -> tuple[Any, ...]:
     # fmt: on
 
 
+TYPES = GraphTypes(names=("a",), borders=(0, 5), columns=(0, 4), edge_types=(("a", "to", "a"),))
 _NAMES = ("layres", "epochs", "dropout", "x", "lr", "self", "fanout", "num_layers", "edge_weight", "device")
 
 

@@ -134,8 +134,8 @@ def _mutant(change: Callable[[Topology, HeldOutLinks, LinkSplit], LinkSplit]) ->
     def broken() -> Iterator[Hits]:
         hits = Hits()
 
-        def split(topology: Topology, links: HeldOutLinks) -> LinkSplit:
-            right = take_held_out_links(topology, links)
+        def split(topology: Topology, links: HeldOutLinks, relations: Tensor | None) -> LinkSplit:
+            right = take_held_out_links(topology, links, relations)
             made = change(topology, links, right)
             hits.note(made is not right)
             return made

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
+from outgrow.core.errors import InputError
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.nn.projection import Projection
 from outgrow.ops.aggregation.max import Max
@@ -24,6 +25,7 @@ from outgrow.ops.linear import affine
 
 InputWidths = int | tuple[int, int]
 """Width of the input; or that of sources and that of destinations, which may be nodes of two types."""
+_SIDES = 2
 
 
 @check_arguments()
@@ -298,8 +300,22 @@ class GINConv(Conv):
 
 
 def input_widths(in_features: InputWidths) -> tuple[int, int]:
-    """Return the input width of sources, and that of destinations."""
-    return (in_features, in_features) if isinstance(in_features, int) else in_features
+    """Return the input width of sources, and that of destinations.
+
+    Raises:
+        InputError: They are neither a width nor two.
+    """
+    if isinstance(in_features, int):
+        return in_features, in_features
+    given: object = in_features
+    if not isinstance(given, tuple) or len(given) != _SIDES:
+        raise InputError(
+            "a convolution has input widths of another number",
+            needed="one width, or that of sources and that of destinations",
+            got=f"{in_features!r}",
+            repair="give one or two numbers",
+        )
+    return in_features
 
 
 def _should_project_first(in_features: int, out_features: int, asked: bool | None) -> bool:

@@ -66,6 +66,14 @@ class HeteroEncoder(Encoder):
                 got="residual=True",
                 repair="leave it out",
             )
+        of_types: list[tuple[object, object]] = [*self.widths.items(), *self.numbers.items()]
+        if not all(isinstance(name, str) and isinstance(count, int) for name, count in of_types):
+            raise InputError(
+                "a HeteroEncoder has widths of another form",
+                needed="a whole number for the name of each type",
+                got=repr(dict(of_types)),
+                repair='give {"paper": 128}',
+            )
         require_counts(in_features=sum(self.widths.values()))
         if shared_columns and len(set(self.widths.values())) > 1:
             raise InputError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from outgrow.nn.model import Model
 from outgrow.nn.pyg import PyGAggregation
 
 
+@runtime_checkable
 class HasTypes(Protocol):
     """A graph, whose types a model is made for."""
 
@@ -47,6 +48,13 @@ def to_hetero(model: Model, graph: HasTypes | GraphTypes, combine: str = SUM) ->
     Raises:
         InputError: A layer does not fit, or edges of a relation are between nodes of several types.
     """
+    if not isinstance(graph, GraphTypes | HasTypes):
+        raise InputError(
+            "to_hetero was given no graph",
+            needed="a graph, or its types",
+            got=type(graph).__name__,
+            repair="give og.load(...) or graph.types",
+        )
     types = graph if isinstance(graph, GraphTypes) else graph.types
     if any(layer.conv.reads_types for layer in model.layers_list()):
         raise InputError(

@@ -125,6 +125,8 @@ def require_same_types(what: str, known: Sequence[str], types: GraphTypes) -> No
 
 def _require_names(types: Sequence[str], widths: Mapping[str, int]) -> None:
     problem = "there is none" if not types else "one is named twice" if len(set(types)) < len(types) else ""
+    if not {*map(type, types), *map(type, widths)} <= {str}:
+        problem = "names that are no texts"
     if problem or set(widths) != set(types):
         raise InputError(
             "the node types of a TypedLinear are not well named",
