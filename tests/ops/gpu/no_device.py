@@ -20,7 +20,7 @@ from torch import Tensor
 import outgrow.ops
 
 OPS = Path(outgrow.ops.__path__[0])
-TWINS = {path.stem for path in (OPS / "gpu").glob("[a-z]*.py")} - {"launch"}
+TWINS = {path.stem for path in (OPS / "gpu").glob("[a-z]*.py")} - {"launch", "edge_chunks"}
 MODULES = {path.stem: path for path in OPS.rglob("*.py") if path.parent.name != "gpu" and path.stem in TWINS}
 
 
