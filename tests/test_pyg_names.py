@@ -21,6 +21,7 @@ from outgrow.ops.sparse import SparseRows
 ENTRIES = {entry.build.__name__: entry.build for entry in MODELS.values()}
 TYPES = GraphTypes(names=("a",), borders=(0, 4), columns=(0, 4), edge_types=(("a", "to", "a"),))
 NEEDED: dict[str, dict[str, object]] = {
+    "EdgeNetwork": {"edge_dim": 2},
     "GINE": {"edge_dim": 2},
     "HGT": {"types": TYPES},
     "RGCN": {"num_relations": 2},
