@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -12,10 +13,11 @@ from outgrow.core.graph_types import GraphTypes
 from outgrow.engine.full_graph import FullGraphEpoch
 from outgrow.engine.problem import Problem
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
+from outgrow.nn.attention import GATConv
 from outgrow.nn.convolution import SAGEConv
 from outgrow.nn.epilogue import Epilogue
 from outgrow.nn.hetero import HeteroConv
-from outgrow.nn.layer import Layer
+from outgrow.nn.layer import Conv, Layer
 from outgrow.nn.model import Model, layer_key
 from outgrow.nn.tasks import NodeClassification
 from outgrow.ops.rng import fold_in
@@ -33,31 +35,43 @@ TRAIN = torch.arange(BORDERS[2], BORDERS[3], 2)
 LABELS = torch.arange(NODES) % WIDTH
 OWNERS = {
     "scattered": lambda size: torch.arange(NODES) * 7 % NODES % size,
+    "papers alone on a worker": lambda size: torch.isin(torch.arange(NODES), PAPERS[3:]).long() % size,
     "no paper on a worker": lambda size: (torch.arange(NODES) >= BORDERS[2]).long() % size,
 }
 
 
-def make_model() -> Model:
+CONVS: dict[str, Callable[[], Conv]] = {
+    "sage": lambda: SAGEConv(WIDTH, WIDTH),
+    # Scores cross beside values, in an order of their own.
+    "gat": lambda: GATConv(WIDTH, WIDTH, 2, self_loops=False),
+}
+
+
+def make_model(conv: str) -> Model:
     torch.manual_seed(2)
     drop = Epilogue(activation=torch.relu, dropout=0.3)
-    layers = [
-        Layer(HeteroConv({each: SAGEConv(WIDTH, WIDTH) for each in EDGE_TYPES}), then) for then in (drop, drop, None)
-    ]
+    layers = [Layer(HeteroConv({each: CONVS[conv]() for each in EDGE_TYPES}), then) for then in (drop, drop, None)]
     model = Model(layers).double()
     model.bind_types(TYPES)
     return model
 
 
-def make_epoch(shard: GraphShard, train: Tensor) -> FullGraphEpoch:
+def make_epoch(shard: GraphShard, train: Tensor, conv: str = "sage") -> FullGraphEpoch:
     task = NodeClassification()
-    given = {"features": normal(NODES, WIDTH), "labels": LABELS, "train": train, "task": task, "model": make_model()}
+    given = {
+        "features": normal(NODES, WIDTH),
+        "labels": LABELS,
+        "train": train,
+        "task": task,
+        "model": make_model(conv),
+    }
     problem = Problem.from_node_labels(shard, seed=SEED, **given)  # type: ignore[arg-type]
     return FullGraphEpoch(problem.model, shard, problem.input, problem.objective, SEED)
 
 
-def whole_gradients(train: Tensor) -> tuple[float, list[Tensor]]:
+def whole_gradients(train: Tensor, conv: str) -> tuple[float, list[Tensor]]:
     """The loss and gradients of all rows of all layers, by autograd alone."""
-    model, key = make_model(), fold_in(SEED, 0, 0)
+    model, key = make_model(conv), fold_in(SEED, 0, 0)
     x = normal(NODES, WIDTH)
     for number, layer in enumerate(model.layers_list()):
         x = layer(GRAPH.block.with_rng_key(layer_key(key, number)), x, x)
@@ -65,8 +79,8 @@ def whole_gradients(train: Tensor) -> tuple[float, list[Tensor]]:
     return loss.item(), list(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
 
 
-def require_whole_gradients(epoch: FullGraphEpoch, train: Tensor) -> None:
-    loss, expected = whole_gradients(train)
+def require_whole_gradients(epoch: FullGraphEpoch, train: Tensor, conv: str = "sage") -> None:
+    loss, expected = whole_gradients(train, conv)
     assert epoch.run_epoch(0) == pytest.approx(loss, rel=1e-12)
     for parameter, grad in zip(epoch.model.parameters(), expected, strict=True):
         # Modules of a type without targets have no gradient where nobody computes them.
@@ -74,9 +88,9 @@ def require_whole_gradients(epoch: FullGraphEpoch, train: Tensor) -> None:
         torch.testing.assert_close(got, torch.zeros_like(parameter) if grad is None else grad, rtol=1e-10, atol=1e-12)
 
 
-def check_workers(comm: Comm, deal: str) -> None:
-    epoch = make_epoch(PartitionShard(GRAPH, OWNERS[deal](comm.size), comm), TRAIN)
-    require_whole_gradients(epoch, TRAIN)
+def check_workers(comm: Comm, deal: str, conv: str) -> None:
+    epoch = make_epoch(PartitionShard(GRAPH, OWNERS[deal](comm.size), comm), TRAIN, conv)
+    require_whole_gradients(epoch, TRAIN, conv)
     assert epoch.last_rows is not None
 
 
@@ -95,4 +109,6 @@ def test_targets_everywhere_need_all_rows() -> None:
     require_whole_gradients(epoch, train)
 
 
-test_two_workers = on_workers({deal: partial(check_workers, deal=deal) for deal in OWNERS}, 2)
+test_two_workers = on_workers(
+    {f"{deal}, {conv}": partial(check_workers, deal=deal, conv=conv) for deal in OWNERS for conv in CONVS}, 2
+)

@@ -45,7 +45,7 @@ class LastRows(NamedTuple):
 
 
 def find_last_rows(model: Model, shard: GraphShard, objective: Objective) -> LastRows | None:
-    """Return the own rows that a loss reads of a model with modules per type; None for all rows.
+    """Return the own rows that a loss reads of a model with modules per type; None for all rows. All workers together.
 
     The last layer then does nothing for types without targets, which are ranges of rows. Other models compute all
     rows: their nodes to train on are anywhere.
@@ -57,12 +57,23 @@ def find_last_rows(model: Model, shard: GraphShard, objective: Objective) -> Las
     block = shard.layer_view(layers[-1]).block
     # A worker without such rows computes one: an empty result could leave others waiting for its gradients.
     first, last = (int(rowwise.rows[0]), int(rowwise.rows[-1]) + 1) if len(rowwise.rows) else (0, 1)
-    if last - first > _MOST_ROWS * block.edges.num_dst or not block.edges.num_dst:
+    num_own = block.edges.num_dst
+    narrow = last - first <= _MOST_ROWS * num_own
+    # Agreed on: with overlap, gradients of values and scores cross in another order than without it.
+    if not any(shard.comm.all_gather_object(narrow)):
         return None
-    return LastRows(first, last, block.slice_destinations(first, last))
+    return LastRows(first, last, block.slice_destinations(first, last)) if narrow else LastRows(0, num_own, block)
 
 
-def layer_forward(layer: Layer, shard: GraphShard, x_own: Features, key: int | None, *, overlap: bool = True) -> Tensor:
+def layer_forward(
+    layer: Layer,
+    shard: GraphShard,
+    x_own: Features,
+    key: int | None,
+    *,
+    overlap: bool = True,
+    rows: LastRows | None = None,
+) -> Tensor:
     """Return a layer's output for the nodes that the worker owns, ``[n, O]``.
 
     Args:
@@ -71,27 +82,20 @@ def layer_forward(layer: Layer, shard: GraphShard, x_own: Features, key: int | N
         x_own: ``[n, D]`` input of the own nodes.
         key: Random key of this layer in this step; None for no random draws.
         overlap: Whether to aggregate own rows while others are received, if the layer permits it.
+        rows: The rows to compute, without overlap; None for all.
     """
     view = shard.layer_view(layer)
-    block = view.block.with_rng_key(key)
-    source, target = layer.source_and_target(x_own, x_own, block.dst_nodes, block.dst_nodes)
+    block = (view.block if rows is None else rows.block).with_rng_key(key)
+    x_dst = x_own if rows is None else slice_rows(x_own, rows.first, rows.last)
+    source, target = layer.source_and_target(x_own, x_dst, view.block.dst_nodes, block.dst_nodes)
     if view.local_graph is None:
         aggregate = layer.aggregate(block, source, target)
-    elif overlap and layer.conv.aggregation.additive:
+    elif rows is None and overlap and layer.conv.aggregation.additive:
         aggregate = _aggregate_in_parts(layer, shard, view.local_graph, block, source, target)
     else:
         # An aggregation that is no sum of parts needs all source rows at once.
         aggregate = layer.aggregate(block, gather_sources(layer, shard, source), target)
-    return layer.update(x_own, aggregate, block)
-
-
-def _last_layer_forward(layer: Layer, shard: GraphShard, x_own: Tensor, key: int | None, rows: LastRows) -> Tensor:
-    """Return the output of the last layer for some rows."""
-    own = shard.layer_view(layer).block.dst_nodes
-    block = rows.block.with_rng_key(key)
-    x_dst = x_own[rows.first : rows.last]
-    source = gather_sources(layer, shard, layer.source(x_own, own))
-    return layer.update(x_dst, layer.aggregate(block, source, layer.target(x_dst, block.dst_nodes)), block)
+    return layer.update(x_dst, aggregate, block)
 
 
 def gather_sources(layer: Layer, shard: GraphShard, source: NodeMessages) -> NodeMessages:
@@ -196,10 +200,8 @@ def full_forward(
     else:
         x = layer_forward(first, shard, x, layer_key(key, 0), overlap=overlap)
     for index, layer in enumerate(others, 1):
-        if last_rows is not None and layer is others[-1]:
-            assert isinstance(x, Tensor)
-            return _last_layer_forward(layer, shard, x, layer_key(key, index), last_rows)
-        x = layer_forward(layer, shard, x, layer_key(key, index), overlap=overlap)
+        rows = last_rows if layer is others[-1] else None
+        x = layer_forward(layer, shard, x, layer_key(key, index), overlap=overlap, rows=rows)
     assert isinstance(x, Tensor)
     return x
 
