@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Unpack
 
 from torch.nn import functional
@@ -10,7 +11,7 @@ from outgrow.nn.edge_attention import GATv2Conv, TransformerConv
 from outgrow.nn.edge_messages import GINEConv, NNConv
 from outgrow.nn.layer import Conv
 from outgrow.nn.model import Model
-from outgrow.nn.stack import LayerPosition, StackOptions, accept_stack_options, make_stack
+from outgrow.nn.stack import LayerPosition, StackOptions, accept_stack_options, choose_heads, make_stack
 
 
 @accept_stack_options(activation=functional.elu)
@@ -39,19 +40,9 @@ def GATv2(
         share_weights: Whether destinations have the projection of sources.
         **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
     """
-
-    def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
-        return GATv2Conv(
-            width_in,
-            width_out,
-            out_heads if position.is_last else heads,
-            average=position.is_last,
-            attention_dropout=attention_dropout,
-            edge_dim=edge_dim,
-            share_weights=share_weights,
-        )
-
-    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
+    make_conv = partial(GATv2Conv, attention_dropout=attention_dropout, edge_dim=edge_dim, share_weights=share_weights)
+    widths = in_features, hidden, out_features
+    return make_stack(stack).build(widths, choose_heads(make_conv, heads, out_heads))
 
 
 @accept_stack_options()
@@ -80,19 +71,9 @@ def Transformer(
         beta: Whether a gate mixes a node's own projection and the attention.
         **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
     """
-
-    def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
-        return TransformerConv(
-            width_in,
-            width_out,
-            out_heads if position.is_last else heads,
-            average=position.is_last,
-            attention_dropout=attention_dropout,
-            edge_dim=edge_dim,
-            beta=beta,
-        )
-
-    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
+    make_conv = partial(TransformerConv, attention_dropout=attention_dropout, edge_dim=edge_dim, beta=beta)
+    widths = in_features, hidden, out_features
+    return make_stack(stack).build(widths, choose_heads(make_conv, heads, out_heads))
 
 
 @accept_stack_options()

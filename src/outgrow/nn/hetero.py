@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
-from outgrow.core.errors import InputError
 from outgrow.core.graph_types import EdgeType, GraphTypes
 from outgrow.core.validation import validate_choice
 from outgrow.nn.hetero_checks import (
     module_name,
+    require_bound_types,
     require_convs,
     require_projection,
     require_same_edge_types,
@@ -184,19 +184,13 @@ class HeteroConv(Conv):
         other._describe(self.relations.types)
         return other
 
-    def _require_types(self) -> GraphTypes:
-        if self.types is None:
-            raise InputError(
-                "a HeteroConv does not know the types of the graph",
-                needed="the types of the nodes, by their ids",
-                got="a model that no graph was given for",
-                repair="call model.bind_types(graph.types) first; og.train and og.predict do so",
-            )
-        return self.types
-
     def _inputs(self, x_VD: Features, rows: TypedRows) -> dict[int, Features]:
         """Return the input of the nodes of each type: its columns, or all of them if types share these."""
-        return rows.split(x_VD) if self.input_widths is None else rows.split_columns(x_VD, self._require_types())
+        return (
+            rows.split(x_VD)
+            if self.input_widths is None
+            else rows.split_columns(x_VD, require_bound_types("a HeteroConv", self.types))
+        )
 
     def source(self, x_VD: Features) -> NodeMessages:
         """Not defined: see `source_of_nodes`."""
@@ -208,12 +202,35 @@ class HeteroConv(Conv):
 
     def source_of_nodes(self, x_VD: Features, nodes_V: Tensor) -> NodeMessages:
         """Return ``[V, 1, D]`` the input, or what the convolutions of each type's out-relations send; and scores."""
-        mine = self.relations
-        if mine.source.is_input:
+        if self.relations.source.is_input:
             assert isinstance(x_VD, Tensor)
             return NodeMessages(x_VD[:, None], None)
-        rows = TypedRows(self._require_types(), nodes_V)
-        given = self._inputs(x_VD, rows)
+        return self._pack_source(x_VD, *self._split_by_type(x_VD, nodes_V))
+
+    def target_of_nodes(self, x_VD: Features, nodes_V: Tensor) -> NodeMessages:
+        """Return what the convolutions of each type's in-relations use of destinations."""
+        if not self._reads_targets:
+            return NodeMessages(None, None)
+        return self._pack_target(x_VD, *self._split_by_type(x_VD, nodes_V))
+
+    def source_and_target_of_nodes(self, x_VD: Features, nodes_V: Tensor) -> tuple[NodeMessages, NodeMessages]:
+        """Return `source_of_nodes` and `target_of_nodes`, of rows that are split by type once."""
+        if self.relations.source.is_input or not self._reads_targets:
+            return self.source_of_nodes(x_VD, nodes_V), self.target_of_nodes(x_VD, nodes_V)
+        parts = self._split_by_type(x_VD, nodes_V)
+        return self._pack_source(x_VD, *parts), self._pack_target(x_VD, *parts)
+
+    @property
+    def _reads_targets(self) -> bool:
+        mine = self.relations
+        return mine.target.shape != NOTHING or bool(mine.target_score.units)
+
+    def _split_by_type(self, x_VD: Features, nodes_V: Tensor) -> tuple[TypedRows, dict[int, Features]]:
+        rows = TypedRows(require_bound_types("a HeteroConv", self.types), nodes_V)
+        return rows, self._inputs(x_VD, rows)
+
+    def _pack_source(self, x_VD: Features, rows: TypedRows, given: Mapping[int, Features]) -> NodeMessages:
+        mine = self.relations
         sent = {
             number: conv.source_of_nodes(given[kind], rows.nodes_of(kind))
             for number, (conv, kind) in enumerate(zip(mine.convs, mine.src_type, strict=True))
@@ -221,23 +238,14 @@ class HeteroConv(Conv):
         }
         return pack_messages(sent, rows, mine.src_type, mine.source, mine.source_score, x_VD, mine.parameters())
 
-    def target_of_nodes(self, x_VD: Features, nodes_V: Tensor) -> NodeMessages:
-        """Return what the convolutions of each type's in-relations use of destinations."""
+    def _pack_target(self, x_VD: Features, rows: TypedRows, given: Mapping[int, Features]) -> NodeMessages:
         mine = self.relations
-        if mine.target.shape == NOTHING and not mine.target_score.units:
-            return NodeMessages(None, None)
-        rows = TypedRows(self._require_types(), nodes_V)
-        given = self._inputs(x_VD, rows)
         used = {
             number: conv.target_of_nodes(given[kind], rows.nodes_of(kind))
             for number, (conv, kind) in enumerate(zip(mine.convs, mine.dst_type, strict=True))
             if kind in given
         }
         return pack_messages(used, rows, mine.dst_type, mine.target, mine.target_score, x_VD, mine.parameters())
-
-    def source_and_target_of_nodes(self, x_VD: Features, nodes_V: Tensor) -> tuple[NodeMessages, NodeMessages]:
-        """Return `source_of_nodes` and `target_of_nodes`."""
-        return self.source_of_nodes(x_VD, nodes_V), self.target_of_nodes(x_VD, nodes_V)
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:
         """Return ``[E, K]``: the weight that its relation's convolution gives each edge; None if all are 1."""
@@ -269,8 +277,7 @@ class HeteroConv(Conv):
     def update_of_nodes(self, x_VD: Features, aggregate_VCF: Tensor, nodes_V: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the combined updates of each type's in-relations; zeros for a type without any."""
         mine = self.relations
-        rows = TypedRows(self._require_types(), nodes_V)
-        given = self._inputs(x_VD, rows)
+        rows, given = self._split_by_type(x_VD, nodes_V)
         if isinstance(self.aggregation, RelationMatrixSum):
             combined = self._add_sums(self.aggregation.convs, given, aggregate_VCF, rows)
         else:

@@ -49,6 +49,26 @@ def require_same_edge_types(known: Sequence[EdgeType], types: GraphTypes) -> Non
         )
 
 
+def require_bound_types(what: str, types: GraphTypes | None) -> GraphTypes:
+    """Return the types of a graph that a module was bound to.
+
+    Args:
+        what: The module, for the error.
+        types: The types; None before `bind_types`.
+
+    Raises:
+        InputError: There are none.
+    """
+    if types is None:
+        raise InputError(
+            f"{what} does not know the types of the graph",
+            needed="the types of the nodes, by their ids",
+            got="a model that no graph was given for",
+            repair="call model.bind_types(graph.types) first; og.train and og.predict do so",
+        )
+    return types
+
+
 def require_convs(convs: Mapping[EdgeType, Conv]) -> None:
     """Check that convolutions can be those of a `HeteroConv`.
 

@@ -13,7 +13,7 @@ from outgrow.core.graph_types import GraphTypes
 from outgrow.core.validation import require_counts
 from outgrow.nn.encoder import Encoder
 from outgrow.nn.epilogue import Epilogue, activation_module, apply_epilogue, make_norm
-from outgrow.nn.hetero_checks import require_widths, type_module_name
+from outgrow.nn.hetero_checks import require_bound_types, require_widths, type_module_name
 from outgrow.nn.layer import Features
 from outgrow.nn.projection import Projection
 from outgrow.nn.slot_layout import TypedRows
@@ -119,18 +119,12 @@ class HeteroEncoder(Encoder):
 
     def forward(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Tensor:
         """Return ``[V, O]``: the input of each node by its type, and the epilogue."""
-        if self.types is None:
-            raise InputError(
-                "a HeteroEncoder does not know the types of the graph",
-                needed="the types of the nodes, by their ids",
-                got="a model that no graph was given for",
-                repair="call model.bind_types(graph.types) first; og.train and og.predict do so",
-            )
+        types = require_bound_types("a HeteroEncoder", self.types)
         if self.activation is not None:
             self.activation.train(key is not None)
-        rows = TypedRows(self.types, nodes_V)
-        given = rows.split(x_VD) if self.shared_columns else rows.split_columns(x_VD, self.types)
-        parts = {kind: self._encode(self.types.names[kind], rows.nodes_of(kind), given[kind]) for kind in given}
+        rows = TypedRows(types, nodes_V)
+        given = rows.split(x_VD) if self.shared_columns else rows.split_columns(x_VD, types)
+        parts = {kind: self._encode(types.names[kind], rows.nodes_of(kind), given[kind]) for kind in given}
         width = self.out_features
         like = next(iter(self.biases.values()))
         out = scatter_slots(

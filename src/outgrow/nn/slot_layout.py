@@ -133,7 +133,7 @@ class TypedRows:
         if isinstance(x_VD, Tensor):
             parts = gather_slots(x_VD, [Slot(rows, 0, x_VD.shape[1]) for rows in self.rows.values()])
             return dict(zip(self.rows, parts, strict=True))
-        return {kind: _select_rows(x_VD, rows) for kind, rows in self.rows.items()}
+        return {kind: select_sparse_rows(x_VD, rows) for kind, rows in self.rows.items()}
 
     def split_columns(self, x_VD: Features, types: GraphTypes) -> dict[int, Features]:
         """Return the columns of each type in the rows of its nodes; dense where all of a type are filled."""
@@ -143,11 +143,12 @@ class TypedRows:
             if isinstance(x_VD, Tensor):
                 found[kind] = x_VD[rows, first:last]
             else:
-                found[kind] = slice_columns(_select_rows(x_VD, rows), first, last)
+                found[kind] = slice_columns(select_sparse_rows(x_VD, rows), first, last)
         return found
 
 
-def _select_rows(x_VD: SparseRows, rows: Rows) -> SparseRows:
+def select_sparse_rows(x_VD: SparseRows, rows: Rows) -> SparseRows:
+    """Return rows of sparse rows: a range without a copy, or ``[n]`` int64 of them."""
     found = slice_rows(x_VD, rows.start, rows.stop) if isinstance(rows, slice) else index_rows(x_VD, rows)
     assert isinstance(found, SparseRows)
     return found

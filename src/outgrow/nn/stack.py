@@ -146,3 +146,21 @@ def accept_stack_options(**defaults: Unpack[StackOptions]) -> Callable[[ModelFun
 def make_stack(options: StackOptions) -> Stack:
     """A stack of the options that a function with `accept_stack_options` was called with."""
     return Stack(**options)  # type: ignore[misc]
+
+
+def choose_heads(
+    make_conv: Callable[..., Conv], heads: int, out_heads: int
+) -> Callable[[int, int, LayerPosition], Conv]:
+    """Return what makes the convolutions of a stack with attention: heads are concatenated, those of the last averaged.
+
+    Args:
+        make_conv: Called with the widths in and out, the number of heads, and ``average``.
+        heads: Heads of hidden layers.
+        out_heads: Heads of the last layer.
+    """
+
+    def make_at(width_in: int, width_out: int, position: LayerPosition) -> Conv:
+        chosen = out_heads if position.is_last else heads
+        return make_conv(width_in, width_out, chosen, average=position.is_last)
+
+    return make_at

@@ -9,13 +9,12 @@ from torch import Tensor, nn
 from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 from outgrow.core.graph_types import GraphTypes
-from outgrow.nn.hetero_checks import require_widths, type_module_name
+from outgrow.nn.hetero_checks import require_bound_types, require_widths, type_module_name
 from outgrow.nn.layer import Features
 from outgrow.nn.projection import Projection
-from outgrow.nn.slot_layout import TypedRows, slice_columns
+from outgrow.nn.slot_layout import TypedRows, select_sparse_rows, slice_columns
 from outgrow.ops.row_slots import Slot, scatter_slots
 from outgrow.ops.segment_matmul import segment_matmul
-from outgrow.ops.sparse import SparseRows, index_rows, slice_rows
 
 
 @check_arguments()
@@ -82,7 +81,10 @@ class TypedLinear(nn.Module):
         if isinstance(x_VD, Tensor):
             biases = [each.bias for each in projections if each.bias is not None]
             return segment_matmul(x_VD, parts, [each.weight for each in projections], biases)
-        products = [each(_read_columns(x_VD, part)) for each, part in zip(projections, parts, strict=True)]
+        products = [
+            each(slice_columns(select_sparse_rows(x_VD, part.rows), part.first, part.last))
+            for each, part in zip(projections, parts, strict=True)
+        ]
         width = self.out_features
         return scatter_slots(products, [Slot(part.rows, 0, width) for part in parts], (len(nodes_V), width))
 
@@ -93,14 +95,7 @@ class TypedLinear(nn.Module):
         Raises:
             InputError: `bind_types` has not been called.
         """
-        if self._bound is None:
-            raise InputError(
-                "a TypedLinear does not know the types of the nodes",
-                needed="the types of the graph",
-                got="a model that no graph was given for",
-                repair="call model.bind_types(graph.types) first; og.train and og.predict do so",
-            )
-        return self._bound
+        return require_bound_types("a TypedLinear", self._bound)
 
 
 def require_same_types(what: str, known: Sequence[str], types: GraphTypes) -> None:
@@ -138,10 +133,3 @@ def _require_names(types: Sequence[str], widths: Mapping[str, int]) -> None:
 
 def _columns(types: GraphTypes) -> dict[str, tuple[int, int]]:
     return {name: types.type_columns(name) for name in types.names}
-
-
-def _read_columns(x: SparseRows, part: Slot) -> Features:
-    """Return the rows and columns of a part."""
-    found = slice_rows(x, part.rows.start, part.rows.stop) if isinstance(part.rows, slice) else index_rows(x, part.rows)
-    assert isinstance(found, SparseRows)
-    return slice_columns(found, part.first, part.last)

@@ -6,6 +6,7 @@ ICCV 2019) with 7 layers, ``FiLM(..., layers=10, norm=True, residual=True)`` a G
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Unpack
 
 import torch
@@ -20,7 +21,7 @@ from outgrow.nn.gated import GGCNConv, GGNNConv
 from outgrow.nn.layer import Conv
 from outgrow.nn.model import Model
 from outgrow.nn.relational import RGCNConv, RGCNDiagonalConv
-from outgrow.nn.stack import LayerPosition, StackOptions, accept_stack_options, make_stack
+from outgrow.nn.stack import LayerPosition, StackOptions, accept_stack_options, choose_heads, make_stack
 from outgrow.nn.typed_models import make_matrix_convs, require_blocks
 
 
@@ -107,20 +108,15 @@ def GAT(
         edge_dim: Features of edges that add to their scores, ``graph.num_edge_features``; 0 if they are not read.
         **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
     """
-
-    def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
-        return GATConv(
-            width_in,
-            width_out,
-            out_heads if position.is_last else heads,
-            average=position.is_last,
-            attention_dropout=attention_dropout,
-            num_relations=num_relations,
-            edge_weights=edge_weights,
-            edge_dim=edge_dim,
-        )
-
-    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
+    make_conv = partial(
+        GATConv,
+        attention_dropout=attention_dropout,
+        num_relations=num_relations,
+        edge_weights=edge_weights,
+        edge_dim=edge_dim,
+    )
+    widths = in_features, hidden, out_features
+    return make_stack(stack).build(widths, choose_heads(make_conv, heads, out_heads))
 
 
 @accept_stack_options()

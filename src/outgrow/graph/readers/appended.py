@@ -30,15 +30,10 @@ from outgrow.graph.readers.stored_edges import read_stored_edges
 from outgrow.graph.readers.tables.edge_table import EdgeTableSource
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
 from outgrow.graph.readers.tables.node_table import NodeTable, read_node_table
-from outgrow.graph.readers.tables.options import TableOptions
+from outgrow.graph.readers.tables.options import NODE_AND_EDGE_OPTIONS, TableOptions
 from outgrow.graph.readers.tables.time_columns import Clock
 
-APPEND_OPTIONS = (
-    *("columns", "label", "features", "categorical", "split", "split_seed", "split_index", "unknown_nodes"),
-    "edge_features",
-    "time_column",
-    "inverse_relations",
-)
+APPEND_OPTIONS = ("columns", *NODE_AND_EDGE_OPTIONS, "inverse_relations")
 """Names of the options of tables that apply."""
 _CHUNK = 1 << 18
 _SHOWN = 3

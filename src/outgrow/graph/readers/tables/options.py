@@ -10,6 +10,18 @@ from outgrow.core.errors import InputError
 
 NODE_ROLES = ("id", "type")
 """Roles that ``columns`` gives to columns of a node table; others are those of edge tables."""
+NODE_AND_EDGE_OPTIONS = (
+    "label",
+    "features",
+    "edge_features",
+    "time_column",
+    "categorical",
+    "split",
+    "split_seed",
+    "split_index",
+    "unknown_nodes",
+)
+"""Options that apply wherever there are tables of nodes and tables of edges, of types too."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from outgrow.graph.readers.tables.edge_table import EdgeTableSource
 from outgrow.graph.readers.tables.forms import is_table
 from outgrow.graph.readers.tables.node_features import Matrix
 from outgrow.graph.readers.tables.node_table import NodeTable, read_node_table
-from outgrow.graph.readers.tables.options import TableOptions
+from outgrow.graph.readers.tables.options import NODE_AND_EDGE_OPTIONS, TableOptions
 from outgrow.graph.readers.tables.split_files import (
     FOLDERS,
     find_split_files,
@@ -35,20 +35,7 @@ from outgrow.graph.readers.tables.table import Table
 from outgrow.graph.readers.tables.time_columns import Clock, missing_column_error
 from outgrow.graph.readers.times import NO_TIME
 
-TABLE_GRAPH_OPTIONS = (
-    *(
-        "columns",
-        "label",
-        "features",
-        "edge_features",
-        "time_column",
-        "categorical",
-        "split",
-        "split_seed",
-        "split_index",
-    ),
-    "unknown_nodes",
-)
+TABLE_GRAPH_OPTIONS = ("columns", *NODE_AND_EDGE_OPTIONS)
 """Names of the options of tables that apply."""
 
 

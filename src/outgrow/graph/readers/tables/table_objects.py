@@ -8,11 +8,11 @@ from typing import Any
 from outgrow.core.errors import InputError
 from outgrow.graph.readers.source import GraphSource
 from outgrow.graph.readers.tables.edge_table import EdgeTableSource
-from outgrow.graph.readers.tables.options import TableOptions
+from outgrow.graph.readers.tables.options import NODE_AND_EDGE_OPTIONS, TableOptions
 from outgrow.graph.readers.tables.table import Table
 from outgrow.graph.readers.tables.table_graph import TABLE_GRAPH_OPTIONS, TableGraphSource
 from outgrow.graph.readers.tables.table_views import MemoryTable
-from outgrow.graph.readers.tables.typed_folder import TYPED_OPTIONS, make_typed_source
+from outgrow.graph.readers.tables.typed_folder import make_typed_source
 from outgrow.graph.readers.typed_parts import Relation
 
 _STREAM = "__arrow_c_stream__"
@@ -50,7 +50,7 @@ def open_table_object(data: Any, options: TableOptions) -> GraphSource:
         return TableGraphSource(None, _to_table(nodes, "nodes"), _to_table(edges, "edges"), options)
     if not isinstance(nodes, Mapping) or not isinstance(edges, Mapping):
         raise _form_error(f"nodes of {type(nodes).__name__}, edges of {type(edges).__name__}")
-    options.refuse_all_but(TYPED_OPTIONS, "tables of types")
+    options.refuse_all_but(NODE_AND_EDGE_OPTIONS, "tables of types")
     return make_typed_source(
         _NAME,
         {str(kind): _to_table(frame, f"nodes of {kind}") for kind, frame in nodes.items()},

@@ -15,24 +15,13 @@ from outgrow.graph.readers.tables.column_types import list_names
 from outgrow.graph.readers.tables.construction_config import CONFIG_NAMES, read_construction_config
 from outgrow.graph.readers.tables.edge_features import find_edge_features, has_feature_column
 from outgrow.graph.readers.tables.open_table import open_table
-from outgrow.graph.readers.tables.options import TableOptions
+from outgrow.graph.readers.tables.options import NODE_AND_EDGE_OPTIONS, TableOptions
 from outgrow.graph.readers.tables.table import Table
 from outgrow.graph.readers.tables.time_columns import missing_column_error
 from outgrow.graph.readers.tables.typed_nodes import NodeTypeTable, check_columns
 from outgrow.graph.readers.tables.typed_tables import EdgeTypeTable, TypedTableSource
 from outgrow.graph.readers.typed_parts import Relation
 
-TYPED_OPTIONS = (
-    "label",
-    "features",
-    "edge_features",
-    "time_column",
-    "categorical",
-    "split",
-    "split_seed",
-    "split_index",
-    "unknown_nodes",
-)
 CONFIG_OPTIONS = ("split_seed", "split_index", "unknown_nodes")
 _NODES, _EDGES = "nodes", "edges"
 _BETWEEN = "__"
@@ -59,7 +48,7 @@ def find_typed_source(path: Path, options: TableOptions) -> TypedTableSource | N
     if not any(_BETWEEN in _type_name(each) for each in (path / _EDGES).iterdir()):
         # Parts of one table of nodes and one of edges.
         return None
-    options.refuse_all_but(TYPED_OPTIONS, str(path))
+    options.refuse_all_but(NODE_AND_EDGE_OPTIONS, str(path))
     nodes = {_type_name(each): open_table(each) for each in _list_tables(path / _NODES)}
     edges = {_parse_relation(each): open_table(each) for each in _list_tables(path / _EDGES)}
     return make_typed_source(path.absolute().name, nodes, edges, options)
@@ -74,7 +63,7 @@ def make_typed_source(
         name: Name of the graph.
         nodes: Table of each node type.
         edges: Table of each edge type.
-        options: Those of `TYPED_OPTIONS` apply; columns and splits to the tables that have them.
+        options: Those of `NODE_AND_EDGE_OPTIONS` apply; columns and splits to the tables that have them.
 
     Raises:
         InputError: Tables that are unclear, or a column that no table has.
