@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from layer_table import CONVS, IN, RELATIONS, layer_of
+from layer_table import CONVS, EDGE_DIM, IN, RELATIONS, layer_of
 from torch import Tensor
 from torch.autograd import grad
 
@@ -20,7 +20,7 @@ from outgrow.ops.epilogue import DropoutSpec, LayerNormSpec, epilogue, layer_nor
 from outgrow.ops.linear import affine
 from outgrow.ops.rng import dropout_sparse
 from outgrow.ops.sparse import SparseRows
-from support import normal, random_topology, with_relations
+from support import normal, random_topology, with_edge_features, with_relations
 
 KEY = 0xFEDCBA9876543210
 LIMIT = {torch.float64: 1e-12, torch.float32: 2e-5}
@@ -77,6 +77,7 @@ def compare(device: str, monkeypatch: pytest.MonkeyPatch) -> Compare:
 def block_for(layer: Layer | None = None) -> Block:
     """A block of 8 nodes, of which one has many edges."""
     topology = with_relations(random_topology(8, 20, weighted=True), RELATIONS)
+    topology = with_edge_features(topology, EDGE_DIM)
     return (topology.with_self_loops if layer is not None and layer.spec.self_loops else topology).block
 
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from layer_table import CONVS, IN, RELATIONS, layer_of
+from layer_table import CONVS, EDGE_DIM, IN, RELATIONS, layer_of
 from torch import Tensor
 
 from ops.gpu.no_device import real, twins_that_check, whole
 from outgrow.core.block import Block, Edges
 from outgrow.ops.aggregation.attention import attention_weight
+from outgrow.ops.aggregation.pair_edges import PairEdges
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.csc import in_degree, replace_self_loops
 from outgrow.ops.epilogue import DropoutSpec, LayerNormSpec, epilogue
@@ -43,11 +44,21 @@ def block() -> Block:
         num_src=NODES,
         relation=whole(EDGES, dtype=torch.int8),
         weight=real(EDGES),
+        features=real(EDGES, EDGE_DIM),
     )
     pairs = replace(edges, indptr=whole(NODES * RELATIONS + 1), num_src=NODES * RELATIONS, cache={})
     edges.cache["relations"] = [0, RELATIONS - 1]
     edges.cache[f"pairs of {RELATIONS} relations"] = pairs, whole(EDGES)
     edges.cache[f"loops of relation {RELATIONS}"] = replace(edges, cache={"relations": [0, RELATIONS]})
+    by_pair = PairEdges(
+        rows=whole(2 * RELATIONS),
+        indptr=whole(2 * RELATIONS + 1),
+        indices=whole(EDGES, dtype=torch.int32),
+        edge=whole(EDGES, dtype=torch.int32),
+        borders=tuple(range(0, 2 * RELATIONS + 1, 2)),
+    )
+    edges.cache[f"in-edges of {RELATIONS} relations by pair"] = by_pair
+    edges.cache[f"out-edges of {RELATIONS} relations by pair"] = by_pair
     edges.cache["edge_index"] = whole(2, EDGES)
     nodes, degree = whole(NODES), real(NODES, dtype=torch.float64)
     return Block(edges=edges, src_nodes=nodes, dst_nodes=nodes, src_degree=degree, dst_degree=degree, key=7)

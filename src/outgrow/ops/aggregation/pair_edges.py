@@ -73,7 +73,9 @@ class PairEdges:
         """Yield all pairs in order, at most ``most`` at a time."""
         for first in range(0, len(self.rows), most):
             last = min(first + most, len(self.rows))
-            begin, end = int(self.indptr[first]), int(self.indptr[last])
+            # On a device the host waits for a number that it reads: the ends of all pairs are known.
+            begin = int(self.indptr[first]) if first else 0
+            end = int(self.indptr[last]) if last < len(self.rows) else self.num_edges
             spans = ((r, max(a, first), min(b, last)) for r, (a, b) in enumerate(pairwise(self.borders)))
             yield PairChunk(
                 rows=self.rows[first:last],
