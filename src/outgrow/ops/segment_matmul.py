@@ -13,7 +13,8 @@ from torch import Tensor
 
 from outgrow.ops.backend import once_differentiable
 from outgrow.ops.linear import product_functions, uses_bfloat16
-from outgrow.ops.row_slots import Slot
+from outgrow.ops.memory_pool import LINE
+from outgrow.ops.row_slots import Slot, make_table
 
 
 def segment_matmul(
@@ -44,28 +45,47 @@ class _SegmentMatmul(torch.autograd.Function):
         # The rows as they came: their parts are gathered again in the backward pass.
         ctx.save_for_backward(x_ND, *weights)
         ctx.has_biases = bool(biases)
-        product, _ = product_functions(ctx.narrow)
-        out = weights[0].new_zeros(len(x_ND), weights[0].shape[1])
+        shape = (len(x_ND), weights[0].shape[1])
+        whole = [Slot(segment.rows, 0, shape[1]) for segment in segments]
+        out = make_table(whole, shape, weights[0])
         for index, (segment, weight) in enumerate(zip(segments, weights, strict=True)):
-            part = product(_read_segment(x_ND, segment), weight)
-            out[segment.rows] = part.add_(biases[index]) if biases else part
+            _write_product(out, whole[index], _read_segment(x_ND, segment), weight, ctx.narrow)
+            if biases:
+                _add_bias(out, segment.rows, biases[index])
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_NO: Tensor) -> tuple[Tensor | None, ...]:
         x_ND, *weights = ctx.saved_tensors
-        product, weight_gradient = product_functions(ctx.narrow)
-        d_x = grad_NO.new_zeros(x_ND.shape) if ctx.needs_input_grad[0] else None
+        _, weight_gradient = product_functions(ctx.narrow)
+        d_x = make_table(ctx.segments, tuple(x_ND.shape), grad_NO) if ctx.needs_input_grad[0] else None
         d_weights, d_biases = list[Tensor](), list[Tensor]()
         for segment, weight in zip(ctx.segments, weights, strict=True):
             grad = grad_NO[segment.rows]
             d_weights.append(weight_gradient(_read_segment(x_ND, segment), grad))
             if d_x is not None:
-                d_x[segment.rows, segment.first : segment.last] = product(grad, weight.T)
+                _write_product(d_x, segment, grad, weight.T, ctx.narrow)
             if ctx.has_biases:
                 d_biases.append(grad.sum(0))
         return d_x, None, *d_weights, *d_biases
+
+
+def _write_product(out_NO: Tensor, where: Slot, rows_nd: Tensor, weight_dO: Tensor, narrow: bool) -> None:
+    """Write ``rows @ weight`` to a part of a table; without a copy if its rows are a range of whole cache lines."""
+    place = out_NO[:, where.first : where.last]
+    direct = isinstance(where.rows, slice) and place.shape[1] % LINE == 0 and rows_nd.dtype == weight_dO.dtype
+    if direct and not narrow:
+        torch.mm(rows_nd, weight_dO, out=place[where.rows])
+    else:
+        place[where.rows] = product_functions(narrow)[0](rows_nd, weight_dO)
+
+
+def _add_bias(out_NO: Tensor, rows: Tensor | slice, bias_O: Tensor) -> None:
+    if isinstance(rows, slice):
+        out_NO[rows].add_(bias_O)
+    else:
+        out_NO[rows] += bias_O
 
 
 def _read_segment(x_ND: Tensor, segment: Slot) -> Tensor:

@@ -9,6 +9,7 @@ that the forward pass summed is stored or computed again. Letters: ``Vs`` source
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -77,25 +78,45 @@ class RelationMatmul(nn.Module, Aggregation):
         assert weight_EK is not None
         if not self.project_first:
             return relation_matmul_sum(block.edges, src_VsCF[:, 0], weight_EK, self.matrix)[:, None]
-        # A channel per relation in memory order is a row per pair of node and relation: a plain sum over these.
-        edges = channel_edges(block.edges, len(self.matrix))
-        rows = src_VsCF.reshape(edges.num_src, 1, src_VsCF.shape[2])
-        return WeightedSum()(replace(block, edges=edges), rows, None, weight_EK)
+        return sum_channels(block, range(len(self.matrix)), src_VsCF, weight_EK)
 
 
-def channel_edges(edges: Edges, num_relations: int) -> Edges:
-    """Return the edges from row ``u * R + r`` for source ``u`` and relation ``r``; made once for the edges of a block.
+def channel_edges(edges: Edges, channels: Sequence[int], num_channels: int) -> Edges:
+    """Return the edges from row ``u * C + c`` for source ``u`` and channel ``c``; made once for the edges of a block.
+
+    Args:
+        edges: The edges.
+        channels: Channel of each relation.
+        num_channels: ``C``.
 
     Raises:
-        InputError: A relation is missing or not in ``[0, num_relations)``.
+        InputError: A relation is missing or not one of those that have channels.
     """
-    relation = validate_relations(edges, num_relations)
-    slot = f"edges from channels of {num_relations} relations"
+    relation = validate_relations(edges, len(channels))
+    slot = f"edges from channels {channels} of {num_channels}"
     if slot not in edges.cache:
-        count = edges.num_src * num_relations
-        indices = (edges.indices.long() * num_relations + relation).to(torch.int32 if count < 2**31 else torch.int64)
-        edges.cache[slot] = Edges(indptr=edges.indptr, indices=indices, num_src=count)
+        count = edges.num_src * num_channels
+        of_relation = torch.tensor(channels, device=edges.indices.device)
+        indices = edges.indices.long() * num_channels + of_relation[relation.long()]
+        edges.cache[slot] = Edges(
+            indptr=edges.indptr, indices=indices.to(torch.int32 if count < 2**31 else torch.int64), num_src=count
+        )
     return cast(Edges, edges.cache[slot])
+
+
+def sum_channels(block: Block, channels: Sequence[int], src_VsCF: Tensor, weight_EK: Tensor) -> Tensor:
+    """Return ``[Vd, 1, F]``: ``sum over in-edges e of weight[e] * src[source of e, channel of e's relation]``.
+
+    Args:
+        block: The edges, with relations.
+        channels: Channel of each relation.
+        src_VsCF: ``[Vs, C, F]``.
+        weight_EK: ``[E, 1]`` constant.
+    """
+    # A channel per relation in memory order is a row per pair of node and channel: a plain sum over these.
+    edges = channel_edges(block.edges, tuple(channels), src_VsCF.shape[1])
+    rows = src_VsCF.reshape(edges.num_src, 1, src_VsCF.shape[2])
+    return WeightedSum()(replace(block, edges=edges), rows, None, weight_EK)
 
 
 def relation_matmul_sum(edges: Edges, src_VsD: Tensor, weight_EK: Tensor, matrix_RBIJ: Tensor) -> Tensor:
