@@ -5,6 +5,7 @@ Letters as in `outgrow.nn.layer`; ``R`` relations.
 
 from __future__ import annotations
 
+from abc import ABC
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ from outgrow.ops.row_slots import Slot
 MeanConv = SAGEConv | CommNetConv
 
 
-class RelationMeanSum(Aggregation):
+class RelationMeanSum(Aggregation, ABC):
     """Sum over relations of the means of sources, in one row of each destination.
 
     Args:

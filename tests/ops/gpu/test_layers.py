@@ -34,7 +34,7 @@ def moved(given: Any, device: str) -> Any:
         return given.detach().to(device).requires_grad_(given.requires_grad)
     if not dataclasses.is_dataclass(given):
         return given
-    fields = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
+    fields = {field.name: getattr(given, field.name) for field in dataclasses.fields(given) if field.init}
     fields = {name: {} if name == "cache" else moved(value, device) for name, value in fields.items()}
     return type(given)(**fields)
 

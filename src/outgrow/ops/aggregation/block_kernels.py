@@ -47,23 +47,22 @@ def _prefetch_blocks(rows: Array, step: int, indices: Array, first: int, end: in
 def make_block_sum(blocks: int, inner: int, outer: int) -> Callable[..., None]:
     """Make the kernel of ``out[m] = sum over edges i of m of (weight[edge[i]] * rows[indices[i]]) @ matrix[relation]``.
 
-    It takes ``parts``, ``indptr``, ``indices``, ``edge``, ``relation`` in ascending order within each row, ``weight
-    [E, 1 or K]``, ``rows [., I]`` and their step, ``matrix [R * K * I, J]``, and ``out [M, K * J]``, which it writes.
+    It takes ``parts``, the edges (``indptr``, ``indices``, ``edge``, ``relation``, which ascends within each row),
+    ``weight [E, 1 or K]``, ``rows [., I]`` and their step, ``matrix [R * K * I, J]``, and ``out [M, K * J]``, which it
+    writes.
     """
 
     @parallel_kernel
     def block_sum_kernel(
         parts: Array,
-        indptr: Array,
-        indices: Array,
-        edge: Array,
-        relation: Array,
+        edges: tuple[Array, Array, Array, Array],
         weight: Array,
         rows: Array,
         step: int,
         matrix: Array,
         out: Array,
     ) -> None:
+        indptr, indices, edge, relation = edges
         cut = np.empty((len(parts), out.shape[1]), out.dtype)
         apart = weight.shape[1] > 1
         one = out.dtype.type(1)
@@ -99,17 +98,14 @@ def make_block_sum(blocks: int, inner: int, outer: int) -> Callable[..., None]:
 def make_block_dot(blocks: int, inner: int, outer: int) -> Callable[..., None]:
     """Make the kernel of ``out[edge[i], k] = (rows[indices[i], k] @ matrix[relation, k]) . other[m, k]``.
 
-    It takes ``parts``, ``indptr``, ``indices``, ``edge``, ``relation``, ``rows [., I]`` and their step, ``other
-    [., J]`` and their step, ``back [R * K * J, I]``, the transposed matrices, and ``out [E, K]``, which it writes.
+    It takes ``parts``, the edges, ``rows [., I]`` and their step, ``other [., J]`` and their step, ``back [R * K * J,
+    I]``, the transposed matrices, and ``out [E, K]``, which it writes.
     """
 
     @reducing_kernel
     def block_dot_kernel(
         parts: Array,
-        indptr: Array,
-        indices: Array,
-        edge: Array,
-        relation: Array,
+        edges: tuple[Array, Array, Array, Array],
         rows: Array,
         step: int,
         other: Array,
@@ -117,6 +113,7 @@ def make_block_dot(blocks: int, inner: int, outer: int) -> Callable[..., None]:
         back: Array,
         out: Array,
     ) -> None:
+        indptr, indices, edge, relation = edges
         ahead = prefetch_distance(blocks * inner * rows.itemsize)
         for part in prange(len(parts)):
             mapped = np.empty((blocks, inner), out.dtype)
@@ -149,18 +146,15 @@ def make_block_gradient(blocks: int, inner: int, outer: int) -> Callable[..., No
 
     With ``sum[m, r] = sum over its out-edges i of relation r of weight[edge[i]] * rows[indices[i]]``, it computes
     ``out[m] = sum over r of sum[m, r] @ matrix[r].T`` and ``d_matrix[p, r] = sum over m of part p of own[m].T @
-    sum[m, r]``. It takes ``parts``, ``indptr``, ``indices``, ``edge``, ``relation``, ``weight [E, 1 or K]``, ``rows [.,
-    J]`` and their step, ``own [., I]`` and their step, ``back [R * K * J, I]``, the transposed matrices, ``out [M, K *
-    I]``, and ``d_matrix [P * R * K * I, J]``, which is zeros at first.
+    sum[m, r]``. It takes ``parts``, the edges, ``weight [E, 1 or K]``, ``rows [., J]`` and their step, ``own [., I]``
+    and their step, ``back [R * K * J, I]``, the transposed matrices, ``out [M, K * I]``, and ``d_matrix [P * R * K *
+    I, J]``, which is zeros at first.
     """
 
     @parallel_kernel
     def block_gradient_kernel(
         parts: Array,
-        indptr: Array,
-        indices: Array,
-        edge: Array,
-        relation: Array,
+        edges: tuple[Array, Array, Array, Array],
         weight: Array,
         rows: Array,
         step: int,
@@ -170,6 +164,7 @@ def make_block_gradient(blocks: int, inner: int, outer: int) -> Callable[..., No
         out: Array,
         d_matrix: Array,
     ) -> None:
+        indptr, indices, edge, relation = edges
         cut = np.empty((len(parts), out.shape[1]), out.dtype)
         apart = weight.shape[1] > 1
         one = out.dtype.type(1)

@@ -131,12 +131,12 @@ def block_gradient(
     """
     num_relations, blocks, inner, outer = matrix_RBIJ.shape
     out = pooled_empty_rows(len(own_MD), (blocks * inner,), matrix_RBIJ)
-    parts, *arrays = _edge_arrays(given)
+    parts, arrays = _edge_arrays(given)
     sums = torch.zeros(len(parts), num_relations, blocks, inner, outer, dtype=out.dtype)
     rows, step = _as_block_rows(rows_NO, outer)
     own, own_step = _as_block_rows(own_MD, inner)
     make_block_gradient(blocks, inner, outer)(
-        *(parts, *arrays, as_numpy(weight_EK), rows, step, own, own_step),
+        *(parts, arrays, as_numpy(weight_EK), rows, step, own, own_step),
         *(_flatten(matrix_RBIJ.transpose(2, 3)), as_output_rows(out[:, None]), as_numpy(sums.view(-1, outer))),
     )
     # In the order of the parts, whose number is fixed.
@@ -146,9 +146,10 @@ def block_gradient(
     return out, d_matrix
 
 
-def _edge_arrays(given: RowEdges) -> tuple[Array, ...]:
+def _edge_arrays(given: RowEdges) -> tuple[Array, tuple[Array, Array, Array, Array]]:
+    """Return the parts of the work, and the edges."""
     ends = as_numpy(given.indptr)
-    return balanced_work(ends), ends, as_numpy(given.indices), as_numpy(given.edge), as_numpy(given.relation)
+    return balanced_work(ends), (ends, as_numpy(given.indices), as_numpy(given.edge), as_numpy(given.relation))
 
 
 def _as_block_rows(rows_ND: Tensor, width: int) -> tuple[Array, int]:
