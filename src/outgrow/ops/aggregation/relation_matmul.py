@@ -18,6 +18,14 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block, Edges
 from outgrow.ops.aggregation.base import Aggregation
+from outgrow.ops.aggregation.block_matmul import (
+    block_dot,
+    block_gradient,
+    block_sum,
+    fits_block_kernels,
+    in_edges_by_relation,
+    out_edges_by_relation,
+)
 from outgrow.ops.aggregation.pair_edges import PairChunk, add_rows, in_edge_pairs, out_edge_pairs
 from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.ops.aggregation.spmm import sddmm_dot, spmm
@@ -154,6 +162,8 @@ class _MatmulSum(torch.autograd.Function):
         # Remembered, since the backward pass may run outside the context that switched bfloat16 on.
         ctx.narrow = uses_bfloat16()
         ctx.save_for_backward(src_VsD, weight_EK, matrix_RBIJ)
+        if fits_block_kernels(edges, src_VsD, matrix_RBIJ):
+            return block_sum(in_edges_by_relation(edges, len(matrix_RBIJ)), weight_EK, src_VsD, matrix_RBIJ)
         rows = _as_channels(src_VsD, weight_EK.shape[1])
         out = matrix_RBIJ.new_zeros(edges.num_dst, _width(matrix_RBIJ))
         for chunk in in_edge_pairs(edges, len(matrix_RBIJ)).chunks():
@@ -171,9 +181,7 @@ class _MatmulSum(torch.autograd.Function):
         d_src, d_matrix = _source_gradients(ctx, weight_EK, grad_VdO, wants_src)
         if not wants_weight:
             return d_src, None, d_matrix, None
-        products = matrix_RBIJ.transpose(2, 3)
-        d_weight = _dot_of_pairs(ctx.edges, src_VsD, grad_VdO, products, ctx.narrow)
-        return d_src, d_weight, d_matrix, None
+        return d_src, _dot(ctx.edges, src_VsD, grad_VdO, matrix_RBIJ, ctx.narrow), d_matrix, None
 
 
 class _RelationDot(torch.autograd.Function):
@@ -182,7 +190,7 @@ class _RelationDot(torch.autograd.Function):
         ctx.edges = edges
         ctx.narrow = uses_bfloat16()
         ctx.save_for_backward(src_VsD, dst_VdO, matrix_RBIJ)
-        return _dot_of_pairs(edges, src_VsD, dst_VdO, matrix_RBIJ.transpose(2, 3), ctx.narrow)
+        return _dot(edges, src_VsD, dst_VdO, matrix_RBIJ, ctx.narrow)
 
     @staticmethod
     @once_differentiable
@@ -190,6 +198,9 @@ class _RelationDot(torch.autograd.Function):
         src_VsD, dst_VdO, matrix_RBIJ = ctx.saved_tensors
         # Both gradients are the sums above, with the gradients of the dot products for weights.
         d_src, d_matrix = _source_gradients(ctx, grad_EB, dst_VdO, ctx.needs_input_grad[0])
+        if fits_block_kernels(ctx.edges, src_VsD, matrix_RBIJ):
+            pairs = in_edges_by_relation(ctx.edges, len(matrix_RBIJ))
+            return d_src, block_sum(pairs, grad_EB, src_VsD, matrix_RBIJ), d_matrix, None
         d_dst = torch.zeros_like(dst_VdO)
         rows = _as_channels(src_VsD, grad_EB.shape[1])
         for chunk in in_edge_pairs(ctx.edges, len(matrix_RBIJ)).chunks():
@@ -204,6 +215,9 @@ def _source_gradients(ctx: Any, weight_EK: Tensor, rows_VdO: Tensor, wants_src: 
     """Return the gradients of the sources, if wanted, and of the matrices, from rows of destinations."""
     src_VsD, *_, matrix_RBIJ = ctx.saved_tensors
     edges: Edges = ctx.edges
+    if wants_src and fits_block_kernels(edges, src_VsD, matrix_RBIJ):
+        pairs = out_edges_by_relation(edges, len(matrix_RBIJ))
+        return block_gradient(pairs, weight_EK, rows_VdO, src_VsD, matrix_RBIJ)
     d_src = torch.zeros_like(src_VsD, memory_format=torch.contiguous_format) if wants_src else None
     d_matrix = torch.zeros_like(matrix_RBIJ)
     rows = _as_channels(rows_VdO, weight_EK.shape[1])
@@ -217,8 +231,11 @@ def _source_gradients(ctx: Any, weight_EK: Tensor, rows_VdO: Tensor, wants_src: 
     return d_src, d_matrix
 
 
-def _dot_of_pairs(edges: Edges, src_VsD: Tensor, dst_VdO: Tensor, matrix_RBJI: Tensor, narrow: bool) -> Tensor:
+def _dot(edges: Edges, src_VsD: Tensor, dst_VdO: Tensor, matrix_RBIJ: Tensor, narrow: bool) -> Tensor:
     """Return ``[E, B]``: dot products of the sources with what relations make of the destinations."""
+    if fits_block_kernels(edges, src_VsD, matrix_RBIJ):
+        return block_dot(in_edges_by_relation(edges, len(matrix_RBIJ)), src_VsD, dst_VdO, matrix_RBIJ)
+    matrix_RBJI = matrix_RBIJ.transpose(2, 3)
     blocks = matrix_RBJI.shape[1]
     src = _as_channels(src_VsD, blocks)
     out = pooled_empty((edges.num_edges, blocks), matrix_RBJI)
