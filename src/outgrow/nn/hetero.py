@@ -38,9 +38,9 @@ from outgrow.nn.relation_convs import (
 from outgrow.nn.relation_sums import (
     RelationChannelSum,
     RelationMeanSum,
+    add_own,
     choose_order,
     make_mean_sum,
-    project_own,
     project_sources,
     sum_tensors,
 )
@@ -333,10 +333,9 @@ class HeteroConv(Conv):
             sum_VO = sum_VO / rows.spread(
                 [max(1, mine.dst_type.count(kind)) for kind in range(types.num_types)], sum_VO
             )
-        own_VO = project_own(mean_sum, mine.dst_type, inputs, x_VD, mean=self.combine == MEAN)
-        out = sum_VO if own_VO is None else sum_VO + own_VO
+        out = add_own(sum_VO, mean_sum, mine.dst_type, inputs, x_VD, mean=self.combine == MEAN)
         given_x = x_VD if isinstance(x_VD, Tensor) and self.spec.reads_target else None
-        return keep_in_graph(out, (aggregate_VCF, given_x, *mine.parameters()), used=own_VO is not None)
+        return keep_in_graph(out, (aggregate_VCF, given_x, *mine.parameters()), used=out is not sum_VO)
 
 
 def _widths_that_differ(layout: SlotLayout, senders: Sequence[int]) -> tuple[int, ...]:

@@ -114,14 +114,21 @@ def project_sources(
     return found
 
 
-def project_own(
-    mean_sum: RelationMeanSum, dst_type: Sequence[int], inputs: Mapping[int, Slot], x_VD: Features, *, mean: bool
-) -> Tensor | None:
-    """Return ``[V, O]``: the sum, or mean, of what the in-relations of a type make of the node itself.
+def add_own(
+    sum_VO: Tensor,
+    mean_sum: RelationMeanSum,
+    dst_type: Sequence[int],
+    inputs: Mapping[int, Slot],
+    x_VD: Features,
+    *,
+    mean: bool,
+) -> Tensor:
+    """Return ``[V, O]``: rows plus the sum, or mean, of what the in-relations of a type make of the node itself.
 
-    One product for each type that a relation enters; None if there is none, and zeros in the rows of others.
+    One product for each type that a relation enters; the rows of others stay as they are.
 
     Args:
+        sum_VO: What is added to.
         mean_sum: The convolutions.
         dst_type: Destination type of each relation.
         inputs: Rows of each type, and columns of its input.
@@ -138,7 +145,7 @@ def project_own(
             weights.append(sum_tensors([each.weight for each in own]) * scale)
             given = [each.bias for each in own if each.bias is not None]
             biases += [sum_tensors(given) * scale if given else weights[0].new_zeros(weights[0].shape[1])] * biased
-    return project_slots(x_VD, slots, weights, biases) if slots else None
+    return project_slots(x_VD, slots, weights, biases, sum_VO) if slots else sum_VO
 
 
 def choose_order(convs: Mapping[EdgeType, Conv]) -> Mapping[EdgeType, Conv]:

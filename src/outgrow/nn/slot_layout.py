@@ -178,7 +178,13 @@ def select_sparse_part(x_VD: SparseRows, rows: Rows, first: int, last: int) -> F
     return x_VD.derive(name, lambda: _slice_columns(x_VD.slice_rows(rows.start, rows.stop), first, last))
 
 
-def project_slots(x_VD: Features, slots: Sequence[Slot], weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+def project_slots(
+    x_VD: Features,
+    slots: Sequence[Slot],
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    added_VO: Tensor | None = None,
+) -> Tensor:
     """Return ``[V, O]``: the product of each slot with its weight, plus its bias; zeros in rows of no slot.
 
     Args:
@@ -186,16 +192,18 @@ def project_slots(x_VD: Features, slots: Sequence[Slot], weights: Sequence[Tenso
         slots: Rows and columns of each product; no row twice.
         weights: ``[d, O]`` of each.
         biases: ``[O]`` of each, or none at all.
+        added_VO: What is added to all rows; None for nothing.
     """
     if isinstance(x_VD, Tensor):
-        return segment_matmul(x_VD, slots, weights, biases)
+        return segment_matmul(x_VD, slots, weights, biases, added_VO)
     of_slots: Sequence[Tensor | None] = biases or [None] * len(slots)
     products = [
         project_rows(select_sparse_part(x_VD, *slot), weight, bias)
         for slot, weight, bias in zip(slots, weights, of_slots, strict=True)
     ]
     width = weights[0].shape[1]
-    return scatter_slots(products, [Slot(slot.rows, 0, width) for slot in slots], (len(x_VD), width))
+    out = scatter_slots(products, [Slot(slot.rows, 0, width) for slot in slots], (len(x_VD), width))
+    return out if added_VO is None else added_VO + out
 
 
 def _slice_columns(x_VD: SparseRows, first: int, last: int) -> Features:
