@@ -330,9 +330,8 @@ class HeteroConv(Conv):
         inputs = {kind: Slot(each, *columns[kind]) for kind, each in rows.rows.items()}
         sum_VO = aggregate_VCF[:, 0]
         if self.combine == MEAN:
-            sum_VO = sum_VO / rows.spread(
-                [max(1, mine.dst_type.count(kind)) for kind in range(types.num_types)], sum_VO
-            )
+            counts = [max(1, mine.dst_type.count(kind)) for kind in range(types.num_types)]
+            sum_VO = sum_VO / rows.spread(sum_VO.new_tensor(counts))
         out = add_own(sum_VO, mean_sum, mine.dst_type, inputs, x_VD, mean=self.combine == MEAN)
         given_x = x_VD if isinstance(x_VD, Tensor) and self.spec.reads_target else None
         return keep_in_graph(out, (aggregate_VCF, given_x, *mine.parameters()), used=out is not sum_VO)

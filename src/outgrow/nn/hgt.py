@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from outgrow.nn.projection import Projection
 from outgrow.nn.slot_layout import TypedRows
 from outgrow.nn.typed_linear import TypedLinear, require_same_types
 from outgrow.ops.aggregation.typed_attention import TypedAttention
-from outgrow.ops.row_slots import Slot, gather_slots, scatter_slots
+from outgrow.ops.backend import once_differentiable
 
 
 @check_arguments()
@@ -145,18 +146,30 @@ class HGTConv(Conv):
         assert isinstance(x_VD, Tensor)
         types = self.out.bound_types
         rows = TypedRows(types, nodes_V)
-        width = new_VF.shape[1]
-        slots = [Slot(rows.rows.get(kind, slice(0, 0)), 0, width) for kind in range(types.num_types)]
-        given = zip(types.names, gather_slots(x_VD.to(new_VF.dtype), slots), gather_slots(new_VF, slots), strict=True)
-        mixed = [_mix(skip[type_module_name(name)], new, old) for name, old, new in given]
-        return scatter_slots(mixed, slots, (len(nodes_V), width))
+        share_T = torch.cat([torch.sigmoid(skip[type_module_name(name)]) for name in types.names])
+        mixed: Tensor = _MixRows.apply(share_T, new_VF, x_VD.to(new_VF.dtype), rows)  # type: ignore[no-untyped-call]
+        return mixed
 
 
-def _mix(skip_1: Tensor, new_VO: Tensor, old_VO: Tensor) -> Tensor:
-    """Return ``[V, O]``: new and old rows, in shares of the sigmoid of a number and of the rest."""
-    # A number for each column: the gradient is then summed over rows first, in an order that threads do not change.
-    share_O = torch.sigmoid(skip_1).expand(new_VO.shape[1])
-    return share_O * new_VO + (1 - share_O) * old_VO
+class _MixRows(torch.autograd.Function):
+    """``share * new + (1 - share) * old``, of a share for each node type."""
+
+    @staticmethod
+    def forward(ctx: Any, share_T: Tensor, new_VF: Tensor, old_VF: Tensor, rows: TypedRows) -> Tensor:
+        ctx.rows = rows
+        ctx.save_for_backward(share_T, new_VF, old_VF)
+        return torch.lerp(old_VF, new_VF, rows.spread(share_T))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_VF: Tensor) -> tuple[Tensor | None, ...]:
+        share_T, new_VF, old_VF = ctx.saved_tensors
+        d_share = torch.zeros_like(share_T)
+        for kind, rows in ctx.rows.rows.items():
+            # Over rows first, in an order that threads do not change.
+            d_share[kind] = (new_VF[rows] - old_VF[rows]).mul_(grad_VF[rows]).sum(0).sum()
+        d_new = grad_VF * ctx.rows.spread(share_T)
+        return d_share, d_new, grad_VF - d_new if ctx.needs_input_grad[2] else None, None
 
 
 def _require_edge_types(edge_types: Sequence[EdgeType], node_types: Sequence[str]) -> None:

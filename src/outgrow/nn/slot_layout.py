@@ -130,11 +130,11 @@ class TypedRows:
         """Return the nodes of a type, ``[n]`` int64."""
         return self.nodes[self.rows[kind]]
 
-    def spread(self, values: Sequence[float], like: Tensor) -> Tensor:
-        """Return ``[V, 1]`` of the type of ``like``: the value of the type of each node."""
-        out = like.new_empty(len(self.nodes), 1)
+    def spread(self, values_T: Tensor) -> Tensor:
+        """Return ``[V, 1]``: the value of the type of each node."""
+        out = values_T.new_empty(len(self.nodes), 1)
         for kind, rows in self.rows.items():
-            out[rows] = values[kind]
+            out[rows] = values_T[kind]
         return out
 
     def split(self, x_VD: Features) -> dict[int, Features]:
