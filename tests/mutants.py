@@ -53,6 +53,7 @@ def list_mutants() -> list[Mutant]:
     from tests.graph.test_node_ids import MUTANTS as ID_ORDERS
     from tests.nn.test_edge_layers import MUTANTS as EDGE_LAYERS
     from tests.nn.test_typed_layers import MUTANTS as TYPED_LAYERS
+    from tests.ops.aggregation.test_relation_matmul import MUTANTS as BLOCK_KERNELS
 
     from promises import MUTANTS as PROMISES
     from suites.disagreements import MUTANTS as DISAGREEMENTS
@@ -131,6 +132,7 @@ def list_mutants() -> list[Mutant]:
         "nn/test_typed_layers.py::test_a_mutant_is_found": {
             name: (breaks, make) for name, (breaks, make, _) in TYPED_LAYERS.items()
         },
+        "ops/aggregation/test_relation_matmul.py::test_a_mutant_is_found": BLOCK_KERNELS,
         "core/test_files.py::test_the_checks_find_mutants": {
             name: (mutant.breaks, mutant.make_write) for name, mutant in WRITES.items()
         },

@@ -45,6 +45,7 @@ NUMBERS = {
     "tests/nn/test_conformance.py": 8,
     "tests/nn/test_edge_layers.py": 3,
     "tests/nn/test_typed_layers.py": 3,
+    "tests/ops/aggregation/test_relation_matmul.py": 2,
     "tests/core/test_files.py": 14,
     "tests/fuzz/test_readers.py": 11,
 }

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from outgrow.core.block import Edges
 from outgrow.core.errors import InputError
 from outgrow.core.graph_types import EdgeType, GraphTypes
-from outgrow.nn import HGTConv, Layer, RGCNMatrixConv, TypedLinear, relation_matrices
+from outgrow.nn import HGTConv, Layer, RGCNMatrixConv, TypedLinear, relation_matrices, typed_linear
 from outgrow.nn.hetero_checks import module_name, type_module_name
+from outgrow.nn.slot_layout import TypedRows
 from outgrow.ops.aggregation import typed_attention
 from outgrow.ops.edge_weight import mean_weight
 from outgrow.ops.sparse import SparseRows
@@ -285,8 +286,13 @@ def mean_over_all_relations() -> AbstractContextManager[object]:
 
 def weights_of_another_type() -> AbstractContextManager[object]:
     """Nodes have the weights of the type after theirs."""
-    types_of = GraphTypes.types_of
-    return patch.object(GraphTypes, "types_of", lambda types, nodes: (types_of(types, nodes) + 1) % types.num_types)
+
+    class Shifted(TypedRows):
+        def __init__(self, types: GraphTypes, nodes_V: Tensor) -> None:
+            super().__init__(types, nodes_V)
+            self.rows = {(kind + 1) % types.num_types: rows for kind, rows in self.rows.items()}
+
+    return patch.object(typed_linear, "TypedRows", Shifted)
 
 
 def softmax_by_relation() -> AbstractContextManager[object]:

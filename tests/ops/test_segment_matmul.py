@@ -16,11 +16,12 @@ from support import normal
     kinds=st.lists(st.integers(0, 3), max_size=12),
     ordered=st.booleans(),
     bias=st.booleans(),
+    added=st.booleans(),
     columns=st.sampled_from([(0, 5), (1, 4)]),
 )
 @settings(deadline=None, max_examples=60)
 def test_every_row_has_the_weight_of_its_segment(
-    kinds: list[int], ordered: bool, bias: bool, columns: tuple[int, int]
+    kinds: list[int], ordered: bool, bias: bool, added: bool, columns: tuple[int, int]
 ) -> None:
     kind = torch.tensor(sorted(kinds) if ordered else kinds, dtype=torch.int64)
     width = columns[1] - columns[0]
@@ -32,12 +33,13 @@ def test_every_row_has_the_weight_of_its_segment(
         segments.append(Slot(span, *columns))
     leaves = [normal(len(kind), 5), *(normal(width, 2, seed=seed) for seed in (1, 2, 3))]
     leaves += [normal(2, seed=seed) for seed in (4, 5, 6)] if bias else []
-    leaves = [each.requires_grad_() for each in leaves]
-    out = segment_matmul(leaves[0], segments, leaves[1:4], leaves[4:] or None)
-    expected = torch.zeros(len(kind), 2, dtype=torch.float64)
+    leaves = [each.requires_grad_() for each in [*leaves, *([normal(len(kind), 2, seed=8)] if added else [])]]
+    base = leaves[-1] if added else torch.zeros(len(kind), 2, dtype=torch.float64)
+    out = segment_matmul(leaves[0], segments, leaves[1:4], leaves[4:7] if bias else None, base if added else None)
+    expected = base
     for number in range(3):
         own = leaves[0][:, slice(*columns)] @ leaves[1 + number] + (leaves[4 + number] if bias else 0)
-        expected = torch.where((kind == number)[:, None], own, expected)
+        expected = torch.where((kind == number)[:, None], base + own, expected)
     torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
     probe = normal(*out.shape, seed=7)
     grads = [torch.autograd.grad((each * probe).sum(), leaves) for each in (out, expected)]

@@ -309,16 +309,7 @@ class FullGraphEpoch:
         key = fold_in(self.seed, epoch, 0)
         timeline = self.comm.timeline
         with timeline.span("forward"):
-            logits = full_forward(
-                self.model,
-                self.shard,
-                self.inputs,
-                key,
-                first_aggregate=self.first_aggregate,
-                overlap=self.overlap,
-                last_rows=self.last_rows,
-            )
-            loss = self._loss(logits, key)
+            loss = self._forward(key)
         with timeline.span("backward"):
             torch.autograd.backward(loss)
         self.comm.all_reduce_gradients(self.model)
@@ -329,7 +320,17 @@ class FullGraphEpoch:
             self.ledger.add_count("rows_computed", edges.num_dst)
         return self.comm.all_reduce(loss.detach().double().cpu()).item()
 
-    def _loss(self, logits: Tensor, key: int) -> Tensor:
+    def _forward(self, key: int) -> Tensor:
+        """Return the loss. Logits are held by it alone: they are freed as soon as their gradient is known."""
+        logits = full_forward(
+            self.model,
+            self.shard,
+            self.inputs,
+            key,
+            first_aggregate=self.first_aggregate,
+            overlap=self.overlap,
+            last_rows=self.last_rows,
+        )
         if self.last_rows is None or not isinstance(self.objective, NodeObjective):
             return self.objective.loss(logits, key)
         return self.objective.for_row_range(self.last_rows.first, self.last_rows.last).loss(logits)

@@ -115,6 +115,7 @@ class _MeanConv(Conv, ABC):
         self.itself = Projection(of_targets, out_features, bias=bias)
         self.neighbour = Projection(of_sources, out_features)
         self.aggregation = WeightedSum()
+        self.order_is_given = project_first is not None
         self.accepts_sparse = _should_project_first(of_sources, out_features, project_first)
         width = out_features if self.accepts_sparse else of_sources
         self.spec = ConvSpec(

@@ -32,11 +32,20 @@ from outgrow.nn.relation_convs import (
     RelationConvs,
     gather_scores,
     join_edge_weights,
+    pack_channels,
     pack_messages,
 )
-from outgrow.nn.relation_sums import MeanConv, RelationMatrixSum, means_of_input, sum_own_projections, sum_tensors
+from outgrow.nn.relation_sums import (
+    RelationChannelSum,
+    RelationMeanSum,
+    add_own,
+    choose_order,
+    make_mean_sum,
+    project_sources,
+    sum_tensors,
+)
 from outgrow.nn.slot_layout import NOTHING, SlotLayout, TypedRows
-from outgrow.ops.row_slots import Slot, gather_slots, keep_in_graph, scatter_slots
+from outgrow.ops.row_slots import Slot, keep_in_graph, scatter_slots
 
 SUM, MEAN, MAX = "sum", "mean", "max"
 
@@ -81,6 +90,8 @@ class HeteroConv(Conv):
         if widths is not None:
             # Types have columns of their own in one matrix, of which a row is mostly zeros: it is projected first.
             convs = {edge_type: require_projection(edge_type, conv) for edge_type, conv in convs.items()}
+        else:
+            convs = choose_order(convs)
         self.input_widths = widths
         self.keeps_columns_apart = False
         self.convs = nn.ModuleDict({module_name(edge_type): conv for edge_type, conv in convs.items()})
@@ -90,11 +101,11 @@ class HeteroConv(Conv):
         """Set what depends on the convolutions and on the order of types and relations."""
         convs = [self.conv_of(edge_type) for edge_type in types.edge_types]
         self.relations = RelationConvs(convs, types)
-        self.aggregation: HeteroAggregation | RelationMatrixSum = HeteroAggregation(self.relations)
+        self.aggregation: HeteroAggregation | RelationMeanSum = HeteroAggregation(self.relations)
         # Sums of means need no aggregate of each relation, unless columns shall stay apart.
-        means = None if self.combine == MAX or self.keeps_columns_apart else means_of_input(convs)
-        if means is not None:
-            self.aggregation = RelationMatrixSum(means)
+        mean_sum = None if self.combine == MAX else make_mean_sum(convs, self.relations.source)
+        if mean_sum is not None and (mean_sum.sliceable or not self.keeps_columns_apart):
+            self.aggregation = mean_sum
         self.accepts_sparse = all(conv.accepts_sparse for conv in convs)
         self.accepts_half = all(conv.accepts_half for conv in convs)
         self.reads_weights = any(conv.reads_weights for conv in convs)
@@ -109,7 +120,7 @@ class HeteroConv(Conv):
             source=mine.source.shape,
             target=mine.target.shape,
             score=max(mine.source_score.units, mine.target_score.units),
-            aggregate=mine.aggregate.shape if means is None else (1, specs[0].out_features),
+            aggregate=(1, specs[0].out_features) if self.aggregation is mean_sum else mine.aggregate.shape,
             static_edge_weight=all(spec.static_edge_weight for spec in specs),
             reads_target=any(spec.reads_target for spec in specs),
             # A constant aggregate must have no parameters, as that of a foreign convolution does.
@@ -231,6 +242,9 @@ class HeteroConv(Conv):
 
     def _pack_source(self, x_VD: Features, rows: TypedRows, given: Mapping[int, Features]) -> NodeMessages:
         mine = self.relations
+        if isinstance(self.aggregation, RelationChannelSum):
+            sums = project_sources(self.aggregation, mine.src_type, given)
+            return NodeMessages(pack_channels(sums, rows, mine.source.shape, x_VD, mine.parameters()), None)
         sent = {
             number: conv.source_of_nodes(given[kind], rows.nodes_of(kind))
             for number, (conv, kind) in enumerate(zip(mine.convs, mine.src_type, strict=True))
@@ -250,7 +264,7 @@ class HeteroConv(Conv):
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:
         """Return ``[E, K]``: the weight that its relation's convolution gives each edge; None if all are 1."""
         assert source.values is not None
-        if isinstance(self.aggregation, RelationMatrixSum):
+        if isinstance(self.aggregation, RelationMeanSum):
             return self.aggregation.edge_weight(block, source.values.dtype)
         mine = self.relations
         edges = {number: each for number, each in mine.edges(block).items() if mine.weights[number]}
@@ -277,11 +291,10 @@ class HeteroConv(Conv):
     def update_of_nodes(self, x_VD: Features, aggregate_VCF: Tensor, nodes_V: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the combined updates of each type's in-relations; zeros for a type without any."""
         mine = self.relations
+        if isinstance(self.aggregation, RelationMeanSum):
+            return self._add_own(self.aggregation, x_VD, aggregate_VCF, nodes_V)
         rows, given = self._split_by_type(x_VD, nodes_V)
-        if isinstance(self.aggregation, RelationMatrixSum):
-            combined = self._add_sums(self.aggregation.convs, given, aggregate_VCF, rows)
-        else:
-            combined = self._combine_updates(given, aggregate_VCF, rows)
+        combined = self._combine_updates(given, aggregate_VCF, rows)
         width = self.spec.out_features
         out = scatter_slots(
             list(combined.values()),
@@ -306,22 +319,23 @@ class HeteroConv(Conv):
             by_type.setdefault(kind, []).append(out if conv.epilogue_bias is None else out + conv.epilogue_bias)
         return {kind: COMBINE[self.combine](found) for kind, found in by_type.items()}
 
-    def _add_sums(
-        self, convs: Sequence[MeanConv], given: Mapping[int, Features], aggregate_VCF: Tensor, rows: TypedRows
-    ) -> dict[int, Tensor]:
-        """Return the same where aggregates are sums over relations of means times their matrices."""
-        kinds = self.relations.dst_type
-        entering = {kind: [conv for conv, other in zip(convs, kinds, strict=True) if other == kind] for kind in given}
-        entered = [kind for kind, found in entering.items() if found]
-        width = self.spec.out_features
-        sums = gather_slots(aggregate_VCF[:, 0], [Slot(rows.rows[kind], 0, width) for kind in entered])
-        combined = {
-            kind: part + sum_own_projections(entering[kind], given[kind])
-            for kind, part in zip(entered, sums, strict=True)
-        }
+    def _add_own(self, mean_sum: RelationMeanSum, x_VD: Features, aggregate_VCF: Tensor, nodes_V: Tensor) -> Tensor:
+        """Return the same of an aggregate that is a sum over relations already."""
+        mine = self.relations
+        types = require_bound_types("a HeteroConv", self.types)
+        rows = TypedRows(types, nodes_V)
+        columns = [
+            (0, x_VD.shape[1]) if self.input_widths is None else types.type_columns(name) for name in types.names
+        ]
+        inputs = {kind: Slot(each, *columns[kind]) for kind, each in rows.rows.items()}
+        sum_VO = aggregate_VCF[:, 0]
         if self.combine == MEAN:
-            combined = {kind: part / len(entering[kind]) for kind, part in combined.items()}
-        return combined
+            sum_VO = sum_VO / rows.spread(
+                [max(1, mine.dst_type.count(kind)) for kind in range(types.num_types)], sum_VO
+            )
+        out = add_own(sum_VO, mean_sum, mine.dst_type, inputs, x_VD, mean=self.combine == MEAN)
+        given_x = x_VD if isinstance(x_VD, Tensor) and self.spec.reads_target else None
+        return keep_in_graph(out, (aggregate_VCF, given_x, *mine.parameters()), used=out is not sum_VO)
 
 
 def _widths_that_differ(layout: SlotLayout, senders: Sequence[int]) -> tuple[int, ...]:

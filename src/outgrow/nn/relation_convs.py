@@ -174,6 +174,18 @@ def pack_messages(
     return NodeMessages(packed, keep_in_graph(found[:, :, 0], inputs, used=bool(scored)))
 
 
+def pack_channels(
+    given: Mapping[int, Tensor], rows: TypedRows, shape: tuple[int, int], x_VD: Features, kept: Iterable[Tensor]
+) -> Tensor:
+    """Return ``[V, C, O]``: first channels ``[n, c, O]`` of the nodes of each type; see `pack_messages`."""
+    parameters = list(kept)
+    empty = torch.empty(0, dtype=(*parameters, x_VD)[0].dtype, device=x_VD.device)
+    slots = [Slot(rows.rows[kind], 0, each.shape[1]) for kind, each in given.items()]
+    like = next(iter(given.values()), empty)
+    table = scatter_slots(list(given.values()), slots, (len(rows.nodes), *shape), like=like)
+    return keep_in_graph(table, [*parameters, *([x_VD] if isinstance(x_VD, Tensor) else [])], used=bool(given))
+
+
 def gather_scores(scores_VK: Tensor | None, layout: SlotLayout, asked: Mapping[int, Rows]) -> dict[int, Tensor]:
     """Return the scores ``[n, K]`` of each of some relations, in the rows asked for."""
     if scores_VK is None or not asked:

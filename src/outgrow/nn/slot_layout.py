@@ -11,8 +11,10 @@ from torch import Tensor
 
 from outgrow.core.graph_types import GraphTypes
 from outgrow.nn.layer import Features
-from outgrow.ops.row_slots import Slot, gather_slots
-from outgrow.ops.sparse import SparseRows, index_rows, slice_rows
+from outgrow.nn.projection import project_rows
+from outgrow.ops.row_slots import Slot, gather_slots, scatter_slots
+from outgrow.ops.segment_matmul import segment_matmul
+from outgrow.ops.sparse import SparseRows
 
 Shape = tuple[int, int]
 Rows = Tensor | slice
@@ -105,16 +107,16 @@ class TypedRows:
 
     def __init__(self, types: GraphTypes, nodes_V: Tensor) -> None:
         self.nodes = nodes_V
-        kinds = types.types_of(nodes_V)
-        counts = torch.bincount(kinds, minlength=types.num_types).tolist()
-        ends = [0]
-        for count in counts:
-            ends.append(ends[-1] + count)
-        found: list[Rows] = [slice(first, last) for first, last in pairwise(ends)]
         # Own nodes ascend, and with them their types; those of a batch do not.
-        if len(kinds) > 1 and not bool((kinds[1:] >= kinds[:-1]).all()):
-            order = kinds.argsort(stable=True)
-            found = list(torch.split(order, counts))
+        if len(nodes_V) < 2 or bool((nodes_V[1:] >= nodes_V[:-1]).all()):
+            borders = torch.tensor(types.borders[1:-1], dtype=torch.int64, device=nodes_V.device)
+            ends = [0, *torch.searchsorted(nodes_V, borders).tolist(), len(nodes_V)]
+            found: list[Rows] = [slice(first, last) for first, last in pairwise(ends)]
+            counts = [last - first for first, last in pairwise(ends)]
+        else:
+            kinds = types.types_of(nodes_V)
+            counts = torch.bincount(kinds, minlength=types.num_types).tolist()
+            found = list(torch.split(kinds.argsort(stable=True), counts))
         self.rows = {kind: rows for kind, (rows, count) in enumerate(zip(found, counts, strict=True)) if count}
 
     def index(self, kind: int) -> Tensor:
@@ -128,10 +130,23 @@ class TypedRows:
         """Return the nodes of a type, ``[n]`` int64."""
         return self.nodes[self.rows[kind]]
 
+    def spread(self, values: Sequence[float], like: Tensor) -> Tensor:
+        """Return ``[V, 1]`` of the type of ``like``: the value of the type of each node."""
+        out = like.new_empty(len(self.nodes), 1)
+        for kind, rows in self.rows.items():
+            out[rows] = values[kind]
+        return out
+
     def split(self, x_VD: Features) -> dict[int, Features]:
         """Return the input of the nodes of each type, ``[n, D]``."""
         if isinstance(x_VD, Tensor):
-            parts = gather_slots(x_VD, [Slot(rows, 0, x_VD.shape[1]) for rows in self.rows.values()])
+            ranges = [rows.stop - rows.start for rows in self.rows.values() if isinstance(rows, slice)]
+            # Ranges make up all rows: views of them, whose gradients are joined.
+            parts = (
+                torch.split(x_VD, ranges)
+                if len(ranges) == len(self.rows) > 0
+                else gather_slots(x_VD, [Slot(rows, 0, x_VD.shape[1]) for rows in self.rows.values()])
+            )
             return dict(zip(self.rows, parts, strict=True))
         return {kind: select_sparse_rows(x_VD, rows) for kind, rows in self.rows.items()}
 
@@ -143,19 +158,55 @@ class TypedRows:
             if isinstance(x_VD, Tensor):
                 found[kind] = x_VD[rows, first:last]
             else:
-                found[kind] = slice_columns(select_sparse_rows(x_VD, rows), first, last)
+                found[kind] = select_sparse_part(x_VD, rows, first, last)
         return found
 
 
 def select_sparse_rows(x_VD: SparseRows, rows: Rows) -> SparseRows:
     """Return rows of sparse rows: a range without a copy, or ``[n]`` int64 of them."""
-    found = slice_rows(x_VD, rows.start, rows.stop) if isinstance(rows, slice) else index_rows(x_VD, rows)
-    assert isinstance(found, SparseRows)
-    return found
+    return x_VD.index_rows(rows) if isinstance(rows, Tensor) else x_VD.slice_rows(rows.start, rows.stop)
 
 
-def slice_columns(x_VD: SparseRows, first: int, last: int) -> Features:
-    """Return columns ``first`` to ``last - 1`` of rows that have no others; dense if none is missing."""
+def select_sparse_part(x_VD: SparseRows, rows: Rows, first: int, last: int) -> Features:
+    """Return columns ``first`` to ``last - 1`` of rows that have no others; dense if none of these numbers is missing.
+
+    A part of a matrix that is kept is made once, if its rows are a range.
+    """
+    if isinstance(rows, Tensor):
+        return _slice_columns(x_VD.index_rows(rows), first, last)
+    name = f"rows {rows.start} to {rows.stop}, columns {first} to {last}"
+    return x_VD.derive(name, lambda: _slice_columns(x_VD.slice_rows(rows.start, rows.stop), first, last))
+
+
+def project_slots(
+    x_VD: Features,
+    slots: Sequence[Slot],
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    added_VO: Tensor | None = None,
+) -> Tensor:
+    """Return ``[V, O]``: the product of each slot with its weight, plus its bias; zeros in rows of no slot.
+
+    Args:
+        x_VD: Rows of nodes; if sparse, without numbers in other columns of the rows of a slot.
+        slots: Rows and columns of each product; no row twice.
+        weights: ``[d, O]`` of each.
+        biases: ``[O]`` of each, or none at all.
+        added_VO: What is added to all rows; None for nothing.
+    """
+    if isinstance(x_VD, Tensor):
+        return segment_matmul(x_VD, slots, weights, biases, added_VO)
+    of_slots: Sequence[Tensor | None] = biases or [None] * len(slots)
+    products = [
+        project_rows(select_sparse_part(x_VD, *slot), weight, bias)
+        for slot, weight, bias in zip(slots, weights, of_slots, strict=True)
+    ]
+    width = weights[0].shape[1]
+    out = scatter_slots(products, [Slot(slot.rows, 0, width) for slot in slots], (len(x_VD), width))
+    return out if added_VO is None else added_VO + out
+
+
+def _slice_columns(x_VD: SparseRows, first: int, last: int) -> Features:
     width = last - first
     # Features of a type of dense tables fill all its columns: their product needs no look-up of columns.
     if len(x_VD.values) == len(x_VD) * width and bool((x_VD.indptr.diff() == width).all()):

@@ -12,9 +12,8 @@ from outgrow.core.graph_types import GraphTypes
 from outgrow.nn.hetero_checks import require_bound_types, require_widths, type_module_name
 from outgrow.nn.layer import Features
 from outgrow.nn.projection import Projection
-from outgrow.nn.slot_layout import TypedRows, select_sparse_rows, slice_columns
-from outgrow.ops.row_slots import Slot, scatter_slots
-from outgrow.ops.segment_matmul import segment_matmul
+from outgrow.nn.slot_layout import TypedRows, project_slots
+from outgrow.ops.row_slots import Slot
 
 
 @check_arguments()
@@ -78,15 +77,8 @@ class TypedLinear(nn.Module):
             for number, name in enumerate(types.names)
         ]
         projections = [self.projection_of(name) for name in types.names]
-        if isinstance(x_VD, Tensor):
-            biases = [each.bias for each in projections if each.bias is not None]
-            return segment_matmul(x_VD, parts, [each.weight for each in projections], biases)
-        products = [
-            each(slice_columns(select_sparse_rows(x_VD, part.rows), part.first, part.last))
-            for each, part in zip(projections, parts, strict=True)
-        ]
-        width = self.out_features
-        return scatter_slots(products, [Slot(part.rows, 0, width) for part in parts], (len(nodes_V), width))
+        biases = [each.bias for each in projections if each.bias is not None]
+        return project_slots(x_VD, parts, [each.weight for each in projections], biases)
 
     @property
     def bound_types(self) -> GraphTypes:

@@ -115,11 +115,16 @@ def self_loop_edges(indptr: Array, indices: Array, nodes: Array) -> Array:
     return out
 
 
+def transpose(edges: Edges) -> TransposedEdges:
+    """Return the out-edges of the sources of a block: those kept with the edges, or else new ones."""
+    if "transpose" in edges.cache:
+        return cast(TransposedEdges, edges.cache["transpose"])
+    return TransposedEdges(*transpose_csc(edges.indptr, edges.indices, edges.num_src, edges.num_dst))
+
+
 def cached_transpose(edges: Edges) -> TransposedEdges:
     """Return the out-edges of the sources of a block; built on first use and kept with the edges."""
-    if "transpose" not in edges.cache:
-        given = edges.indptr, edges.indices, edges.num_src, edges.num_dst
-        edges.cache["transpose"] = TransposedEdges(*transpose_csc(*given))
+    edges.cache["transpose"] = transpose(edges)
     return cast(TransposedEdges, edges.cache["transpose"])
 
 

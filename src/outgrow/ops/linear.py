@@ -97,7 +97,8 @@ class _AffineFunction(torch.autograd.Function):
         ctx.has_bias = bias_O is not None
         ctx.narrow = uses_bfloat16()
         ctx.save_for_backward(*terms)
-        product, add = (bfloat16_matmul, add_bfloat16_matmul) if ctx.narrow else (_padded_matmul, _add_matmul)
+        product, _ = product_functions(ctx.narrow)
+        add = sum_function(ctx.narrow)
         y_NO = product(inputs[0], weights[0])
         for x_ND, weight_DO in zip(inputs[1:], weights[1:], strict=True):
             y_NO = add(y_NO, x_ND, weight_DO)
@@ -123,6 +124,11 @@ def product_functions(narrow: bool) -> tuple[Callable[[Tensor, Tensor], Tensor],
         narrow: Whether in bfloat16 (see `uses_bfloat16`). Else ``x`` may be a constant in half precision.
     """
     return (bfloat16_matmul, bfloat16_weight_gradient) if narrow else (_padded_matmul, _weight_gradient)
+
+
+def sum_function(narrow: bool) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return what adds ``x @ weight`` to ``y`` in place, given ``(y, x, weight)``; see `product_functions`."""
+    return add_bfloat16_matmul if narrow else _add_matmul
 
 
 def _padded_matmul(x_ND: Tensor, weight_DO: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from outgrow.ops.backend import once_differentiable
+from outgrow.ops.memory_pool import pooled_empty
 
 
 class Slot(NamedTuple):
@@ -51,7 +52,26 @@ def scatter_slots(
         like: Tensor of the type and on the device of the result; None for those of the parts.
     """
     kind = parts[0] if like is None else like
+    if len(parts) == 1 and parts[0].dtype == kind.dtype and covers_table(slots, shape):
+        return parts[0].reshape(shape)
     return _Scatter.apply(tuple(slots), shape, kind.dtype, kind.device, *parts)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def covers_table(slots: Sequence[Slot], shape: Sequence[int]) -> bool:
+    """Whether ranges of whole rows, in ascending order, make up a table of this shape."""
+    end = 0
+    for rows, first, last in slots:
+        if not isinstance(rows, slice) or (rows.start, first, last) != (end, 0, shape[1]):
+            return False
+        end = rows.stop
+    return end == shape[0]
+
+
+def make_table(slots: Sequence[Slot], shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a table to write slots into: of zeros, unless the slots make up all of it."""
+    if covers_table(slots, shape):
+        return pooled_empty(shape, like, dtype)
+    return like.new_zeros(shape, dtype=dtype)
 
 
 def keep_in_graph(result: Tensor, inputs: Iterable[Tensor | None], *, used: bool) -> Tensor:
@@ -116,7 +136,12 @@ class _Gather(torch.autograd.Function):
         given = [(slot, grad) for slot, grad in zip(ctx.slots, grads, strict=True) if grad is not None]
         if not given:
             return None, None
-        out = given[0][1].new_zeros(ctx.shape)
+        slots = [slot for slot, _ in given]
+        out = make_table(slots, tuple(ctx.shape), given[0][1])
+        if covers_table(slots, ctx.shape):
+            for slot, grad in given:
+                _write_slot(out, slot, grad)
+            return out, None
         for slot, grad in given:
             # One slot after another: a row that several of them read gets its sum in their order.
             _write_slot(out, slot, _read_slot(out, slot) + grad)
@@ -134,7 +159,7 @@ class _Scatter(torch.autograd.Function):
         *parts: Tensor,
     ) -> Tensor:
         ctx.slots = slots
-        out = torch.zeros(shape, dtype=dtype, device=device)
+        out = make_table(slots, shape, torch.empty(0, dtype=dtype, device=device))
         for slot, part in zip(slots, parts, strict=True):
             _write_slot(out, slot, part.to(dtype))
         return out

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -12,7 +13,10 @@ from torch import Tensor
 
 from outgrow.ops.aggregation.spmm import spmm
 from outgrow.ops.backend import as_numpy, gpu_dispatch, once_differentiable, parallel_kernel, prange
+from outgrow.ops.csc import transpose_csc
 from outgrow.ops.rows.gather import concat_ranges
+
+T = TypeVar("T")
 
 _SLICE = 32
 """Columns of the gradient that a thread sums at a time: few, so that a slice of all rows fits the cache."""
@@ -27,12 +31,17 @@ class SparseRows:
         indices: ``[N]`` int32; column of each stored value, ascending within a row.
         values: ``[N]`` floating.
         num_columns: ``D``.
+        is_kept: Whether the matrix takes part in many steps, so that what is derived of it is kept with it: parts of
+            it, and for the gradient of a product the order by columns, 8 bytes a value.
+        cache: What is kept, by name.
     """
 
     indptr: Tensor
     indices: Tensor
     values: Tensor
     num_columns: int
+    is_kept: bool = False
+    cache: dict[str, object] = field(init=False, repr=False, default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -59,14 +68,14 @@ class SparseRows:
 
     def to(self, where: torch.dtype | torch.device) -> SparseRows:
         """Return the same matrix with values of another type, or on another device."""
-        moved = self.with_values(self.values.to(where))
+        moved = replace(self, values=self.values.to(where))
         if isinstance(where, torch.dtype):
             return moved
         return replace(moved, indptr=self.indptr.to(where), indices=self.indices.to(where))
 
     def with_values(self, values: Tensor) -> SparseRows:
         """Return another matrix with the same pattern."""
-        return replace(self, values=values)
+        return replace(self, values=values, is_kept=False)
 
     def slice_rows(self, first: int, last: int) -> SparseRows:
         """Return rows ``first`` to ``last - 1``, without copying columns and values."""
@@ -76,6 +85,7 @@ class SparseRows:
             indices=self.indices[low:high],
             values=self.values[low:high],
             num_columns=self.num_columns,
+            is_kept=self.is_kept,
         )
 
     def index_rows(self, rows: Tensor) -> SparseRows:
@@ -93,6 +103,14 @@ class SparseRows:
         row = torch.repeat_interleave(torch.arange(len(self), device=self.indptr.device), self.indptr.diff())
         out = self.values.new_zeros(self.shape)
         return out.index_put_((row, self.indices.long()), self.values, accumulate=True)
+
+    def derive(self, name: str, make: Callable[[], T]) -> T:
+        """Return something that is derived of the matrix, under a name; kept if the matrix is."""
+        if not self.is_kept:
+            return make()
+        if name not in self.cache:
+            self.cache[name] = make()
+        return cast(T, self.cache[name])
 
     def __matmul__(self, weight_DO: Tensor) -> Tensor:
         """Return ``[V, O]``: the product with a dense ``[D, O]``, differentiable in the weight."""
@@ -124,7 +142,14 @@ class _SparseProduct(torch.autograd.Function):
     def backward(ctx: Any, grad_VO: Tensor) -> tuple[None, Tensor]:
         rows: SparseRows = ctx.rows
         out = grad_VO.new_empty(rows.num_columns, grad_VO.shape[1])
-        sparse_gradient(rows.indptr, rows.indices, rows.values.to(grad_VO.dtype), grad_VO, out)
+        values = rows.values.to(grad_VO.dtype)
+        if not rows.is_kept or rows.device.type != "cpu":
+            sparse_gradient(rows.indptr, rows.indices, values, grad_VO, out)
+            return None, out
+        # Column by column, each in row order too: threads share out columns, and each is summed in registers.
+        given = rows.indptr, rows.indices, rows.num_columns, len(rows)
+        ends, row, value = rows.derive("order by columns", lambda: transpose_csc(*given))
+        spmm(ends, row, value, values[:, None], grad_VO[:, None], out[:, None])
         return None, out
 
 

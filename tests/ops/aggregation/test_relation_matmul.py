@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 import numba
@@ -11,13 +13,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Edges
-from outgrow.ops.aggregation import pair_edges
+from outgrow.ops.aggregation import block_matmul, pair_edges
 from outgrow.ops.aggregation.relation_matmul import RelationMatmul, relation_dot, relation_matmul_sum
 from outgrow.ops.linear import use_bfloat16_matmul
-from support import Drawn, bipartite, block_of, destinations_of, normal, random_topology, with_relations
+from support import Drawn, bipartite, block_of, destinations_of, normal, random_topology, topology_of, with_relations
+
+Array = NDArray[Any]
 
 RELATIONS = 4
 TOLERANCE = {torch.float32: 3e-5, torch.float64: 1e-12}
@@ -88,6 +93,36 @@ def test_types(dtype: torch.dtype, blocks: int, weights: int) -> None:
     assert_same(typed(random_topology(200, 1500).block.edges), blocks, weights, dtype)
 
 
+def use_block_kernels() -> AbstractContextManager[object]:
+    """Rows times small blocks by the kernels of large graphs."""
+    return patch.object(block_matmul, "LEAST_NUMBERS", 0)
+
+
+def star(count: int, *, incoming: bool) -> Edges:
+    """Edges of many nodes to node 0, or from it to them."""
+    ends = [(other % 300, 0) if incoming else (0, other % 300) for other in range(count)]
+    return topology_of(300, ends).block.edges
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("weights", [1, 4])
+def test_block_kernels(dtype: torch.dtype, weights: int) -> None:
+    # A row with more edges than a part of the work is cut.
+    for edges in (random_topology(200, 1500).block.edges, star(1500, incoming=True), star(1500, incoming=False)):
+        with use_block_kernels():
+            assert block_matmul.fits_block_kernels(edges, normal(1, 1, dtype=dtype), matrices(4, dtype))
+            assert_same(typed(edges), 4, weights, dtype)
+
+
+def test_block_kernels_read_columns_of_wider_rows() -> None:
+    edges = typed(random_topology(60, 300).block.edges)
+    wide, weight = normal(60, 24), normal(edges.num_edges, 4, seed=3)
+    with use_block_kernels():
+        parts = [relation_matmul_sum(edges, part, weight, matrices(4)) for part in torch.chunk(wide, 2, 1)]
+        alone = [relation_matmul_sum(edges, part.contiguous(), weight, matrices(4)) for part in torch.chunk(wide, 2, 1)]
+    assert all(map(torch.equal, parts, alone))
+
+
 def test_constant_rows_in_half_precision() -> None:
     edges = typed(random_topology(50, 300).block.edges)
     src, weight = normal(50, 6).half(), normal(edges.num_edges, 1, dtype=torch.float32)
@@ -111,7 +146,8 @@ def test_products_in_bfloat16() -> None:
     torch.testing.assert_close(rounded, plain, rtol=0.05, atol=0.3)
 
 
-def test_threads_do_not_matter() -> None:
+@pytest.mark.parametrize("kernels", [False, True])
+def test_threads_do_not_matter(kernels: bool) -> None:
     edges, before = typed(random_topology(300, 4000).block.edges), numba.get_num_threads()
     leaves = [
         normal(*shape, dtype=torch.float32).requires_grad_()
@@ -123,12 +159,13 @@ def test_threads_do_not_matter() -> None:
         out = relation_matmul_sum(edges, src, weight, matrix), relation_dot(edges, src, dst, matrix)
         return [*out, *torch.autograd.grad(sum(each.square().sum() for each in out), leaves)]
 
-    many = everything()
-    numba.set_num_threads(1)
-    try:
-        one = everything()
-    finally:
-        numba.set_num_threads(before)
+    with use_block_kernels() if kernels else nullcontext():
+        many = everything()
+        numba.set_num_threads(1)
+        try:
+            one = everything()
+        finally:
+            numba.set_num_threads(before)
     assert all(map(torch.equal, many, one))
 
 
@@ -153,3 +190,37 @@ def test_a_projected_sum_is_that_of_the_channel_of_each_relation(blocks: int) ->
     ]
     assert torch.equal(torch.cat(parts, 2), ours)
     assert (first.sliceable, last.sliceable) == (True, False)
+
+
+def gradient_of_one_part() -> AbstractContextManager[object]:
+    """The gradient of the matrices is that of the first part of the work."""
+    gradient = block_matmul.make_block_gradient
+
+    def make(*sizes: int) -> Callable[..., None]:
+        def run(parts: Array, *given: Array) -> None:
+            gradient(*sizes)(parts, *given)
+            given[-1][len(given[-1]) // len(parts) :] = 0
+
+        return run
+
+    return patch.object(block_matmul, "make_block_gradient", make)
+
+
+def edges_in_the_order_of_the_block() -> AbstractContextManager[object]:
+    """Positions of edges are forgotten when their order changes."""
+    order = block_matmul._order
+    return patch.object(
+        block_matmul,
+        "_order",
+        lambda *given: replace(order(*given), edge=torch.arange(len(given[1]), dtype=torch.int32)),
+    )
+
+
+MUTANTS = {make.__name__: (make.__doc__, make) for make in (gradient_of_one_part, edges_in_the_order_of_the_block)}
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_mutant_is_found(mutant: str) -> None:
+    with MUTANTS[mutant][1](), pytest.raises(AssertionError):
+        test_block_kernels(torch.float64, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -40,6 +41,8 @@ def fetch_shard_inputs(model: Model, shard: GraphShard, features: Features) -> S
         features: ``[V, D]``, as the graph has them; memory-mapped where they are many.
     """
     own = cast_features(model, shard.select_owned(features)).to(shard.comm.device)
+    if isinstance(own, SparseRows):
+        own = replace(own, is_kept=True)
     if not model.source_is_features:
         return ShardInputs(own, own)
     assert isinstance(own, Tensor)

@@ -19,7 +19,7 @@ from torch import Tensor
 from outgrow.core.block import Edges
 from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.ops.backend import as_numpy, gpu_dispatch, parallel_kernel, prange, serial_kernel
-from outgrow.ops.csc import cached_transpose
+from outgrow.ops.csc import transpose
 from outgrow.ops.memory_pool import as_input_rows, as_output_rows
 
 Array = NDArray[Any]
@@ -108,7 +108,8 @@ def out_edge_pairs(edges: Edges, num_relations: int) -> PairEdges:
     relation = validate_relations(edges, num_relations)
     slot = f"out-edges of {num_relations} relations by pair"
     if slot not in edges.cache:
-        back = cached_transpose(edges)
+        # Not kept: nothing else of these edges needs it.
+        back = transpose(edges)
         edges.cache[slot] = _group(back.indptr, back.indices, back.edge, relation, num_relations)
     return cast(PairEdges, edges.cache[slot])
 

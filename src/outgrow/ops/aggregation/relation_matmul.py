@@ -9,6 +9,7 @@ that the forward pass summed is stored or computed again. Letters: ``Vs`` source
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -17,6 +18,14 @@ from torch import Tensor, nn
 
 from outgrow.core.block import Block, Edges
 from outgrow.ops.aggregation.base import Aggregation
+from outgrow.ops.aggregation.block_matmul import (
+    block_dot,
+    block_gradient,
+    block_sum,
+    fits_block_kernels,
+    in_edges_by_relation,
+    out_edges_by_relation,
+)
 from outgrow.ops.aggregation.pair_edges import PairChunk, add_rows, in_edge_pairs, out_edge_pairs
 from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.ops.aggregation.spmm import sddmm_dot, spmm
@@ -77,25 +86,45 @@ class RelationMatmul(nn.Module, Aggregation):
         assert weight_EK is not None
         if not self.project_first:
             return relation_matmul_sum(block.edges, src_VsCF[:, 0], weight_EK, self.matrix)[:, None]
-        # A channel per relation in memory order is a row per pair of node and relation: a plain sum over these.
-        edges = channel_edges(block.edges, len(self.matrix))
-        rows = src_VsCF.reshape(edges.num_src, 1, src_VsCF.shape[2])
-        return WeightedSum()(replace(block, edges=edges), rows, None, weight_EK)
+        return sum_channels(block, range(len(self.matrix)), src_VsCF, weight_EK)
 
 
-def channel_edges(edges: Edges, num_relations: int) -> Edges:
-    """Return the edges from row ``u * R + r`` for source ``u`` and relation ``r``; made once for the edges of a block.
+def channel_edges(edges: Edges, channels: Sequence[int], num_channels: int) -> Edges:
+    """Return the edges from row ``u * C + c`` for source ``u`` and channel ``c``; made once for the edges of a block.
+
+    Args:
+        edges: The edges.
+        channels: Channel of each relation.
+        num_channels: ``C``.
 
     Raises:
-        InputError: A relation is missing or not in ``[0, num_relations)``.
+        InputError: A relation is missing or not one of those that have channels.
     """
-    relation = validate_relations(edges, num_relations)
-    slot = f"edges from channels of {num_relations} relations"
+    relation = validate_relations(edges, len(channels))
+    slot = f"edges from channels {channels} of {num_channels}"
     if slot not in edges.cache:
-        count = edges.num_src * num_relations
-        indices = (edges.indices.long() * num_relations + relation).to(torch.int32 if count < 2**31 else torch.int64)
-        edges.cache[slot] = Edges(indptr=edges.indptr, indices=indices, num_src=count)
+        count = edges.num_src * num_channels
+        of_relation = torch.tensor(channels, device=edges.indices.device)
+        indices = edges.indices.long() * num_channels + of_relation[relation.long()]
+        edges.cache[slot] = Edges(
+            indptr=edges.indptr, indices=indices.to(torch.int32 if count < 2**31 else torch.int64), num_src=count
+        )
     return cast(Edges, edges.cache[slot])
+
+
+def sum_channels(block: Block, channels: Sequence[int], src_VsCF: Tensor, weight_EK: Tensor) -> Tensor:
+    """Return ``[Vd, 1, F]``: ``sum over in-edges e of weight[e] * src[source of e, channel of e's relation]``.
+
+    Args:
+        block: The edges, with relations.
+        channels: Channel of each relation.
+        src_VsCF: ``[Vs, C, F]``.
+        weight_EK: ``[E, 1]`` constant.
+    """
+    # A channel per relation in memory order is a row per pair of node and channel: a plain sum over these.
+    edges = channel_edges(block.edges, tuple(channels), src_VsCF.shape[1])
+    rows = src_VsCF.reshape(edges.num_src, 1, src_VsCF.shape[2])
+    return WeightedSum()(replace(block, edges=edges), rows, None, weight_EK)
 
 
 def relation_matmul_sum(edges: Edges, src_VsD: Tensor, weight_EK: Tensor, matrix_RBIJ: Tensor) -> Tensor:
@@ -133,6 +162,8 @@ class _MatmulSum(torch.autograd.Function):
         # Remembered, since the backward pass may run outside the context that switched bfloat16 on.
         ctx.narrow = uses_bfloat16()
         ctx.save_for_backward(src_VsD, weight_EK, matrix_RBIJ)
+        if fits_block_kernels(edges, src_VsD, matrix_RBIJ):
+            return block_sum(in_edges_by_relation(edges, len(matrix_RBIJ)), weight_EK, src_VsD, matrix_RBIJ)
         rows = _as_channels(src_VsD, weight_EK.shape[1])
         out = matrix_RBIJ.new_zeros(edges.num_dst, _width(matrix_RBIJ))
         for chunk in in_edge_pairs(edges, len(matrix_RBIJ)).chunks():
@@ -150,9 +181,7 @@ class _MatmulSum(torch.autograd.Function):
         d_src, d_matrix = _source_gradients(ctx, weight_EK, grad_VdO, wants_src)
         if not wants_weight:
             return d_src, None, d_matrix, None
-        products = matrix_RBIJ.transpose(2, 3)
-        d_weight = _dot_of_pairs(ctx.edges, src_VsD, grad_VdO, products, ctx.narrow)
-        return d_src, d_weight, d_matrix, None
+        return d_src, _dot(ctx.edges, src_VsD, grad_VdO, matrix_RBIJ, ctx.narrow), d_matrix, None
 
 
 class _RelationDot(torch.autograd.Function):
@@ -161,7 +190,7 @@ class _RelationDot(torch.autograd.Function):
         ctx.edges = edges
         ctx.narrow = uses_bfloat16()
         ctx.save_for_backward(src_VsD, dst_VdO, matrix_RBIJ)
-        return _dot_of_pairs(edges, src_VsD, dst_VdO, matrix_RBIJ.transpose(2, 3), ctx.narrow)
+        return _dot(edges, src_VsD, dst_VdO, matrix_RBIJ, ctx.narrow)
 
     @staticmethod
     @once_differentiable
@@ -169,6 +198,9 @@ class _RelationDot(torch.autograd.Function):
         src_VsD, dst_VdO, matrix_RBIJ = ctx.saved_tensors
         # Both gradients are the sums above, with the gradients of the dot products for weights.
         d_src, d_matrix = _source_gradients(ctx, grad_EB, dst_VdO, ctx.needs_input_grad[0])
+        if fits_block_kernels(ctx.edges, src_VsD, matrix_RBIJ):
+            pairs = in_edges_by_relation(ctx.edges, len(matrix_RBIJ))
+            return d_src, block_sum(pairs, grad_EB, src_VsD, matrix_RBIJ), d_matrix, None
         d_dst = torch.zeros_like(dst_VdO)
         rows = _as_channels(src_VsD, grad_EB.shape[1])
         for chunk in in_edge_pairs(ctx.edges, len(matrix_RBIJ)).chunks():
@@ -183,6 +215,9 @@ def _source_gradients(ctx: Any, weight_EK: Tensor, rows_VdO: Tensor, wants_src: 
     """Return the gradients of the sources, if wanted, and of the matrices, from rows of destinations."""
     src_VsD, *_, matrix_RBIJ = ctx.saved_tensors
     edges: Edges = ctx.edges
+    if wants_src and fits_block_kernels(edges, src_VsD, matrix_RBIJ):
+        pairs = out_edges_by_relation(edges, len(matrix_RBIJ))
+        return block_gradient(pairs, weight_EK, rows_VdO, src_VsD, matrix_RBIJ)
     d_src = torch.zeros_like(src_VsD, memory_format=torch.contiguous_format) if wants_src else None
     d_matrix = torch.zeros_like(matrix_RBIJ)
     rows = _as_channels(rows_VdO, weight_EK.shape[1])
@@ -196,8 +231,11 @@ def _source_gradients(ctx: Any, weight_EK: Tensor, rows_VdO: Tensor, wants_src: 
     return d_src, d_matrix
 
 
-def _dot_of_pairs(edges: Edges, src_VsD: Tensor, dst_VdO: Tensor, matrix_RBJI: Tensor, narrow: bool) -> Tensor:
+def _dot(edges: Edges, src_VsD: Tensor, dst_VdO: Tensor, matrix_RBIJ: Tensor, narrow: bool) -> Tensor:
     """Return ``[E, B]``: dot products of the sources with what relations make of the destinations."""
+    if fits_block_kernels(edges, src_VsD, matrix_RBIJ):
+        return block_dot(in_edges_by_relation(edges, len(matrix_RBIJ)), src_VsD, dst_VdO, matrix_RBIJ)
+    matrix_RBJI = matrix_RBIJ.transpose(2, 3)
     blocks = matrix_RBJI.shape[1]
     src = _as_channels(src_VsD, blocks)
     out = pooled_empty((edges.num_edges, blocks), matrix_RBJI)

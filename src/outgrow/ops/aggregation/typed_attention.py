@@ -56,8 +56,7 @@ class TypedAttention(nn.Module, Aggregation):
         assert dst_VdCF is not None
         assert weight_EK is None
         edges = _with_relation(block.edges, len(self.order))
-        # Contiguous copies, which kernels walk several times.
-        key_VsO, value_VsO = (each.contiguous() for each in torch.chunk(src_VsCF[:, 0], 2, 1))
+        key_VsO, value_VsO = torch.chunk(src_VsCF[:, 0], 2, 1)
         # Prior and scale as factors of small matrices, not of scores.
         scale_RK = self._stack(self.priors) * self._stack(self.key_matrices).shape[-1] ** -0.5
         matrix_RKFF = self._stack(self.key_matrices) * scale_RK[:, :, None, None]
