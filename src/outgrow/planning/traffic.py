@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from outgrow.core.ledger import Kind, Link
 from outgrow.planning.graph_stats.chunk_waves import Matrix
+from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.workload import PartitionStats, Workload
 
 Bytes = Counter[tuple[Link, Kind]]
@@ -165,12 +166,23 @@ def add_halo_rows(into: Bytes, kind: Kind, work: Workload, partition: PartitionS
     model = work.model
     # A first layer that takes raw features sends none: features of the halo are copied before training.
     for layer in model.layers[model.source_is_features :]:
-        if not layer.type_widths or partition.typed_halo is None:
-            whole = {link: round(layer.sent_width * rows) for link, rows in layout.sum_by_link(partition.halo).items()}
-            add_bytes(into, kind, whole, model.number_bytes)
-            continue
-        for halo, width in zip(partition.typed_halo, layer.type_widths, strict=True):
-            add_bytes(into, kind, layout.sum_by_link(halo), width * model.number_bytes)
+        numbers = layout.sum_by_link(count_sent_numbers(layer, partition.halo, partition.typed_halo))
+        add_bytes(into, kind, numbers, model.number_bytes)
+
+
+def count_sent_numbers(layer: LayerSizes, rows: Matrix, typed_rows: Matrix | None) -> Matrix:
+    """Return ``[P, P]`` int64: the numbers of source rows that cross between workers, those that are used of each type.
+
+    Args:
+        layer: The layer.
+        rows: ``[P, P]`` rows that the second worker sends to the first.
+        typed_rows: ``[T, P, P]`` these by type; None if types are not told apart, and rows have the mean width.
+    """
+    if not layer.type_widths or typed_rows is None:
+        whole: Matrix = np.rint(rows * layer.sent_width).astype(np.int64)
+        return whole
+    numbers: Matrix = np.tensordot(np.array(layer.type_widths), typed_rows, 1)
+    return numbers
 
 
 def fetch_messages(layout: WorkerLayout) -> int:

@@ -148,11 +148,13 @@ class CrossEdgeStats(NamedTuple):
         sources: Distinct sources at the second worker.
         destinations: Distinct destinations at the first worker with such a source.
         edges: Edges between them.
+        typed_sources: ``[T, P, P]``, the sources by their type; None if types are not told apart.
     """
 
     sources: Matrix
     destinations: Matrix
     edges: Matrix
+    typed_sources: Matrix | None = None
 
 
 class SplitBatchStats(NamedTuple):

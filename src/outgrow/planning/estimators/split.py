@@ -11,7 +11,15 @@ from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import EpochPart, Estimate, batch_prep_parts, minibatch_parts, transfer_parts
 from outgrow.planning.peak_memory import minibatch_peak_bytes
 from outgrow.planning.sizes import LayerSizes
-from outgrow.planning.traffic import ID_BYTES, Bytes, Traffic, WorkerLayout, add_bytes, shard_traffic
+from outgrow.planning.traffic import (
+    ID_BYTES,
+    Bytes,
+    Traffic,
+    WorkerLayout,
+    add_bytes,
+    count_sent_numbers,
+    shard_traffic,
+)
 from outgrow.planning.workload import CrossEdgeStats, SplitBatchStats, Workload
 from outgrow.strategies.split.strategy import SplitParallel
 
@@ -48,24 +56,24 @@ def _layer_traffic(
     """Return the traffic of a layer in a batch: for each pair of workers, rows or partial sums, whichever is less."""
     moved: Bytes = Counter()
     number = work.model.number_bytes
-    row_bytes = round(layer.sent_width * number)
+    row_bytes = count_sent_numbers(layer, cross_edges.sources, cross_edges.typed_sources) * number
     # A request for partial sums lists the destinations and, for each edge, its source and its weight.
     request = (
         _TOLD_BYTES * cross_edges.destinations + (_TOLD_BYTES + number * layer.has_edge_weights) * cross_edges.edges
     )
+    # Partial sums are as wide as whole rows.
+    sum_bytes = cross_edges.destinations * round(layer.sent_width * number)
     # Raw features get no gradient, so their rows cross in one direction only.
-    both_ways = row_bytes * (1 if raw else 2)
-    parts = (cross_edges.destinations * both_ways + request < cross_edges.sources * both_ways) & (
-        layer.supports_partial_sums and partial
-    )
-    rows = layout.sum_by_link(np.where(parts, cross_edges.destinations, cross_edges.sources))
+    ways = 1 if raw else 2
+    parts = (ways * sum_bytes + request < ways * row_bytes) & (layer.supports_partial_sums and partial)
+    crossed = layout.sum_by_link(np.where(parts, sum_bytes, row_bytes))
     # A row that is drawn for a time is requested with it.
     request_bytes = ID_BYTES * (2 if work.batches.is_temporal else 1)
     add_bytes(moved, Kind.IDS, layout.sum_by_link(cross_edges.sources), request_bytes)
     add_bytes(moved, Kind.TOPOLOGY, layout.sum_by_link(request * parts))
-    add_bytes(moved, Kind.FEATURES if raw else Kind.ACTIVATIONS, rows, row_bytes)
+    add_bytes(moved, Kind.FEATURES if raw else Kind.ACTIVATIONS, crossed)
     if not raw:
-        add_bytes(moved, Kind.GRADIENTS, rows, row_bytes)
+        add_bytes(moved, Kind.GRADIENTS, crossed)
     return moved
 
 

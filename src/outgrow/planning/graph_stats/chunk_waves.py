@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -49,6 +51,7 @@ class WaveStats(NamedTuple):
         requested_ids: ``[P, P]`` int64, ids of the rows that the second worker requests from the first.
         file_bytes: ``[P, n]`` int64, bytes of each wave in the scratch file.
         max_sizes: Upper bounds of the sizes of any worker's waves.
+        typed_rows: ``[T, P, P]`` int64, the sent rows by the type of their nodes; None if types are not told apart.
     """
 
     loaded_rows: int
@@ -56,6 +59,7 @@ class WaveStats(NamedTuple):
     requested_ids: Matrix
     file_bytes: Matrix
     max_sizes: WaveSizes
+    typed_rows: Matrix | None = None
 
 
 class ChunkWaveCounter:
@@ -66,13 +70,19 @@ class ChunkWaveCounter:
         views: Views that layers use, with or without added self-loops; the first decides the chunks.
         owned_nodes: ``[n]`` int64, the nodes of each worker.
         chunking: How to cut.
+        borders: ``[T + 1]``: the first node of each type, and ``V``; empty not to tell types apart.
 
     Attributes:
         order: The order of the chunks.
     """
 
     def __init__(
-        self, topology: Topology, views: tuple[bool, ...], owned_nodes: list[Tensor], chunking: ChunkingSpec
+        self,
+        topology: Topology,
+        views: tuple[bool, ...],
+        owned_nodes: list[Tensor],
+        chunking: ChunkingSpec,
+        borders: tuple[int, ...] = (),
     ) -> None:
         self._topology = topology
         self._owned_nodes = owned_nodes
@@ -82,6 +92,7 @@ class ChunkWaveCounter:
         self._chunk_ranges = [cut_chunks(first, nodes, chunking.chunks) for nodes in owned_nodes]
         self._source_bits = {view: self._read_source_bits(graph) for view, graph in self._graphs.items()}
         self._owned_bits = self._node_bitsets(owned_nodes)
+        self._type_bits = [self._node_bitsets([torch.arange(*ends)]) for ends in pairwise(borders)]
         bits = self._source_bits[views[0]]
         # A scale of 1: the sets hold all nodes, not a sample as in a run on a large graph.
         self.order = cheapest_order(
@@ -114,6 +125,7 @@ class ChunkWaveCounter:
         chunks = self.order.chunks
         parts = range(len(bits))
         sent, told = (np.zeros((len(bits), len(bits)), dtype=np.int64) for _ in range(2))
+        typed = np.zeros((len(self._type_bits), *sent.shape), dtype=np.int64)
         # Without sharing each worker loads all its sources itself, as if it were alone.
         if not techniques.sharing:
             alone = [
@@ -128,12 +140,14 @@ class ChunkWaveCounter:
                 # All foreign rows are requested; those that the wave before left in place are not sent again.
                 told[:, i] += _count_nodes(foreign)
                 sent[i] += _count_nodes(foreign & ~before)
+                for kind, nodes in enumerate(self._type_bits):
+                    typed[kind, i] += _count_nodes(foreign & ~before & nodes)
                 before = bits[i, chunk] if techniques.reuse else before
-        for each in (sent, told):
+        for each in (sent, told, *typed):
             np.fill_diagonal(each, 0)
         moved = count_transfer_volumes(bits, self._owned_bits, chunks)
         loaded = moved.reused if techniques.reuse else moved.shared
-        return WaveStats(loaded, sent, told, *self._wave_files(view, techniques))
+        return WaveStats(loaded, sent, told, *self._wave_files(view, techniques), typed if len(typed) else None)
 
     def _wave_files(self, view: bool, techniques: TransferOptions) -> tuple[Matrix, WaveSizes]:
         """Return the bytes of each wave (`outgrow.strategies.offload.wave.pack_wave`), and the largest sizes."""

@@ -123,7 +123,7 @@ class CountedGraph:
     ) -> ChunkStats:
         owner = self._node_owners(chunking.partition, parts)
         own = [(owner == part).nonzero()[:, 0] for part in range(parts)]
-        cutter = ChunkWaveCounter(self.graph.topology, views, own, chunking)
+        cutter = ChunkWaveCounter(self.graph.topology, views, own, chunking, self.graph.type_borders)
         return ChunkStats(len(serialize(cutter.order)), {view: cutter.wave_stats(view, techniques) for view in views})
 
     def _batch_stats(self, spec: SamplingSpec, parts: int) -> BatchStats:

@@ -51,6 +51,8 @@ class SampledBatches:
     def __init__(self, graph: Graph, owner: Tensor, parts: int, spec: SamplingSpec) -> None:
         topology = graph.topology
         self.topology = topology
+        self.num_types = len(graph.node_types)
+        self.inner_borders = torch.tensor(graph.type_borders[1:-1], dtype=torch.int64)
         self.train = graph.split.train
         self.owner = owner.long()
         self.row_entries = _count_row_entries(graph)
@@ -116,14 +118,20 @@ class SampledBatches:
         away = pair % self.parts != pair // self.parts
         pair, source, target = pair[away], source[away], target[away]
 
-        def count_distinct(ends: Tensor, number: int) -> Matrix:
+        def find_distinct(ends: Tensor, number: int) -> Tensor:
             # A row is sent once to each worker, however many of its edges go there.
-            return self._count_pairs(torch.unique(pair * number + ends) // max(1, number))
+            distinct: Tensor = torch.unique(pair * number + ends)
+            return distinct
 
+        num_src, num_dst = max(1, len(block.src_nodes)), max(1, block.edges.num_dst)
+        sent, taken = find_distinct(source, num_src), find_distinct(target, num_dst)
+        kinds = torch.bucketize(block.src_nodes[sent % num_src], self.inner_borders, right=True)
+        by_type = [self._count_pairs(sent[kinds == kind] // num_src) for kind in range(self.num_types)]
         return CrossEdgeStats(
-            count_distinct(source, len(block.src_nodes)),
-            count_distinct(target, block.edges.num_dst),
+            self._count_pairs(sent // num_src),
+            self._count_pairs(taken // num_dst),
             self._count_pairs(pair),
+            np.stack(by_type) if by_type else None,
         )
 
     def _count_pairs(self, pair: Tensor) -> Matrix:
