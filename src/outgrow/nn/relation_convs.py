@@ -46,9 +46,11 @@ class RelationConvs:
         self.source_score = SlotLayout(scores, self.src_type, count)
         self.target_score = SlotLayout(scores, self.dst_type, count)
         self.aggregate = SlotLayout([spec.aggregate for spec in specs], self.dst_type, count)
-        # Numbers of an edge's weight, and of its scores: each edge has one relation.
+        # Numbers of an edge's weight: one for each channel, but neither for a gate, which sources have beside their
+        # values, nor for each sum of products with features of edges, of which an aggregate has several.
         self.weights = [
-            spec.aggregate[0] if _weighs_edges(conv) else 0 for conv, spec in zip(convs, specs, strict=True)
+            min(spec.source[0], spec.aggregate[0]) if _weighs_edges(conv) else 0
+            for conv, spec in zip(convs, specs, strict=True)
         ]
 
     def parameters(self) -> Iterator[Tensor]:
