@@ -52,6 +52,7 @@ def list_mutants() -> list[Mutant]:
     from tests.graph.test_node_ids import BROKEN_BY as BROKEN_ORDERS
     from tests.graph.test_node_ids import MUTANTS as ID_ORDERS
     from tests.nn.test_edge_layers import MUTANTS as EDGE_LAYERS
+    from tests.nn.test_hetero_gradients import MUTANTS as HETERO_LAYERS
     from tests.nn.test_typed_layers import MUTANTS as TYPED_LAYERS
 
     from promises import MUTANTS as PROMISES
@@ -127,6 +128,9 @@ def list_mutants() -> list[Mutant]:
         },
         "nn/test_edge_layers.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in EDGE_LAYERS.items()
+        },
+        "nn/test_hetero_gradients.py::test_a_mutant_is_found": {
+            name: (make.__doc__, make) for name, (make, _) in HETERO_LAYERS.items()
         },
         "nn/test_typed_layers.py::test_a_mutant_is_found": {
             name: (breaks, make) for name, (breaks, make, _) in TYPED_LAYERS.items()
