@@ -65,6 +65,7 @@ def list_mutants() -> list[Mutant]:
     from suites.mutants import MUTANTS as GRADIENTS
     from suites.objectives import MUTANTS as OBJECTIVES
     from suites.samplers import MUTANTS as SAMPLERS
+    from suites.test_edge_features import MUTANTS as EDGE_RUNS
     from suites.test_leaks import MUTANTS as LEAKS
     from suites.typed_mutants import MUTANTS as TYPED_MODELS
 
@@ -112,6 +113,9 @@ def list_mutants() -> list[Mutant]:
         },
         "suites/test_typed.py::test_a_mutant_is_found": {
             name: (broken.__doc__, broken) for name, (broken, *_) in TYPED_MODELS.items()
+        },
+        "suites/test_edge_features.py::test_a_mutant_is_found": {
+            name: (broken.__doc__, broken) for name, (broken, _) in EDGE_RUNS.items()
         },
         "suites/test_leaks.py::test_a_leak_is_noticed": {name: (each.__doc__, each) for name, each in LEAKS.items()},
         "suites/test_disagreements.py::test_a_mutant_is_found": {

@@ -36,6 +36,7 @@ NUMBERS = {
     "tests/graph/sampling/test_temporal.py": 4,
     "tests/graph/statistics/test_statistics.py": 3,
     "tests/graph/test_node_ids.py": 2,
+    "tests/suites/test_edge_features.py": 3,
     "tests/suites/test_leaks.py": 1,
     "tests/suites/test_metrics.py": 5,
     "tests/suites/test_samplers.py": 7,
