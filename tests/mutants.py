@@ -67,6 +67,7 @@ def list_mutants() -> list[Mutant]:
     from suites.samplers import MUTANTS as SAMPLERS
     from suites.test_edge_features import MUTANTS as EDGE_RUNS
     from suites.test_leaks import MUTANTS as LEAKS
+    from suites.test_typed_traffic import MUTANTS as TYPED_TRAFFIC
     from suites.typed_mutants import MUTANTS as TYPED_MODELS
 
     tables: dict[str, Table] = {
@@ -116,6 +117,9 @@ def list_mutants() -> list[Mutant]:
         },
         "suites/test_edge_features.py::test_a_mutant_is_found": {
             name: (broken.__doc__, broken) for name, (broken, _) in EDGE_RUNS.items()
+        },
+        "suites/test_typed_traffic.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in TYPED_TRAFFIC.items()
         },
         "suites/test_leaks.py::test_a_leak_is_noticed": {name: (each.__doc__, each) for name, each in LEAKS.items()},
         "suites/test_disagreements.py::test_a_mutant_is_found": {

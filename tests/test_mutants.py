@@ -41,6 +41,7 @@ NUMBERS = {
     "tests/suites/test_metrics.py": 5,
     "tests/suites/test_samplers.py": 7,
     "tests/suites/test_typed.py": 6,
+    "tests/suites/test_typed_traffic.py": 2,
     "tests/suites/test_disagreements.py": 4,
     "tests/test_promises.py": 19,
     "tests/nn/test_conformance.py": 8,
