@@ -52,6 +52,7 @@ def list_mutants() -> list[Mutant]:
     from tests.graph.test_node_ids import BROKEN_BY as BROKEN_ORDERS
     from tests.graph.test_node_ids import MUTANTS as ID_ORDERS
     from tests.nn.test_edge_layers import MUTANTS as EDGE_LAYERS
+    from tests.nn.test_hetero_gradients import MUTANTS as HETERO_LAYERS
     from tests.nn.test_typed_layers import MUTANTS as TYPED_LAYERS
     from tests.ops.aggregation.test_relation_matmul import MUTANTS as BLOCK_KERNELS
 
@@ -65,7 +66,9 @@ def list_mutants() -> list[Mutant]:
     from suites.mutants import MUTANTS as GRADIENTS
     from suites.objectives import MUTANTS as OBJECTIVES
     from suites.samplers import MUTANTS as SAMPLERS
+    from suites.test_edge_features import MUTANTS as EDGE_RUNS
     from suites.test_leaks import MUTANTS as LEAKS
+    from suites.test_typed_traffic import MUTANTS as TYPED_TRAFFIC
     from suites.typed_mutants import MUTANTS as TYPED_MODELS
 
     tables: dict[str, Table] = {
@@ -113,6 +116,12 @@ def list_mutants() -> list[Mutant]:
         "suites/test_typed.py::test_a_mutant_is_found": {
             name: (broken.__doc__, broken) for name, (broken, *_) in TYPED_MODELS.items()
         },
+        "suites/test_edge_features.py::test_a_mutant_is_found": {
+            name: (broken.__doc__, broken) for name, (broken, _) in EDGE_RUNS.items()
+        },
+        "suites/test_typed_traffic.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in TYPED_TRAFFIC.items()
+        },
         "suites/test_leaks.py::test_a_leak_is_noticed": {name: (each.__doc__, each) for name, each in LEAKS.items()},
         "suites/test_disagreements.py::test_a_mutant_is_found": {
             name: (breaks, make) for name, (breaks, _, make) in DISAGREEMENTS.items()
@@ -128,6 +137,9 @@ def list_mutants() -> list[Mutant]:
         },
         "nn/test_edge_layers.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in EDGE_LAYERS.items()
+        },
+        "nn/test_hetero_gradients.py::test_a_mutant_is_found": {
+            name: (make.__doc__, make) for name, (make, _) in HETERO_LAYERS.items()
         },
         "nn/test_typed_layers.py::test_a_mutant_is_found": {
             name: (breaks, make) for name, (breaks, make, _) in TYPED_LAYERS.items()

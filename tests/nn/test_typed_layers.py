@@ -32,8 +32,7 @@ with warnings.catch_warnings():
 
 IN, OUT, HEADS = 6, 6, 3
 MENTIONED = [name for name in NAMES if name != "nobody"]
-KNOWN = [each for each in EDGE_TYPES if "without edges" not in each]
-"""PyG has no layer for a type without nodes or edges."""
+"""PyG has no layer for a type without nodes."""
 
 
 def parts(x: Tensor) -> dict[str, Tensor]:
@@ -49,7 +48,7 @@ def edge_index(graph: str) -> dict[EdgeType, Tensor]:
         chosen = edges.relation == number
         ends = zip((edges.indices.long()[chosen], destinations_of(edges)[chosen]), (each[0], each[2]), strict=True)
         found[each] = torch.stack([end - TYPES.type_nodes(name)[0] for end, name in ends])
-    return {each: found[each] for each in KNOWN}
+    return {each: found[each] for each in EDGE_TYPES}
 
 
 def join_spans(spans: tuple[int, ...], given: Tensor) -> Tensor:
@@ -60,7 +59,7 @@ def join_spans(spans: tuple[int, ...], given: Tensor) -> Tensor:
 def make_hgt(width_in: int) -> tuple[HGTConv, list[tuple[nn.Parameter, nn.Parameter, Any]], nn.Module]:
     """Ours, PyG's, and pairs of their parameters with how ours is made of PyG's."""
     ours = HGTConv(width_in, OUT, NAMES, EDGE_TYPES, HEADS).double()
-    theirs: Any = pyg.HGTConv(width_in, OUT, (MENTIONED, KNOWN), HEADS).double()
+    theirs: Any = pyg.HGTConv(width_in, OUT, (MENTIONED, EDGE_TYPES), HEADS).double()
     attention: Any = ours.aggregation
     pairs: list[tuple[Any, Any, Any]] = []
     for name in MENTIONED:
@@ -74,11 +73,11 @@ def make_hgt(width_in: int) -> tuple[HGTConv, list[tuple[nn.Parameter, nn.Parame
         pairs.append((mine[2].bias, theirs.out_lin.lins[name].bias, torch.clone))
         if ours.skip is not None:
             pairs.append((ours.skip[type_module_name(name)], theirs.skip[name], torch.clone))
-    for number, each in enumerate(KNOWN):
+    for number, each in enumerate(EDGE_TYPES):
         name = module_name(each)
         for mine, matrices in ((attention.key_matrices, theirs.k_rel), (attention.value_matrices, theirs.v_rel)):
             # A matrix per head and edge type, the heads outside.
-            pairs.append((mine[name], matrices.weight, lambda given, n=number: given[n :: len(KNOWN)]))
+            pairs.append((mine[name], matrices.weight, lambda given, n=number: given[n :: len(EDGE_TYPES)]))
         pairs.append((attention.priors[name], theirs.p_rel["__".join(each)], lambda given: given[0]))
     return ours, pairs, theirs
 
@@ -88,6 +87,13 @@ def make_hgt(width_in: int) -> tuple[HGTConv, list[tuple[nn.Parameter, nn.Parame
 def test_hgt_is_that_of_pyg(graph: str, width_in: int) -> None:
     torch.manual_seed(0)
     ours, pairs, theirs = make_hgt(width_in)
+    compared = {id(each) for pair in pairs for each in pair[:2]}
+    assert {
+        name for name, each in ours.named_parameters() if id(each) not in compared and "nobody" not in name
+    } == set()
+    # PyG has a gate also where widths differ, which it does not use then.
+    alone = {name for name, each in theirs.named_parameters() if id(each) not in compared}
+    assert alone == (set() if width_in == OUT else {f"skip.{name}" for name in MENTIONED})
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.copy_(torch.randn_like(parameter))

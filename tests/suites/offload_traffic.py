@@ -29,6 +29,7 @@ class LayerRows(NamedTuple):
         target: Of the input that destinations read; 0 if they do not.
         raw: Whether sources pass on their input as it is.
         fixed: Whether the aggregation has no parameters.
+        used: Of a source of each node type; empty if all sources use the whole row. No more cross between workers.
     """
 
     source: int
@@ -36,6 +37,7 @@ class LayerRows(NamedTuple):
     target: int = 0
     raw: bool = False
     fixed: bool = True
+    used: tuple[int, ...] = ()
 
 
 class Volumes(NamedTuple):
@@ -98,6 +100,7 @@ class Traffic:
         feature: Bytes of a feature.
         constant: Whether the first aggregate is computed once.
         cache: Whether other aggregates without parameters are kept.
+        by_type: The volumes of the rows of each node type; empty if there are no types.
     """
 
     layers: tuple[LayerRows, ...]
@@ -108,6 +111,7 @@ class Traffic:
     feature: int
     constant: bool
     cache: bool
+    by_type: tuple[Volumes, ...] = ()
 
     def prepared(self) -> Bytes:
         """A constant aggregate is computed and written."""
@@ -138,7 +142,7 @@ class Traffic:
                 moved += self._gradients(Link.HOST_TO_DEVICE, self.nodes * (layer.source + layer.target))
             if index > 0 or not layer.raw:
                 moved += self._gradients(Link.DEVICE_TO_HOST, self.volumes.stored * layer.source)
-                moved += self._gradients(Link.PEER, self.volumes.sent_back * layer.source)
+                moved += self._gradients(Link.PEER, self._between(layer, back=True))
         if not self.layers[0].raw:
             moved += self._features() + self._gradients(Link.HOST_TO_DEVICE, self.nodes * self.layers[0].source)
         return moved
@@ -158,8 +162,15 @@ class Traffic:
         row_bytes = layer.source * size
         return Bytes({
             (Link.HOST_TO_DEVICE, kind): volumes.loaded * row_bytes,
-            (Link.PEER, kind): volumes.sent * row_bytes,
+            (Link.PEER, kind): self._between(layer) * size,
         })  # fmt: skip
+
+    def _between(self, layer: LayerRows, *, back: bool = False) -> int:
+        """Numbers that cross between workers: of each type, its rows times what it uses of them."""
+        given = [(self.volumes, layer.source)]
+        if layer.used:
+            given = list(zip(self.by_type, layer.used, strict=True))
+        return sum((rows.sent_back if back else rows.sent) * numbers for rows, numbers in given)
 
     def _inputs(self, index: int) -> Bytes:
         target = self.nodes * self.layers[index].target

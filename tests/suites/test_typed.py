@@ -43,6 +43,15 @@ QUICK: list[Key] = [
     ("tensor", TypedCase("rgcn")),
     ("tensor", TypedCase("sage-mean")),
     ("orchestrate-aggregate", TypedCase("sage-mean")),
+    ("full", TypedCase("many-read-edges", "weighted")),
+    ("split", TypedCase("many-read-edges", "few")),
+    ("sampled", TypedCase("sums-read-edges", "weighted")),
+    ("migrate-merged", TypedCase("gat-one-reads-edges")),
+    ("offload-3", TypedCase("many-read-edges", "weighted", "one-node-part")),
+    ("tensor", TypedCase("gat-one-reads-edges", "weighted", "one-node-part")),
+    ("tensor", TypedCase("sums-read-edges")),
+    ("tensor", TypedCase("sage-project-first", "few", "one-node-part")),  # rows of few types use all their channels
+    ("offload-7-without-techniques", TypedCase("mixed", "few")),  # rows in files are as wide as those of the widest
 ]
 
 

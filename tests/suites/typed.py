@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from layer_table import IN, OUT, Foreign
-from torch import nn
+from layer_table import EDGE_DIM, IN, OUT, Foreign
+from torch import Tensor, nn
 
 from outgrow.core.graph_types import EdgeType, GraphTypes
 from outgrow.engine.problem import Problem
@@ -19,6 +19,8 @@ from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.graph.topology import Topology
 from outgrow.nn.attention import GATConv
 from outgrow.nn.convolution import CommNetConv, GINConv, SAGEConv, SAGEMaxConv
+from outgrow.nn.edge_attention import GATv2Conv, TransformerConv
+from outgrow.nn.edge_messages import EdgeConv, GINEConv, NNConv
 from outgrow.nn.epilogue import Epilogue
 from outgrow.nn.gated import GGCNConv
 from outgrow.nn.hetero import HeteroConv
@@ -31,7 +33,7 @@ from outgrow.runtime.distributed.worker import WorkerContext
 from suites.cases import DEALS
 from suites.exactness import WAYS, Gradient, split_by_memory, step_of, storage_reads, underived
 from suites.objectives import make_task
-from support import normal, topology_of
+from support import normal, topology_of, with_edge_features
 
 NAMES = ("author", "nobody", "paper", "venue")
 BORDERS = (0, 14, 14, 33, 40)
@@ -68,12 +70,37 @@ def typed_topology(count: int, *, weighted: bool = False, seed: int = 0) -> Topo
 
 
 GRAPHS = {"types": typed_topology(40), "weighted": typed_topology(30, weighted=True), "few": typed_topology(2)}
+GRAPHS = {name: with_edge_features(graph, EDGE_DIM) for name, graph in GRAPHS.items()}
 MIXED: tuple[Callable[[], Conv], ...] = (
     lambda: SAGEConv(IN, OUT, project_first=True),
     lambda: GGCNConv(IN, OUT),
     lambda: SAGEMaxConv(IN, OUT),
     lambda: GINConv(IN, OUT, project_first=False),
 )
+
+
+class ForeignWithFeatures(nn.Module):
+    """What a convolution of PyG looks like whose messages are made of the features of edges, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.message, self.own = nn.Linear(IN + EDGE_DIM, OUT), nn.Linear(IN, OUT)
+
+    def forward(self, x: tuple[Tensor, Tensor], edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        src, dst = edge_index
+        own: Tensor = self.own(x[1])
+        return own.index_add(0, dst, torch.tanh(self.message(torch.cat([x[0][src], edge_attr], 1))))
+
+
+READING: tuple[Callable[[], Conv], ...] = (
+    lambda: GATv2Conv(IN, OUT, 2, edge_dim=EDGE_DIM, attention_dropout=0.3, self_loops=False),
+    lambda: TransformerConv(IN, OUT, 3, edge_dim=EDGE_DIM, attention_dropout=0.3),
+    lambda: NNConv(IN, OUT, EDGE_DIM, project_first=True),
+    lambda: PyGConv(ForeignWithFeatures(), IN, OUT, edge_dim=EDGE_DIM),
+    lambda: EdgeConv(IN, OUT),
+    lambda: GATConv(IN, OUT, 2, edge_dim=EDGE_DIM, self_loops=False),
+)
+"""They read features of edges, but for one whose maximum of no edges is no zero."""
 
 
 def every(*makers: Callable[[], Conv]) -> dict[EdgeType, Conv]:
@@ -99,6 +126,17 @@ CONVS: dict[str, Callable[[], Conv]] = {
         ),
         "mean",
     ),
+    "gat-one-reads-edges": lambda: HeteroConv(
+        every(
+            lambda: GATConv(IN, OUT, 2, edge_dim=EDGE_DIM, attention_dropout=0.3, self_loops=False),
+            lambda: GATConv(IN, OUT, 2, self_loops=False),
+            lambda: GATConv(IN, OUT, 2, self_loops=False),
+        )
+    ),
+    "sums-read-edges": lambda: HeteroConv(
+        every(lambda: GINEConv(IN, OUT, EDGE_DIM), lambda: NNConv(IN, OUT, EDGE_DIM, mean=True)), "max"
+    ),
+    "many-read-edges": lambda: HeteroConv(every(*READING), "mean"),
     "foreign": lambda: HeteroConv(every(lambda: PyGConv(Foreign(), IN, OUT))),
     "foreign-and-ours": lambda: HeteroConv(every(lambda: PyGConv(Foreign(), IN, OUT), *MIXED), "max"),
 }

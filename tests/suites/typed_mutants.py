@@ -12,8 +12,11 @@ from torch import Tensor
 from outgrow.core.graph_types import RowWidths
 from outgrow.engine.packed_rows import RowPacking
 from outgrow.nn import hetero
+from outgrow.nn.relation_convs import HeteroAggregation
 from outgrow.nn.slot_layout import SlotLayout
+from outgrow.ops.aggregation.base import Aggregate
 from outgrow.ops.row_slots import Slot, gather_slots
+from suites import edge_feature_mutants
 from suites.hits import Hits
 
 
@@ -63,9 +66,27 @@ def widths_one_short() -> Iterator[Hits]:
         yield hits
 
 
+@contextmanager
+def parameters_of_the_first_columns() -> Iterator[Hits]:
+    """Whatever the columns of a worker's slice, the aggregations of relations are cut to the first ones."""
+    hits, cut = Hits(), HeteroAggregation.restrict_to_columns
+
+    def first_ones(aggregation: HeteroAggregation, first: int, last: int) -> Aggregate:
+        hits.note(first > 0)
+        return cut(aggregation, 0, last - first)
+
+    with patch.object(HeteroAggregation, "restrict_to_columns", first_ones):
+        yield hits
+
+
+READ_FROM_PARTS = edge_feature_mutants.features_by_place_in_the_part
+READ_FROM_SAMPLES = edge_feature_mutants.features_by_place_in_the_sample
 MUTANTS: dict[str, tuple[Callable[[], AbstractContextManager[Hits]], tuple[str, ...], str]] = {
     "slot_of_another_relation": (slot_of_another_relation, ("full", "split"), "mixed"),
     "sum_for_mean": (sum_for_mean, ("full",), "mixed"),
     "widths_one_short": (widths_one_short, ("full", "split", "offload-3"), "mixed"),
+    "parameters_of_the_first_columns": (parameters_of_the_first_columns, ("tensor",), "sums-read-edges"),
+    "features_of_types_by_place_in_the_part": (READ_FROM_PARTS, ("full", "offload-3"), "sums-read-edges"),
+    "features_of_types_by_place_in_the_sample": (READ_FROM_SAMPLES, ("sampled", "split"), "gat-one-reads-edges"),
 }
 """The broken code, the ways that it breaks, and a model in which it does."""

@@ -120,6 +120,14 @@ def require_convs(convs: Mapping[EdgeType, Conv]) -> None:
             got=", ".join(map(str, sorted(widths))),
             repair="give them one width",
         )
+    counts = {conv.edge_dim for conv in convs.values() if conv.edge_dim}
+    if len(counts) > 1:
+        raise InputError(
+            "the convolutions of a HeteroConv differ in edge_dim",
+            needed="one number of features of edges, those of graph.num_edge_features, which all edge types share",
+            got=", ".join(map(str, sorted(counts))),
+            repair="give edge_dim=graph.num_edge_features to those that shall read features of edges, 0 to others",
+        )
     names = [module_name(each) for each in convs]
     if len(set(names)) < len(names):
         raise InputError(

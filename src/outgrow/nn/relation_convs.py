@@ -28,6 +28,9 @@ class RelationConvs:
     Args:
         convs: The convolution of each relation.
         types: Node types and relations.
+
+    Attributes:
+        fills_empty: Of each relation, whether its aggregates of destinations without in-edges are not zeros.
     """
 
     def __init__(self, convs: Sequence[Conv], types: GraphTypes) -> None:
@@ -39,6 +42,8 @@ class RelationConvs:
         specs = [conv.spec for conv in convs]
         sends_input = [conv.spec.source_is_input or isinstance(conv, PyGConv) for conv in convs]
         foreign = [isinstance(conv, PyGConv) for conv in convs]
+        # A foreign convolution computes its whole output of the aggregation, also that of nodes without in-edges.
+        self.fills_empty = [isinstance(conv, PyGConv) or conv.aggregation.empty != 0 for conv in convs]
         count = types.num_types
         self.source = SlotLayout([spec.source for spec in specs], self.src_type, count, sends_input)
         self.target = SlotLayout([spec.target for spec in specs], self.dst_type, count, foreign)
@@ -46,9 +51,11 @@ class RelationConvs:
         self.source_score = SlotLayout(scores, self.src_type, count)
         self.target_score = SlotLayout(scores, self.dst_type, count)
         self.aggregate = SlotLayout([spec.aggregate for spec in specs], self.dst_type, count)
-        # Numbers of an edge's weight, and of its scores: each edge has one relation.
+        # Numbers of an edge's weight: one for each channel, but neither for a gate, which sources have beside their
+        # values, nor for each sum of products with features of edges, of which an aggregate has several.
         self.weights = [
-            spec.aggregate[0] if _weighs_edges(conv) else 0 for conv, spec in zip(convs, specs, strict=True)
+            min(spec.source[0], spec.aggregate[0]) if _weighs_edges(conv) else 0
+            for conv, spec in zip(convs, specs, strict=True)
         ]
 
     def parameters(self) -> Iterator[Tensor]:
@@ -57,11 +64,11 @@ class RelationConvs:
         yield from islice(every, 1)
 
     def edges(self, block: Block) -> dict[int, RelationEdges]:
-        """Return the edges of each relation that has any in a block, or that reads destinations without edges."""
+        """Return the edges of each relation that has any in a block, or whose aggregates of none are not zeros."""
         return {
             number: each
             for number, each in enumerate(relation_edges(block.edges, len(self.convs)))
-            if len(each.position) or isinstance(self.convs[number], PyGConv)
+            if len(each.position) or self.fills_empty[number]
         }
 
 
@@ -89,8 +96,7 @@ class HeteroAggregation(Aggregation):
         mine = self.relations
         edges = mine.edges(block)
         for number, each in edges.items():
-            if isinstance(mine.convs[number], PyGConv):
-                # A foreign convolution computes its whole output here, also that of nodes without in-edges.
+            if mine.fills_empty[number]:
                 edges[number] = _all_destinations(mine, number, each, block)
         sources = mine.source.gather(src_VsCF, {number: each.src_rows for number, each in edges.items()})
         read = {number: each.dst_rows for number, each in edges.items() if mine.target.shapes[number] != NOTHING}
@@ -115,7 +121,10 @@ class HeteroAggregation(Aggregation):
             like=next(iter(parts.values()), src_VsCF.new_empty(0, dtype=accumulate_dtype(src_VsCF.dtype))),
         )
         given = (src_VsCF, dst_VdCF, weight_EK, *mine.parameters())
-        return mine.aggregate.from_units(keep_in_graph(table, given, used=bool(parts)))
+        # Edges of some relations alone may have neither trained weights nor destinations that are read.
+        weighed = weight_EK is None or not weight_EK.requires_grad or bool(weights.keys() - fixed)
+        used = bool(parts) and weighed and (dst_VdCF is None or bool(targets))
+        return mine.aggregate.from_units(keep_in_graph(table, given, used=used))
 
     def restrict_to_columns(self, first: int, last: int) -> Aggregate:
         """Return the aggregation of these columns of all channels."""

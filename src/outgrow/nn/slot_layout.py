@@ -91,7 +91,7 @@ class SlotLayout:
 
     def flatten(self, part_VCF: Tensor) -> Tensor:
         """Return a part ``[n, C, F]`` as it is in the table of slots."""
-        return part_VCF if self.by_channel else part_VCF.reshape(len(part_VCF), -1, 1)
+        return part_VCF if self.by_channel else part_VCF.flatten(1)[:, :, None]
 
 
 class TypedRows:

@@ -27,11 +27,13 @@ class Aggregation(ABC):
         sliceable: Columns do not mix, so a slice of the columns can be aggregated alone.
         additive: The result over all in-edges is the sum of the results over parts of them.
         has_parameters: The result depends on parameters of modules that are not its own.
+        empty: Result for a destination without in-edges.
     """
 
     sliceable: bool
     additive: bool
     has_parameters: bool = False
+    empty: float = 0.0
 
     @abstractmethod
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
@@ -44,7 +46,7 @@ class Aggregation(ABC):
             weight_EK: ``[E, K]`` weight of each edge; None if all are 1.
 
         Returns:
-            ``[Vd, C', F]``; zeros for a destination without in-edges.
+            ``[Vd, C', F]``; `empty` for a destination without in-edges.
         """
 
     def restrict_to_columns(self, first: int, last: int) -> Aggregate:
