@@ -303,15 +303,26 @@ def test_labels_of_pyg_objects_of_other_kinds() -> None:
     data["a"].train_mask = torch.tensor([True, True, False, True])
     with pytest.raises(InputError, match=r"the split train has nodes without a label \(type a\)"):
         og.load(data)
-    # Labels that agree are one set, of which types can still be chosen.
+    # As many classes are still others.
     data["a"].train_mask = torch.tensor([True, True, False, False])
     data["b"].y = torch.tensor([0, 2, 1, 0, 0, 1])
-    with pytest.warns(og.DataWarning, match="one set of labels"):
-        graph = og.load(data)
-    assert graph.target_types == ("a", "b")
+    graph = og.load(data)
+    assert (graph.labels, graph.target_types, graph.num_classes) == (None, ("a", "b"), 6)
     assert graph.select_targets("b").split.train.tolist() == [4, 6]
     both = graph.select_targets(["b", "a"])
     assert (both.num_classes, [each.name for each in both.type_labels]) == (6, ["b", "a"])
+
+
+def test_classes_of_the_same_names_are_one_set_of_which_types_can_be_chosen(tmp_path: Path) -> None:
+    write_shop(tmp_path)
+    (tmp_path / "nodes/shop.csv").write_text(
+        "id,label\ns0,toy\ns1,book\n" + "".join(f"s{i},\n" for i in range(2, SHOPS))
+    )
+    (tmp_path / "nodes/user.csv").write_text("id,age\n" + "".join(f"u{i},{i}\n" for i in range(USERS)))
+    with pytest.warns(og.DataWarning, match="one set of labels: the classes book, toy"):
+        graph = og.load(tmp_path)
+    assert (graph.target_types, graph.num_classes) == (("item", "shop"), 2)
+    assert graph.select_targets(["shop", "item"]).num_classes == 4
 
 
 def test_a_construction_config_says_what_is_a_number(tmp_path: Path) -> None:
