@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from tests.app.conftest import Command
 import outgrow as og
 from outgrow.core.errors import InputError
 from outgrow.graph.store.fingerprint import fingerprint_graph
-from outgrow.graph.store.reader import open_store
+from outgrow.graph.store.reader import find_feature_file, open_store
+from outgrow.planning.sizes import dataset_sizes
 
 USERS, ITEMS, SHOPS, MAKERS = 30, 20, 12, 6
 KINDS = ("gold", "silver", "bronze")
@@ -164,11 +166,44 @@ def test_runs_go_on_with_the_same_targets(shop: Path, tmp_path: Path) -> None:
         og.train(
             graph, model_of(two), epochs=5, out=tmp_path / "run", resume=True, **(options | {"targets": "user,item"})
         )
+    swapped = options | {"targets": {"item": 2.0, "user": 1.0}}
+    with pytest.raises(InputError, match="cannot go on with another targets"):
+        og.train(graph, model_of(two), epochs=5, out=tmp_path / "run", resume=True, **swapped)
     # What was given as an object, the command line cannot make again.
     task = {"user": og.NodeClassification(label_smoothing=0.1)}
     og.train(graph, model_of(two), epochs=1, task=task, out=tmp_path / "own", **options)
     config = json.loads((tmp_path / "own/config.json").read_text())
     assert config["task_objects"] == ["task of user"]
+
+
+@pytest.mark.parametrize("names", [("user", "item"), ("item",)])
+def test_a_graph_with_chosen_targets_is_still_that_of_its_store(
+    shop: Path, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    """Workers map the store, the command line can go on with the run, and plans count a mapped graph."""
+    graph = og.load(shop)
+    chosen = graph.select_targets(names)
+    run = og.train(chosen, model_of(chosen), epochs=2, out=tmp_path / "run", progress=False)
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert (config["graph"], config["graph_in_memory"]) == (str(shop.resolve()), False)
+    assert config["train"]["targets"] == dict.fromkeys(names, 1.0)
+    named = og.train(graph, model_of(chosen), targets=names, epochs=2, progress=False)
+    assert run.summary["loss"] == named.summary["loss"]
+    assert find_feature_file(chosen) == find_feature_file(graph) is not None
+    assert dataset_sizes(chosen).resident_bytes == 0
+    with patch("outgrow.app.runs.local_workers.write_store") as copied:
+        twice = og.train(chosen, model_of(chosen), epochs=2, workers=2, progress=False)
+    assert not copied.called
+    assert twice.summary["loss"] == pytest.approx(run.summary["loss"])
+
+
+def test_labels_that_were_changed_after_targets_were_chosen_count(shop: Path) -> None:
+    graph = og.load(shop)
+    users, others = graph.select_targets("user"), graph.select_targets("user")
+    assert others.labels is not None
+    others.labels[others.labels >= 0] = 0
+    runs = [og.train(each, model_of(users), epochs=1, progress=False) for each in (users, others)]
+    assert runs[0].summary["loss"] != runs[1].summary["loss"]
 
 
 def test_a_model_of_other_outputs_is_refused(shop: Path) -> None:

@@ -277,6 +277,7 @@ def matches_store(graph: Graph) -> bool:
 
 def find_feature_file(graph: Graph) -> Path | None:
     """Return the feature file of the graph's store; None if the graph differs from its store or has none."""
+    graph = graph.whole
     if graph.store is None or graph.sparse or not matches_store(graph):
         return None
     return array_path(graph.store, "features")
