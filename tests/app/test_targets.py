@@ -279,6 +279,43 @@ def test_the_command_line(outgrow: Command, shop: Path) -> None:
         assert not Path("other").exists()
 
 
+def test_tasks_of_types_on_the_command_line(outgrow: Command, tmp_path: Path) -> None:
+    """Stars are whole numbers, which are classes unless it is said that they are not."""
+    write_shop(tmp_path / "tables")
+    stars = [f"s{i},{i % 5},{i}" for i in range(SHOPS)]
+    (tmp_path / "tables/nodes/shop.csv").write_text("\n".join(["id,label,size", *stars]) + "\n")
+    assert outgrow("convert", tmp_path / "tables", "stars.store", "--split", "0.5,0.25,0.25").code == 0
+    few = ("--hidden", 8, "--epochs", 2)
+    as_classes = outgrow("train", "stars.store", *few, "--out", "classes")
+    assert "shop (classification, 5 outputs" in as_classes.err
+    asked = ("--task", "shop=regression", "--set", "loss=huber", "--target", "shop=0.5,user")
+    found = outgrow("train", "stars.store", *few, *asked, "--out", "run")
+    assert found.code == 0, found.err
+    assert "targets: shop (regression, 1 outputs, loss weight 0.5), user (classification" in found.err
+    assert outgrow("train", "--resume", "--out", "run", "--epochs", 3, "--task", "shop=regression").code == 0
+    assert outgrow("predict", "run", "--out", "p.parquet").code == 0
+    changed = outgrow("train", "--resume", "--out", "run", "--epochs", 4, "--task", "shop=classification")
+    assert (changed.code, "cannot go on with another task" in changed.err) == (2, True)
+    # One type alone.
+    one = ("--target", "shop", "--task", "shop=regression")
+    assert outgrow("train", "stars.store", *few, *one, "--out", "one").code == 0
+    for wrong, needed in (
+        ("shop=rating", "one of classification, multilabel, regression"),
+        ("shop=regression,shop=regression", "node types, each once"),
+        ("=regression", "node types, each once"),
+        ("shop,user=regression", "one of classification, multilabel, regression"),
+        ("maker=regression", "tasks of item, shop, user"),
+        ("shop=multilabel", "zeros and ones [V, C]"),
+    ):
+        refused = outgrow("train", "stars.store", *few, "--task", wrong, "--out", "other")
+        assert (refused.code, needed in " ".join(refused.err.split())) == (2, True), refused.err
+        assert not Path("other").exists()
+    graph = og.load("stars.store")
+    model, names = og.nn.SAGE(graph.num_features, 8, 1), {"shop": "regression"}
+    run = og.train(graph, model, targets="shop", task=names, epochs=1, progress=False)
+    assert run.summary["metric"] == "mae"
+
+
 def test_predictions_have_the_classes_of_each_type(outgrow: Command, shop: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     assert outgrow("train", shop, "--hidden", 8, "--epochs", 2, "--out", "run").code == 0

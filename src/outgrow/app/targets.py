@@ -69,7 +69,10 @@ def _are_selected(graph: Graph, again: Graph) -> bool:
 
     pairs = zip(arrays(graph), arrays(again), strict=True)
     # Unknown numbers are NaN.
-    return all(np.array_equal(*map(as_numpy, pair), equal_nan=pair[0].is_floating_point()) for pair in pairs)
+    return all(
+        np.array_equal(as_numpy(first), as_numpy(second), equal_nan=first.is_floating_point())
+        for first, second in pairs
+    )
 
 
 def require_options_of_model(config: TrainConfig, *, of_links: bool) -> None:
