@@ -41,6 +41,8 @@ class Topology:
             without a time has that of its source; if that has none, it is always there.
         node_time: ``[V]`` int64, time of each node as a seed, `NO_TIME` for a node without; None if nodes have no
             times.
+        times_are_dates: Whether times are microseconds since 1970, which dates were converted to; else they are numbers
+            of a unit of the user.
     """
 
     indptr: Tensor
@@ -52,6 +54,7 @@ class Topology:
     feature_columns: tuple[EdgeFeatureColumn, ...] = ()
     edge_time: Tensor | None = None
     node_time: Tensor | None = None
+    times_are_dates: bool = False
 
     @property
     def num_nodes(self) -> int:

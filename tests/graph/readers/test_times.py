@@ -212,3 +212,42 @@ def test_appended_rows_have_times(tmp_path: Path) -> None:
     og.save_graph(og.load(frames(None, None)), tmp_path / "plain")
     with pytest.raises(InputError, match="has no times"):
         append(tmp_path / "plain", "id,x,t\nd,4,9\n", "src,dst,t\nd,a,6\n", time_column="t")
+
+
+def test_appended_times_are_of_the_unit_of_the_graph(tmp_path: Path) -> None:
+    """Dates of any precision and form are microseconds; numbers are never compared with dates."""
+    days = ["2024-05-01", "2024-05-02", "2024-05-03"]
+    for kind, times in (("dates", days), ("numbers", [19844, 19845, 19846])):
+        folder = tmp_path / kind
+        folder.mkdir()
+        for name, frame in frames(times, times[:2]).items():
+            frame.to_csv(folder / f"{name}.csv", index=False)
+        made = og.convert(folder, tmp_path / f"{kind}.store", time_column="t")
+        assert made.topology.times_are_dates is (kind == "dates")
+    store = tmp_path / "dates.store"
+    for number, unit in enumerate(("s", "ms", "us", "ns")):
+        stamps = np.array(["2024-05-04"], f"datetime64[{unit}]")
+        pd.DataFrame({"id": [f"n{number}"], "x": [1.0], "t": stamps}).to_parquet(tmp_path / "nodes.parquet")
+        pd.DataFrame({"src": ["a"], "dst": [f"n{number}"], "t": stamps}).to_parquet(tmp_path / "edges.parquet")
+        paths = [tmp_path / "edges.parquet"], [tmp_path / "nodes.parquet"]
+        graph = append_to_store(store, *paths, TableOptions(time_column="t"))
+        assert graph.topology.times_are_dates
+        assert node_times(graph)[-1] == FIRST_OF_MAY + 3 * DAY
+        assert edges_of(graph)[-1] == (0, 3 + number, FIRST_OF_MAY + 3 * DAY)
+    rows = "id,x,t\nlast,4,2024-05-04\n", "src,dst,t\na,last,2024-05-04\n"
+    assert edges_of(append(store, *rows, time_column="t"))[-1] == (0, 7, FIRST_OF_MAY + 3 * DAY)
+    for kind, time in (("dates", "19847"), ("numbers", "2024-05-04")):
+        before = og.load(tmp_path / f"{kind}.store").num_edges
+        for node, edge in ((time, ""), ("", time)):
+            with pytest.raises(InputError, match=f"cannot be compared with those of {kind}") as error:
+                append(tmp_path / f"{kind}.store", f"id,x,t\nz,4,{node}\n", f"src,dst,t\na,z,{edge}\n", time_column="t")
+            assert error.value.needed == f"{kind} in both"
+        assert og.load(tmp_path / f"{kind}.store").num_edges == before
+
+
+def test_arrays_of_dates_are_known_as_dates_and_not_mixed_with_numbers() -> None:
+    days = np.array(["2024-05-01"] * 4, "datetime64[D]")
+    assert og.from_arrays(EDGES, num_nodes=3, edge_time=days).topology.times_are_dates
+    assert not og.from_arrays(EDGES, num_nodes=3, edge_time=[1, 2, 3, 4]).topology.times_are_dates
+    with pytest.raises(InputError, match="edge_time cannot be compared with node_time"):
+        og.from_arrays(EDGES, num_nodes=3, edge_time=days, node_time=[1, 2, 3])

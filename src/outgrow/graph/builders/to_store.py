@@ -154,6 +154,7 @@ def build_store(
                 ),
                 edge_feature_sizes=() if validator.feature_form is None else validator.feature_form.feature_sizes,
                 edge_columns=validator.feature_columns,
+                times_are_dates=validator.times_are_dates,
             )
         )
 

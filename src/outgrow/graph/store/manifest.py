@@ -89,6 +89,7 @@ class Manifest:
         type_labels: Entry of the labels of each type that has labels of its own, or empty.
         edge_feature_sizes: Number of categories of each column of codes that edges have; empty if there are none.
         edge_columns: Names of the columns of features of edges and of their categories, or empty.
+        times_are_dates: Whether times are microseconds since 1970, which dates were converted to.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Manifest:
     type_labels: tuple[TypeLabelEntry, ...] = ()
     edge_feature_sizes: tuple[int, ...] = ()
     edge_columns: tuple[EdgeFeatureColumn, ...] = ()
+    times_are_dates: bool = False
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
@@ -115,7 +117,7 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
         if not kind["num_columns"]:
             del kind["num_columns"]
     lists = dict.fromkeys(("type_labels", "edge_feature_sizes", "edge_columns"), ())
-    nothing = {"num_splits": 0, "origin": asdict(GraphOrigin()), **lists}
+    nothing = {"num_splits": 0, "times_are_dates": False, "origin": asdict(GraphOrigin()), **lists}
     for name in nothing:
         if content[name] == nothing[name]:
             del content[name]
@@ -192,6 +194,8 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     _check_counts(vars(manifest)[name] for name in _COUNTS)
     _check_counts(count for entry in arrays.values() for count in (*entry.shape, entry.size))
     _check_counts(count for kind in types for count in (kind.first, kind.last, kind.num_columns))
+    if type(manifest.times_are_dates) is not bool:
+        raise TypeError("times that are dates or not")
     _parse_names([manifest.name, *(kind.name for kind in types)])
     _parse_names([text for entry in arrays.values() for text in (entry.dtype, entry.sha256)])
     return manifest

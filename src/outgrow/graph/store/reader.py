@@ -99,6 +99,7 @@ def write_store(graph: Graph, dest: Path, *, overwrite: bool = False) -> None:
                 ),
                 edge_feature_sizes=graph.topology.feature_sizes,
                 edge_columns=graph.topology.feature_columns,
+                times_are_dates=graph.topology.times_are_dates,
             )
         )
 
@@ -233,6 +234,7 @@ def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: Map
             feature_columns=manifest.edge_columns,
             edge_time=arrays.get("edge_time"),
             node_time=arrays.get("node_time"),
+            times_are_dates=manifest.times_are_dates,
         ),
         features=features,
         labels=arrays.get("labels"),
