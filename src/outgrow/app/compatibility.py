@@ -81,6 +81,10 @@ def validate_model_fits_graph(graph: Graph, model: Model) -> None:
         InputError: It does not fit; the model is as it was.
     """
     _validate_parameters(model)
+    if model.reads_types:
+        # First: inputs per type say what they miss by the names of the types.
+        _validate_types(graph)
+        model.bind_types(graph.types)
     if model.in_features != graph.num_features:
         raise InputError(
             f"the model does not fit the graph {graph.name!r}",
@@ -91,9 +95,6 @@ def validate_model_fits_graph(graph: Graph, model: Model) -> None:
     _validate_relations(graph, model)
     _validate_weights(graph, model)
     _validate_edge_features(graph, model)
-    if model.reads_types:
-        _validate_types(graph)
-        model.bind_types(graph.types)
     # Aggregating sparse rows before projecting them would make them dense, and as wide as the features.
     if graph.sparse and not model.accept_sparse_features():
         raise InputError(
