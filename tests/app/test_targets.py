@@ -306,6 +306,7 @@ def test_tasks_of_types_on_the_command_line(outgrow: Command, tmp_path: Path) ->
         ("shop,user=regression", "one of classification, multilabel, regression"),
         ("maker=regression", "tasks of item, shop, user"),
         ("shop=multilabel", "zeros and ones [V, C]"),
+        ("user=regression", "labels that are numbers"),
     ):
         refused = outgrow("train", "stars.store", *few, "--task", wrong, "--out", "other")
         assert (refused.code, needed in " ".join(refused.err.split())) == (2, True), refused.err

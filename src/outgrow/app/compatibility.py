@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 
 from outgrow.app.link_task import validate_link_problem
-from outgrow.app.node_task import make_node_task
+from outgrow.app.node_task import make_node_task, require_numbers
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.engine.batches import BatchConfig
@@ -217,6 +217,7 @@ def _validate_task(graph: Graph, model: Model, task: NodeTask) -> None:
     labels = graph.task_labels
     assert labels is not None
     task.validate_labels(labels, graph.name)
+    require_numbers(graph, task)
     last = model.layers_list()[-1]
     needed = task.count_outputs(labels, graph.num_classes)
     if last.spec.out_features != needed:

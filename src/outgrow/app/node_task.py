@@ -103,7 +103,8 @@ def resolve_task(
         return config.with_options(**{name: value for name, value in options.items() if name != "task"}), dict(task)
     if not isinstance(task, NodeTask | LinkPrediction):
         if task is not None:
-            validate_types({"task": task}, {"task": NodeTask | LinkPrediction | Mapping[str, str] | str | None})
+            if not isinstance(task, Mapping):
+                validate_types({"task": task}, {"task": NodeTask | LinkPrediction | str | None})
             _require_model_of_task(model, str(task), of_links=False)
         return config.with_options(**options), None
     of_links = isinstance(task, LinkPrediction)
@@ -160,6 +161,26 @@ def require_recorded_task(record: Mapping[str, Any], out: Path) -> None:
             got=f"objects given as {', '.join(objects)}",
             repair="resume it with og.train, the same task and resume=True",
         )
+
+
+def require_numbers(graph: Graph, task: NodeTask) -> None:
+    """Check that a regression is one of numbers, not of names of classes, whose codes say nothing.
+
+    Raises:
+        InputError: Classes have names that are no numbers.
+    """
+    pairs = [(graph.class_names, task)]
+    if isinstance(task, TypeTasks):
+        pairs = [(each.class_names, own.task) for each, own in zip(graph.type_labels, task.targets, strict=True)]
+    for names, each in pairs:
+        words = [name for name in names if not name.lstrip("-").isdecimal()]
+        if words and each.kind == NodeRegression.kind:
+            raise InputError(
+                f"a regression needs numbers, and the labels of {graph.name!r} are names of classes",
+                needed="labels that are numbers",
+                got=f"classes {', '.join(names[:3])}" + ", ..." * (len(names) > 3),
+                repair="leave --task (task) out, or name a column of numbers as labels: --label",
+            )
 
 
 def graph_for_model(graph: Graph, task: NodeTask) -> Graph:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from outgrow.core.errors import InputError
-from outgrow.core.validation import validate_choice
+from outgrow.core.validation import validate_choice, validate_types
 from outgrow.nn.tasks import NODE_TASKS
 
 
@@ -50,9 +50,12 @@ def parse_task(given: object) -> str | dict[str, str] | None:
     Raises:
         InputError: There is no such task, or a type is given twice or has no name.
     """
-    if given is None or (isinstance(given, str) and "=" not in given):
-        if given is not None:
-            validate_choice("task", given, dict.fromkeys(NODE_TASKS))
+    if not isinstance(given, Mapping):
+        validate_types({"task": given}, {"task": str | None})
+    if given is None:
+        return None
+    if isinstance(given, str) and "=" not in given:
+        validate_choice("task", given, dict.fromkeys(NODE_TASKS))
         return given
     if isinstance(given, Mapping):
         pairs = [(str(name), task) for name, task in given.items()]
