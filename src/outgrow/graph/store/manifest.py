@@ -292,6 +292,8 @@ def check_array_schemas(path: Path, manifest: Manifest) -> None:
     )
     if missing := sorted(required - given.keys()):
         raise _schema_error(path, f"the arrays {', '.join(sorted(required))}", f"no {', '.join(missing)}")
+    if "time_order" in given and not {"edge_time", "node_time"} & given.keys():
+        raise _schema_error(path, "times of edges or nodes beside their order", "neither")
     if "features" in given and "feature_indptr" in given:
         raise _schema_error(path, "dense or sparse features", "both")
 
@@ -311,7 +313,8 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         "edge_features": ArraySchema((edges, len(sizes)), _SMALL)
         if sizes
         else ArraySchema((edges, -1), (*_FLOATS, BFLOAT16)),
-        "edge_time": ArraySchema((edges,), ("<i8",)),
+        **dict.fromkeys(("edge_time", "ordered_time"), ArraySchema((edges,), ("<i8",))),
+        "time_order": ArraySchema((edges,), _IDS),
         "features": ArraySchema((nodes, manifest.num_features), (*_FLOATS, BFLOAT16)),
         "feature_indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "feature_indices": ArraySchema((values,), ("<i4",)),
@@ -345,7 +348,8 @@ def _type_label_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
 def _array_groups(manifest: Manifest) -> list[frozenset[str]]:
     splits = [frozenset(f"{part}_{at}" for part in _PARTS) for at in range(manifest.num_splits)]
     ids = _TEXT_IDS if _TEXT_IDS & manifest.arrays.keys() else _INTEGER_IDS
-    return [_SPARSE, ids | {"id_order"}, frozenset({"val_links", "test_links"}), *splits]
+    pairs = [frozenset({"val_links", "test_links"}), frozenset({"time_order", "ordered_time"})]
+    return [_SPARSE, ids | {"id_order"}, *pairs, *splits]
 
 
 def _schema_error(path: Path, needed: str, got: str) -> StoreError:

@@ -44,6 +44,7 @@ from outgrow.graph.store.verify import verify_graph
 from outgrow.graph.store.writer import PARTIAL, open_store_writer
 from outgrow.graph.topology import Topology
 from outgrow.graph.type_labels import TypeLabels
+from outgrow.ops.sampling.time_order import TimeOrder
 from outgrow.ops.sparse import SparseRows
 
 # Not named by Python 3.11; the value is that of Linux on x86 and ARM.
@@ -128,6 +129,9 @@ def open_store(path: Path, *, verify: bool = False) -> Graph:
             _verify_checksum(array_path(path, name), entry, arrays[name])
     tensors = {name: _array_to_tensor(values, manifest.arrays[name]) for name, values in arrays.items()}
     graph = _graph_from_arrays(manifest, tensors, MappedFiles(files))
+    if "time_order" in arrays:
+        # One sort for all workers, which share the pages.
+        graph.topology.adopt_time_order(TimeOrder(arrays["time_order"], arrays["ordered_time"]))
     indptr = graph.topology.indptr
     # Reading two values is enough to catch a file of zeros, which a crash can leave.
     if int(indptr[0]) != 0 or int(indptr[-1]) != manifest.num_edges:
