@@ -64,7 +64,7 @@ def main() -> None:
     )
     add_options(parser, MODELS, rivals)
     parser.set_defaults(models=[each for each in MODELS if not each.startswith("mag-small")])
-    parser.add_argument("--data-dir", default=".", help="folder of HeCo's files")
+    parser.add_argument("--data-dir", default=".", help="data folder, which contains heco_acm with the files of HeCo")
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--edge-features", type=int, default=16)
     options = parse(parser, MODELS, rivals)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from tests.app.conftest import Command
 import outgrow as og
 from outgrow.core.errors import InputError
 from outgrow.graph.store.fingerprint import fingerprint_graph
-from outgrow.graph.store.reader import open_store
+from outgrow.graph.store.reader import find_feature_file, open_store
+from outgrow.planning.sizes import dataset_sizes
 
 USERS, ITEMS, SHOPS, MAKERS = 30, 20, 12, 6
 KINDS = ("gold", "silver", "bronze")
@@ -164,11 +166,44 @@ def test_runs_go_on_with_the_same_targets(shop: Path, tmp_path: Path) -> None:
         og.train(
             graph, model_of(two), epochs=5, out=tmp_path / "run", resume=True, **(options | {"targets": "user,item"})
         )
+    swapped = options | {"targets": {"item": 2.0, "user": 1.0}}
+    with pytest.raises(InputError, match="cannot go on with another targets"):
+        og.train(graph, model_of(two), epochs=5, out=tmp_path / "run", resume=True, **swapped)
     # What was given as an object, the command line cannot make again.
     task = {"user": og.NodeClassification(label_smoothing=0.1)}
     og.train(graph, model_of(two), epochs=1, task=task, out=tmp_path / "own", **options)
     config = json.loads((tmp_path / "own/config.json").read_text())
     assert config["task_objects"] == ["task of user"]
+
+
+@pytest.mark.parametrize("names", [("user", "item"), ("item",)])
+def test_a_graph_with_chosen_targets_is_still_that_of_its_store(
+    shop: Path, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    """Workers map the store, the command line can go on with the run, and plans count a mapped graph."""
+    graph = og.load(shop)
+    chosen = graph.select_targets(names)
+    run = og.train(chosen, model_of(chosen), epochs=2, out=tmp_path / "run", progress=False)
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert (config["graph"], config["graph_in_memory"]) == (str(shop.resolve()), False)
+    assert config["train"]["targets"] == dict.fromkeys(names, 1.0)
+    named = og.train(graph, model_of(chosen), targets=names, epochs=2, progress=False)
+    assert run.summary["loss"] == named.summary["loss"]
+    assert find_feature_file(chosen) == find_feature_file(graph) is not None
+    assert dataset_sizes(chosen).resident_bytes == 0
+    with patch("outgrow.app.runs.local_workers.write_store") as copied:
+        twice = og.train(chosen, model_of(chosen), epochs=2, workers=2, progress=False)
+    assert not copied.called
+    assert twice.summary["loss"] == pytest.approx(run.summary["loss"])
+
+
+def test_labels_that_were_changed_after_targets_were_chosen_count(shop: Path) -> None:
+    graph = og.load(shop)
+    users, others = graph.select_targets("user"), graph.select_targets("user")
+    assert others.labels is not None
+    others.labels[others.labels >= 0] = 0
+    runs = [og.train(each, model_of(users), epochs=1, progress=False) for each in (users, others)]
+    assert runs[0].summary["loss"] != runs[1].summary["loss"]
 
 
 def test_a_model_of_other_outputs_is_refused(shop: Path) -> None:
@@ -244,6 +279,44 @@ def test_the_command_line(outgrow: Command, shop: Path) -> None:
         assert not Path("other").exists()
 
 
+def test_tasks_of_types_on_the_command_line(outgrow: Command, tmp_path: Path) -> None:
+    """Stars are whole numbers, which are classes unless it is said that they are not."""
+    write_shop(tmp_path / "tables")
+    stars = [f"s{i},{i % 5},{i}" for i in range(SHOPS)]
+    (tmp_path / "tables/nodes/shop.csv").write_text("\n".join(["id,label,size", *stars]) + "\n")
+    assert outgrow("convert", tmp_path / "tables", "stars.store", "--split", "0.5,0.25,0.25").code == 0
+    few = ("--hidden", 8, "--epochs", 2)
+    as_classes = outgrow("train", "stars.store", *few, "--out", "classes")
+    assert "shop (classification, 5 outputs" in as_classes.err
+    asked = ("--task", "shop=regression", "--set", "loss=huber", "--target", "shop=0.5,user")
+    found = outgrow("train", "stars.store", *few, *asked, "--out", "run")
+    assert found.code == 0, found.err
+    assert "targets: shop (regression, 1 outputs, loss weight 0.5), user (classification" in found.err
+    assert outgrow("train", "--resume", "--out", "run", "--epochs", 3, "--task", "shop=regression").code == 0
+    assert outgrow("predict", "run", "--out", "p.parquet").code == 0
+    changed = outgrow("train", "--resume", "--out", "run", "--epochs", 4, "--task", "shop=classification")
+    assert (changed.code, "cannot go on with another task" in changed.err) == (2, True)
+    # One type alone.
+    one = ("--target", "shop", "--task", "shop=regression")
+    assert outgrow("train", "stars.store", *few, *one, "--out", "one").code == 0
+    for wrong, needed in (
+        ("shop=rating", "one of classification, multilabel, regression"),
+        ("shop=regression,shop=regression", "node types, each once"),
+        ("=regression", "node types, each once"),
+        ("shop,user=regression", "one of classification, multilabel, regression"),
+        ("maker=regression", "tasks of item, shop, user"),
+        ("shop=multilabel", "zeros and ones [V, C]"),
+        ("user=regression", "labels that are numbers"),
+    ):
+        refused = outgrow("train", "stars.store", *few, "--task", wrong, "--out", "other")
+        assert (refused.code, needed in " ".join(refused.err.split())) == (2, True), refused.err
+        assert not Path("other").exists()
+    graph = og.load("stars.store")
+    model, names = og.nn.SAGE(graph.num_features, 8, 1), {"shop": "regression"}
+    run = og.train(graph, model, targets="shop", task=names, epochs=1, progress=False)
+    assert run.summary["metric"] == "mae"
+
+
 def test_predictions_have_the_classes_of_each_type(outgrow: Command, shop: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     assert outgrow("train", shop, "--hidden", 8, "--epochs", 2, "--out", "run").code == 0
@@ -303,15 +376,26 @@ def test_labels_of_pyg_objects_of_other_kinds() -> None:
     data["a"].train_mask = torch.tensor([True, True, False, True])
     with pytest.raises(InputError, match=r"the split train has nodes without a label \(type a\)"):
         og.load(data)
-    # Labels that agree are one set, of which types can still be chosen.
+    # As many classes are still others.
     data["a"].train_mask = torch.tensor([True, True, False, False])
     data["b"].y = torch.tensor([0, 2, 1, 0, 0, 1])
-    with pytest.warns(og.DataWarning, match="one set of labels"):
-        graph = og.load(data)
-    assert graph.target_types == ("a", "b")
+    graph = og.load(data)
+    assert (graph.labels, graph.target_types, graph.num_classes) == (None, ("a", "b"), 6)
     assert graph.select_targets("b").split.train.tolist() == [4, 6]
     both = graph.select_targets(["b", "a"])
     assert (both.num_classes, [each.name for each in both.type_labels]) == (6, ["b", "a"])
+
+
+def test_classes_of_the_same_names_are_one_set_of_which_types_can_be_chosen(tmp_path: Path) -> None:
+    write_shop(tmp_path)
+    (tmp_path / "nodes/shop.csv").write_text(
+        "id,label\ns0,toy\ns1,book\n" + "".join(f"s{i},\n" for i in range(2, SHOPS))
+    )
+    (tmp_path / "nodes/user.csv").write_text("id,age\n" + "".join(f"u{i},{i}\n" for i in range(USERS)))
+    with pytest.warns(og.DataWarning, match="one set of labels: the classes book, toy"):
+        graph = og.load(tmp_path)
+    assert (graph.target_types, graph.num_classes) == (("item", "shop"), 2)
+    assert graph.select_targets(["shop", "item"]).num_classes == 4
 
 
 def test_a_construction_config_says_what_is_a_number(tmp_path: Path) -> None:

@@ -103,6 +103,39 @@ def test_mistakes_are_refused() -> None:
         og.train(og.load(data), Model([Layer(HeteroConv(one))]), epochs=1, progress=False)
 
 
+def test_inputs_of_a_type_that_came_without_features() -> None:
+    """It is read with made-up ones, which must be asked for, or passed over, by the name of the type."""
+    data = typed_data()
+    del data["venue"].x
+    data["venue"].num_nodes = NUMBERS["venue"]
+    graph = og.load(data)
+
+    def model(given: dict[str, int], **inputs: Any) -> Model:
+        torch.manual_seed(0)
+        encoder = og.nn.HeteroEncoder(given, 8, **inputs)
+        return Model([Layer(HeteroConv({each: SAGEConv(8, 3) for each in graph.types.edge_types}))], encoder=encoder)
+
+    known = {"paper": 6, "author": 4}
+    for wrong, got in (
+        (model(known), "none for venue"),
+        (model({**known, "venue": 3}), "3 of venue"),
+        (model(known, embeddings={"venue": 6}), "6 rows"),
+        (model(known, without_input=["venue", "shop"]), "one for shop"),
+    ):
+        with pytest.raises(og.InputError) as error:
+            og.train(graph, wrong, epochs=1, progress=False)
+        assert got in error.value.got
+    losses = {}
+    for name, inputs in (("row", {"without_input": ["venue"]}), ("rows", {"embeddings": {"venue": 5}})):
+        runs = [
+            og.train(graph, model(known, **inputs), strategy=strategy, epochs=2, progress=False)
+            for strategy in ("full", "offload")
+        ]
+        assert runs[0].summary["loss"] == pytest.approx(runs[1].summary["loss"], rel=1e-5)
+        losses[name] = runs[0].summary["loss"]
+    assert losses["row"] != losses["rows"]
+
+
 def test_modules_of_each_type_are_probed() -> None:
     graph = og.load(typed_data())
 

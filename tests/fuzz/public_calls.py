@@ -169,7 +169,7 @@ def list_calls(folder: Path) -> list[Call]:
         (nn.SAGEConv, {}),
         (nn.SAGEMaxConv, {}),
         (nn.GINConv, {}),
-        (nn.GINEConv, {"edge_dim": 3, "project_first": True}),
+        (nn.GINEConv, {"edge_dim": 3, "hidden": 7, "project_first": True}),
         (nn.CommNetConv, {}),
         (nn.GGCNConv, {}),
         (nn.GGNNConv, {}),

@@ -110,6 +110,11 @@ def test_an_encoder_gives_each_type_its_input() -> None:
     assert torch.equal(encoder(x.index_rows(nodes), nodes, None), whole[nodes])
     assert torch.allclose(whole[33:], encoder.embeddings["type_venue"], atol=TOLERANCE)
     assert torch.allclose(whole[:14], x.to_dense()[:14, :4] @ encoder.projections["type_author"].weight)  # type: ignore[operator]
+    # Columns that readers made up for a type are passed over.
+    x_more, more = block_diagonal({**widths, "venue": 3}, filled=True)
+    encoder.bind_types(more)
+    assert encoder.in_features == 14
+    assert torch.equal(encoder(x_more, torch.arange(40), None)[33:], whole[33:])
     silent = HeteroEncoder({"author": 4, "paper": 7}, 5, without_input=["venue"]).double()
     silent.bind_types(types)
     torch.nn.init.ones_(silent.biases["type_venue"])

@@ -40,6 +40,7 @@ NARROW, WIDE, HEADS = 1, 7, 2
 MODELS: dict[str, Callable[[int], Model]] = {
     "gat": lambda edge_dim: GAT(8, 6, 2, heads=HEADS, out_heads=1, edge_dim=edge_dim),
     "gine": lambda edge_dim: GINE(8, 6, 2, edge_dim=edge_dim, sparse_input=True),
+    "gine of features": lambda edge_dim: GINE(8, 6, 2, edge_dim=edge_dim),
 }
 OFFLOAD, TENSOR = Offload(chunks=3), TensorParallel()
 STRATEGIES: dict[str, Strategy] = {
@@ -58,7 +59,7 @@ Case = tuple[str, str, int]
 CASES: list[Case] = [
     (strategy, model, count)
     for strategy in STRATEGIES
-    for model, counts in (("gat", (0, WIDE)), ("gine", (NARROW, WIDE)))
+    for model, counts in (("gat", (0, WIDE)), ("gine", (NARROW, WIDE)), ("gine of features", (NARROW, WIDE)))
     for count in counts
 ]
 several = pytest.mark.parametrize(
@@ -116,6 +117,18 @@ def test_features_of_edges_cross_no_link(strategy: str, model: str, workers: int
     if strategy == "migrate":  # models travel with the gradients of their parameters, which differ
         fewer[Link.PEER, Kind.GRADIENTS] = more[Link.PEER, Kind.GRADIENTS] = 0
     assert more == fewer
+
+
+@several
+@pytest.mark.parametrize("strategy", ["full", "offload"])
+def test_a_first_layer_that_reads_features_sends_no_rows(strategy: str, workers: int) -> None:
+    """Though its aggregation has parameters. Both layers of the other model send rows of one width, and back."""
+    projecting, reading = (moved_by((strategy, model, WIDE), workers) for model in ("gine", "gine of features"))
+    assert projecting[Link.PEER, Kind.GRADIENTS] == 2 * reading[Link.PEER, Kind.GRADIENTS] > 0
+    if strategy == "full":
+        # Once, before training: no epoch sends any.
+        halo = estimate_of("full", "gine of features", WIDE, workers, 0).once[Link.PEER, Kind.FEATURES]
+        assert reading[Link.PEER, Kind.FEATURES] == halo > 0
 
 
 @several

@@ -53,8 +53,8 @@ WAYS: dict[str, tuple[Strategy, BatchConfig, bool]] = {
     "crowded": (replace(CHUNKS, sharing=False), FULL_GRAPH, True),
     "offload-pinned-computed-again": (replace(CHUNKS, cache=False, overlap=False), FULL_GRAPH, True),
 }
-COUNTS = {"film-with-relations", "rgcn-matrices", "rgcn-blocks"}
-"""They count edges by relation, or pairs of relation and row, which torch cannot do without memory."""
+COUNTS = {"film-with-relations"}
+"""It counts edges by relation, which torch cannot do without memory."""
 KNOWN = [
     name
     for name, conv in one_of_each().items()

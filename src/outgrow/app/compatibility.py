@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 
 from outgrow.app.link_task import validate_link_problem
-from outgrow.app.node_task import make_node_task
+from outgrow.app.node_task import make_node_task, require_numbers
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.engine.batches import BatchConfig
@@ -81,6 +81,10 @@ def validate_model_fits_graph(graph: Graph, model: Model) -> None:
         InputError: It does not fit; the model is as it was.
     """
     _validate_parameters(model)
+    if model.reads_types:
+        # First: inputs per type say what they miss by the names of the types.
+        _validate_types(graph)
+        model.bind_types(graph.types)
     if model.in_features != graph.num_features:
         raise InputError(
             f"the model does not fit the graph {graph.name!r}",
@@ -91,9 +95,6 @@ def validate_model_fits_graph(graph: Graph, model: Model) -> None:
     _validate_relations(graph, model)
     _validate_weights(graph, model)
     _validate_edge_features(graph, model)
-    if model.reads_types:
-        _validate_types(graph)
-        model.bind_types(graph.types)
     # Aggregating sparse rows before projecting them would make them dense, and as wide as the features.
     if graph.sparse and not model.accept_sparse_features():
         raise InputError(
@@ -216,6 +217,7 @@ def _validate_task(graph: Graph, model: Model, task: NodeTask) -> None:
     labels = graph.task_labels
     assert labels is not None
     task.validate_labels(labels, graph.name)
+    require_numbers(graph, task)
     last = model.layers_list()[-1]
     needed = task.count_outputs(labels, graph.num_classes)
     if last.spec.out_features != needed:

@@ -25,7 +25,7 @@ from outgrow.graph.readers.objects import open_object
 from outgrow.graph.readers.source import GraphSource, NodeTableSource
 from outgrow.graph.readers.split_source import with_mask_tables
 from outgrow.graph.readers.tables.options import TableOptions
-from outgrow.graph.readers.times import to_times
+from outgrow.graph.readers.times import has_dates, to_times
 from outgrow.graph.store.reader import is_store, open_store, write_store
 
 _SPLITS = ("train", "val", "test")
@@ -92,12 +92,13 @@ def from_arrays(
     # NumPy has no bfloat16: such features pass through float32, which holds them exactly.
     is_bfloat16, are_bfloat16 = (_is_bfloat16(each) for each in (features, edge_features))
     given = {} if split is None else _split_arrays(split)
+    times = {name: _to_array(edge_options.get(name)) for name in ("edge_time", "node_time")}
     tables = NodeTableSource(
         num_nodes=num_nodes,
         features=_to_feature_rows(features.float() if is_bfloat16 else features),
         labels=_to_array(labels),
         edge_feature_sizes=sizes,
-        node_time=_to_times(edge_options.get("node_time"), "node_time"),
+        node_time=None if times["node_time"] is None else to_times(times["node_time"], "node_time"),
     )
     tables = with_mask_tables(tables, given, "the split")
     source = ArraySource(
@@ -106,7 +107,8 @@ def from_arrays(
         relation=_to_array(relation),
         weight=_to_array(weight),
         edge_features=_to_array(edge_features.float() if are_bfloat16 else edge_features),
-        edge_time=_to_times(edge_options.get("edge_time"), "edge_time"),
+        edge_time=times["edge_time"],
+        times_are_dates=has_dates(times),
     )
     graph = assemble_graph(source, undirected=undirected)
     if are_bfloat16 and graph.edge_features is not None:
@@ -203,10 +205,6 @@ def _to_array(values: Any) -> Any:
             got=f"{type(values).__name__}: {str(error).partition('.')[0]}",
             repair="convert it to a NumPy array, or sparse features to scipy.sparse.csr_array",
         ) from error
-
-
-def _to_times(values: Any, name: str) -> Any:
-    return None if values is None else to_times(_to_array(values), name)
 
 
 def _is_bfloat16(values: Any) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outgrow.app.task_options import given_task_options, require_options_of
-from outgrow.app.type_tasks import complete_single_task, make_type_tasks
+from outgrow.app.type_tasks import complete_single_task, make_type_tasks, require_single_type
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_types
 from outgrow.graph.graph import Graph
@@ -22,7 +22,9 @@ _LINK_OPTIONS = tuple(field.name for field in fields(LinkPrediction))
 
 def task_kind(graph: Graph, config: TrainConfig) -> str:
     """Return the name of the task that the options of the loop name, or of the one of the labels."""
-    return config.task or (MultiLabel.kind if graph.multi_label else NodeClassification.kind)
+    # Of a graph with one set of labels at most one type is named: see `require_single_type`.
+    named = config.task_of_type(next(iter(config.types_with_task), ""))
+    return named or (MultiLabel.kind if graph.multi_label else NodeClassification.kind)
 
 
 def make_node_task(
@@ -43,6 +45,8 @@ def make_node_task(
         return make_type_tasks(graph, config, own or {})
     if own:
         return complete_single_task(graph, own)
+    if config.types_with_task:
+        require_single_type(graph, config.types_with_task)
     # A target that is named is known to be numbers; else numbers as labels are asked for by name.
     is_named = plans or (config.targets is not None and config.task is None)
     kind = NodeRegression.kind if graph.has_targets and is_named else task_kind(graph, config)
@@ -93,13 +97,14 @@ def resolve_task(
         InputError: There is no such option, the task is not one of the model, or what it says is also an option.
     """
     task = options.get("task")
-    if isinstance(task, Mapping):
+    if isinstance(task, Mapping) and not all(isinstance(each, str) for each in task.values()):
         validate_types({"tasks of types": list(task.values())}, {"tasks of types": Sequence[NodeTask]})
         _require_model_of_task(model, "of node types", of_links=False)
         return config.with_options(**{name: value for name, value in options.items() if name != "task"}), dict(task)
     if not isinstance(task, NodeTask | LinkPrediction):
         if task is not None:
-            validate_types({"task": task}, {"task": NodeTask | LinkPrediction | str | None})
+            if not isinstance(task, Mapping):
+                validate_types({"task": task}, {"task": NodeTask | LinkPrediction | str | None})
             _require_model_of_task(model, str(task), of_links=False)
         return config.with_options(**options), None
     of_links = isinstance(task, LinkPrediction)
@@ -156,6 +161,26 @@ def require_recorded_task(record: Mapping[str, Any], out: Path) -> None:
             got=f"objects given as {', '.join(objects)}",
             repair="resume it with og.train, the same task and resume=True",
         )
+
+
+def require_numbers(graph: Graph, task: NodeTask) -> None:
+    """Check that a regression is one of numbers, not of names of classes, whose codes say nothing.
+
+    Raises:
+        InputError: Classes have names that are no numbers.
+    """
+    pairs = [(graph.class_names, task)]
+    if isinstance(task, TypeTasks):
+        pairs = [(each.class_names, own.task) for each, own in zip(graph.type_labels, task.targets, strict=True)]
+    for names, each in pairs:
+        words = [name for name in names if not name.lstrip("-").isdecimal()]
+        if words and each.kind == NodeRegression.kind:
+            raise InputError(
+                f"a regression needs numbers, and the labels of {graph.name!r} are names of classes",
+                needed="labels that are numbers",
+                got=f"classes {', '.join(names[:3])}" + ", ..." * (len(names) > 3),
+                repair="leave --task (task) out, or name a column of numbers as labels: --label",
+            )
 
 
 def graph_for_model(graph: Graph, task: NodeTask) -> Graph:

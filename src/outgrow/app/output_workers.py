@@ -126,7 +126,8 @@ def fill_output_files(request: OutputRequest, files: Sequence[OutputFile]) -> No
     """
     from outgrow.runtime.distributed.launch import run_workers
 
-    graph = request.graph
+    # Labels play no part in what a model computes.
+    graph = request.graph.whole
     job = PredictionJob(
         # A graph loaded from a store and not changed since needs no copy: workers map the store itself.
         store=graph.store if matches_store(graph) else None,

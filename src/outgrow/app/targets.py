@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+from torch import Tensor
+
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import Graph
 from outgrow.nn.tasks import NodeTask
 from outgrow.nn.type_tasks import TypeTasks
+from outgrow.ops.backend import as_numpy
 from outgrow.training.config import TrainConfig
 
 
@@ -37,6 +41,38 @@ def select_graph_targets(graph: Graph, config: TrainConfig) -> Graph:
             repair="choose another --target (targets), or give these nodes a split",
         )
     return chosen
+
+
+def restore_whole_graph(graph: Graph, config: TrainConfig) -> tuple[Graph, TrainConfig]:
+    """Return the graph that targets were selected of, and options that name them: workers can map its store.
+
+    The graph and the options themselves if none were selected, or if labels or splits have been changed since.
+
+    Raises:
+        InputError: The options name other targets than those that were selected.
+    """
+    names = graph.target_types
+    if graph.selected_from is None or not _are_selected(graph, graph.selected_from.select_targets(names)):
+        return graph, config
+    if config.target_weights is None:
+        return graph.selected_from, config.with_options(targets=names)
+    graph.select_targets(tuple(config.target_weights))
+    return graph.selected_from, config
+
+
+def _are_selected(graph: Graph, again: Graph) -> bool:
+    """Whether labels and splits are those of another graph."""
+
+    def arrays(of: Graph) -> list[Tensor]:
+        labels = [of.labels] if of.labels is not None else [each.labels for each in of.type_labels]
+        return labels + [part for split in (of.split, *of.splits) for part in vars(split).values()]
+
+    pairs = zip(arrays(graph), arrays(again), strict=True)
+    # Unknown numbers are NaN.
+    return all(
+        np.array_equal(as_numpy(first), as_numpy(second), equal_nan=first.is_floating_point())
+        for first, second in pairs
+    )
 
 
 def require_options_of_model(config: TrainConfig, *, of_links: bool) -> None:

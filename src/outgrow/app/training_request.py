@@ -22,7 +22,7 @@ from outgrow.app.node_task import resolve_task, task_of_nodes
 from outgrow.app.runs.data import align_with_model
 from outgrow.app.runs.workers import Workers, validate_workers
 from outgrow.app.strategy_registry import resolve_strategy
-from outgrow.app.targets import describe_targets, require_options_of_model, select_graph_targets
+from outgrow.app.targets import describe_targets, require_options_of_model, restore_whole_graph, select_graph_targets
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
@@ -87,13 +87,15 @@ def make_training_request(
         InputError: The graph, the model or an option cannot be used.
     """
     validate_argument_types(graph, model)
-    graph = align_with_model(graph, model)
     # Objects travel beside the options, which are recorded as JSON and hold their names.
     request = parse_metrics(options.get("metrics"))
     options = options | ({"metrics": request.names} if "metrics" in options else {})
     # What is left of the options belongs to the loop, which refuses unknown names.
     settings, own_task = resolve_task(model, config or TrainConfig(), options)
     require_options_of_model(settings, of_links=model.decoder is not None)
+    if model.decoder is None:
+        graph, settings = restore_whole_graph(graph, settings)
+    graph = align_with_model(graph, model)
     targeted = graph if model.decoder is not None else select_graph_targets(graph, settings)
     task = task_of_nodes(targeted, model, settings, own=own_task)
     if isinstance(own_task, Mapping) and task is not None and not isinstance(task, TypeTasks):

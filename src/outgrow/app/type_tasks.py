@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -29,8 +29,12 @@ def make_type_tasks(graph: Graph, config: TrainConfig, own: Mapping[str, NodeTas
     Raises:
         InputError: A task is given for another type, or an option belongs to none of the tasks.
     """
-    _require_known_types(own, [each.name for each in graph.type_labels])
-    kinds = {each.name: config.task or _kind_of_labels(each) for each in graph.type_labels if each.name not in own}
+    _require_known_types((*own, *config.types_with_task), [each.name for each in graph.type_labels])
+    kinds = {
+        each.name: config.task_of_type(each.name) or _kind_of_labels(each)
+        for each in graph.type_labels
+        if each.name not in own
+    }
     given = given_task_options(config)
     require_options_of(given, list(kinds.values()) or ["given as objects"])
     weights = config.target_weights or {}
@@ -61,6 +65,17 @@ def complete_single_task(graph: Graph, own: Mapping[str, NodeTask]) -> NodeTask:
     Raises:
         InputError: It is given for another type.
     """
+    require_single_type(graph, tuple(own))
+    [(name, task)] = own.items()
+    return _spread_sample_weight(graph, name, task)
+
+
+def require_single_type(graph: Graph, own: Sequence[str]) -> None:
+    """Check that types that tasks are given for are the one with labels.
+
+    Raises:
+        InputError: They are others, or several types have one set of labels.
+    """
     _require_known_types(own, graph.target_types)
     if len(own) > 1 or len(graph.target_types) > 1:
         raise InputError(
@@ -69,8 +84,6 @@ def complete_single_task(graph: Graph, own: Mapping[str, NodeTask]) -> NodeTask:
             got=f"tasks of {', '.join(own)}",
             repair="give targets too, such as targets='paper,author'",
         )
-    [(name, task)] = own.items()
-    return _spread_sample_weight(graph, name, task)
 
 
 def _kind_of_labels(labels: TypeLabels) -> str:
@@ -79,7 +92,7 @@ def _kind_of_labels(labels: TypeLabels) -> str:
     return MultiLabel.kind if labels.labels.dim() == 2 else NodeClassification.kind
 
 
-def _require_known_types(own: Mapping[str, NodeTask], names: list[str] | tuple[str, ...]) -> None:
+def _require_known_types(own: Sequence[str], names: Sequence[str]) -> None:
     if unknown := [name for name in own if name not in names]:
         raise InputError(
             "a task is given for nodes that are not predicted",

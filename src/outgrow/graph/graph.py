@@ -114,6 +114,8 @@ class Graph:
         origin: What the arrays were made of.
         files: The files that its arrays may be mapped from.
         store: The store that all arrays are mapped from; None for a graph made or changed in memory.
+        selected_from: The graph that targets were selected of, whose nodes and edges it has; None if none were, or if
+            the graph was changed since.
     """
 
     name: str
@@ -133,6 +135,7 @@ class Graph:
     files: MappedFiles = field(default_factory=lambda: MappedFiles({}))
     # Without init, so that `dataclasses.replace` drops it: a changed graph no longer comes from its store.
     store: Path | None = field(default=None, init=False)
+    selected_from: Graph | None = field(default=None, init=False)
 
     @property
     def num_nodes(self) -> int:
@@ -289,7 +292,7 @@ class Graph:
         ranges = [(kinds[name].first, kinds[name].last) for name in wanted]
         split, *splits = (each.restrict_to_ranges(ranges) for each in (self.split, *self.splits))
         is_single = len(chosen) == 1
-        return replace(
+        made = replace(
             self,
             labels=spread_labels(chosen[0], kinds[wanted[0]].first, self.num_nodes) if is_single else None,
             type_labels=() if is_single else chosen,
@@ -298,6 +301,13 @@ class Graph:
             split=split,
             splits=tuple(splits),
         )
+        object.__setattr__(made, "selected_from", self.whole)
+        return made
+
+    @property
+    def whole(self) -> Graph:
+        """The graph, or the one that its targets were selected of: all but labels and splits are the same."""
+        return self if self.selected_from is None else self.selected_from
 
     def _labels_of_type(self, kind: NodeType) -> TypeLabels:
         if self.labels is None:

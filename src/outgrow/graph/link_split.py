@@ -187,6 +187,7 @@ def _remove_edges(topology: Topology, removed_E: Tensor) -> Topology:
         feature_columns=topology.feature_columns,
         edge_time=None if topology.edge_time is None else topology.edge_time[kept],
         node_time=topology.node_time,
+        times_are_dates=topology.times_are_dates,
     )
 
 

@@ -41,6 +41,8 @@ class Topology:
             without a time has that of its source; if that has none, it is always there.
         node_time: ``[V]`` int64, time of each node as a seed, `NO_TIME` for a node without; None if nodes have no
             times.
+        times_are_dates: Whether times are microseconds since 1970, which dates were converted to; else they are numbers
+            of a unit of the user.
     """
 
     indptr: Tensor
@@ -52,6 +54,7 @@ class Topology:
     feature_columns: tuple[EdgeFeatureColumn, ...] = ()
     edge_time: Tensor | None = None
     node_time: Tensor | None = None
+    times_are_dates: bool = False
 
     @property
     def num_nodes(self) -> int:
@@ -82,6 +85,16 @@ class Topology:
     def time_order(self) -> TimeOrder:
         """In-edges by time; edges without times of their own have that of their source."""
         return self._order_by_time(leave_out_loops=False)
+
+    def adopt_time_order(self, order: TimeOrder) -> None:
+        """Take the order of the in-edges by time, which a store has, instead of sorting them. Not checked."""
+        vars(self)["time_order"] = order
+
+    @property
+    def known_time_order(self) -> TimeOrder | None:
+        """The order of the in-edges by time, if it was adopted or computed."""
+        known: TimeOrder | None = vars(self).get("time_order")
+        return known
 
     def _order_by_time(self, *, leave_out_loops: bool) -> TimeOrder:
         edge_time, node_time = (None if each is None else as_numpy(each) for each in (self.edge_time, self.node_time))
@@ -139,7 +152,12 @@ class Topology:
     @cached_property
     def without_edge_features(self) -> Topology:
         """The graph as layers see it that do not read the features of edges."""
-        return self if self.edge_features is None else replace(self, edge_features=None, feature_sizes=())
+        if self.edge_features is None:
+            return self
+        made = replace(self, edge_features=None, feature_sizes=())
+        if self.known_time_order is not None:
+            made.adopt_time_order(self.known_time_order)
+        return made
 
     @cached_property
     def block(self) -> Block:

@@ -30,28 +30,38 @@ class GINEConv(Conv):
 
     Args:
         in_features: ``D``.
-        out_features: ``O``; also the width between the two projections.
+        out_features: ``O``.
         edge_dim: ``I``.
-        project_first: Project the input to ``O`` columns before all else, as sparse features need: messages are as
+        hidden: ``H``, the width between the two projections; None for ``O``.
+        project_first: Project the input to ``H`` columns before all else, as sparse features need: messages are as
             wide as these then, and ``x`` above is the projection.
 
     Raises:
-        InputError: ``edge_dim`` is less than 1.
+        InputError: ``edge_dim`` or ``hidden`` is less than 1.
     """
 
-    def __init__(self, in_features: int, out_features: int, edge_dim: int, *, project_first: bool = False) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        edge_dim: int,
+        *,
+        hidden: int | None = None,
+        project_first: bool = False,
+    ) -> None:
         super().__init__()
-        require_counts(edge_dim=edge_dim)
-        width = out_features if project_first else in_features
+        inner = out_features if hidden is None else hidden
+        require_counts(edge_dim=edge_dim, hidden=inner)
+        width = inner if project_first else in_features
         # The ReLU of a message is taken before any product: sparse rows, as wide as all features, must be projected.
         self.accepts_sparse = project_first
         self.accepts_half = True
         self.edge_dim = edge_dim
         self.embed = Projection(in_features, width) if project_first else None
         self.eps = nn.Parameter(torch.zeros(()))
-        self.first = Projection(width, out_features)
-        self.bias = nn.Parameter(torch.zeros(out_features))
-        self.second = Projection(out_features, out_features, bias=True)
+        self.first = Projection(width, inner)
+        self.bias = nn.Parameter(torch.zeros(inner))
+        self.second = Projection(inner, out_features, bias=True)
         self.aggregation = GineSum(edge_dim, width)
         self.spec = ConvSpec(
             in_features=in_features,
@@ -60,10 +70,11 @@ class GINEConv(Conv):
             aggregate=(1, width),
             static_edge_weight=True,
             reads_target=True,
+            source_is_input=not project_first,
         )
 
     def source(self, x_VD: Features) -> NodeMessages:
-        """Return ``[V, 1, D]``: the input, or ``[V, 1, O]`` its projection."""
+        """Return ``[V, 1, D]``: the input, or ``[V, 1, H]`` its projection."""
         return NodeMessages(embed_rows(self.embed, x_VD)[:, None], None)
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:
@@ -77,8 +88,8 @@ class GINEConv(Conv):
         # One factor per column: torch's sum of a matrix to one gradient depends on the number of threads.
         own_F = (1 + self.eps).expand(total_VF.shape[1])
         summed_VF = torch.addcmul(total_VF, own_F, embed_rows(self.embed, x_VD).to(total_VF.dtype))
-        between_VO = epilogue(affine((summed_VF, self.first.weight), bias_O=self.bias), activation=torch.relu)
-        out_VO: Tensor = self.second(between_VO)
+        between_VH = epilogue(affine((summed_VF, self.first.weight), bias_O=self.bias), activation=torch.relu)
+        out_VO: Tensor = self.second(between_VH)
         return out_VO
 
 

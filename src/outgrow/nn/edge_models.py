@@ -90,7 +90,7 @@ def GINE(
 
     Args:
         in_features: Width of the features.
-        hidden: Width of hidden layers.
+        hidden: Width of hidden layers, and between the two projections of all layers.
         out_features: Number of classes.
         edge_dim: Features of edges, ``graph.num_edge_features``.
         sparse_input: The first layer projects the input before all else, as sparse features need; this is another
@@ -99,7 +99,9 @@ def GINE(
     """
 
     def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
-        return GINEConv(width_in, width_out, edge_dim, project_first=position.is_first and sparse_input)
+        # Not the number of classes: a last layer with two of them would decide by two numbers.
+        project_first = position.is_first and sparse_input
+        return GINEConv(width_in, width_out, edge_dim, hidden=hidden, project_first=project_first)
 
     return make_stack(stack).build((in_features, hidden, out_features), make_conv)
 

@@ -29,8 +29,9 @@ class HeteroEncoder(Encoder):
     Args:
         in_features: Feature columns of each type that has features.
         out_features: ``O``.
-        embeddings: Number of nodes of each type without features whose nodes get a learned row ``[O]`` each.
-        without_input: Types whose nodes get one learned row ``[O]`` for all of them, which begins with zeros.
+        embeddings: Number of nodes of each type whose nodes get a learned row ``[O]`` each; columns that such a type
+            has are not read.
+        without_input: Types whose nodes get one learned row ``[O]`` for all of them, which begins with zeros; likewise.
         shared_columns: Whether all types have features in the same columns, each with a projection of its own.
         epilogue: Operations after it; none by default.
 
@@ -115,6 +116,8 @@ class HeteroEncoder(Encoder):
                     got=f"{count:,} rows",
                     repair=f"give embeddings={{{name!r}: {last - first}}}; an embedding knows no other graph's nodes",
                 )
+        # Also columns that none reads: readers fill those of types without features with random numbers.
+        self.in_features = types.columns[-1]
         self.types = types
 
     def forward(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Tensor:

@@ -171,8 +171,8 @@ def minibatch_peak_bytes(
     sources = float(partition.nodes[part] + partition.halo[part].sum())
     prefetched = num_prefetched_batches(costs, stats.steps, prefetch, limited=limited)
     training = minibatch_bytes(work, stats.neighborhood, num_prefetched=prefetched)
-    if work.batches.is_temporal:
-        # Held by every worker: the order of the in-edges by time.
+    if work.batches.is_temporal and work.graph.resident_bytes and costs.layout.workers == 1:
+        # The order of the in-edges by time; several workers map that of a store.
         training += _TIME_ORDER_BYTES * work.graph.edges
     whole = inference_bytes(work, nodes, sources, partition.edges[part])
     chosen = evaluated_neighborhoods(work, whole_fits=whole <= MEMORY_SHARE * costs.memory)

@@ -178,7 +178,7 @@ def dataset_sizes(graph: Graph) -> DatasetSizes:
         sparse=graph.sparse,
         train=len(graph.split.train),
         classes=graph.num_classes,
-        resident_bytes=0 if graph.store is not None else _resident_bytes(graph),
+        resident_bytes=0 if graph.whole.store is not None else _resident_bytes(graph),
         val=len(graph.split.val),
         test=len(graph.split.test),
         label_bytes=_label_bytes(graph),

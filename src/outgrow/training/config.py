@@ -19,7 +19,6 @@ from outgrow.graph.sampling.edge_sampler import NEIGHBOR, SAMPLERS, Fanout
 from outgrow.graph.sampling.temporal_sampler import TEMPORAL_STRATEGIES
 from outgrow.inference.modes import AUTO, EVALUATION_MODES, EvaluationOptions
 from outgrow.nn.losses import ENTRY_LOSSES, validate_weights
-from outgrow.nn.tasks import NODE_TASKS
 from outgrow.training.given_objects import describe_choice, record_choice
 from outgrow.training.loop_options import read_optimizer, read_schedule, split_loop_options
 from outgrow.training.metric_request import parse_metrics
@@ -28,7 +27,7 @@ from outgrow.training.optimizers import LR, WEIGHT_DECAY, build_optimizer
 from outgrow.training.optimizers import Adam as Adam
 from outgrow.training.optimizers import AdamW as AdamW
 from outgrow.training.schedules import EPOCH, STEP, Schedule, build_schedule
-from outgrow.training.target_request import parse_relations, parse_targets
+from outgrow.training.target_request import parse_relations, parse_targets, parse_task
 
 BFLOAT16 = "bfloat16"
 _SYNONYMS = {"num_neighbors": "fanout"}
@@ -79,7 +78,8 @@ class TrainConfig:
         temporal_strategy: Sample only in-edges before the time of the seed: ``uniform`` (drawn by ``sampler``) or
             ``last`` (the most recent); None for in-edges of any time. The graph must have times.
         task: What is predicted of nodes: ``classification`` (one class per node), ``multilabel`` or ``regression``;
-            None for classes, as the labels are.
+            None for classes, as the labels are. Also a mapping of node types to these, or
+            ``"paper=classification,author=regression"``; other types have the task of their labels.
         targets: The node types whose labels are predicted, as ``"paper,author=0.5"``, a sequence of such texts, or a
             mapping of names to loss weights, which are 1 otherwise. None for all types with labels.
         class_weight: Classification: a weight for each class, or ``balanced``; see `NodeClassification`.
@@ -135,7 +135,7 @@ class TrainConfig:
     weighted: bool = False
     sampler: str = NEIGHBOR
     temporal_strategy: str | None = None
-    task: str | None = None
+    task: Mapping[str, str] | str | None = field(default=None, hash=False)
     targets: Mapping[str, float] | Sequence[str] | str | None = field(default=None, hash=False)
     class_weight: Sequence[float] | str | None = None
     label_smoothing: float = 0.0
@@ -181,9 +181,9 @@ class TrainConfig:
             object.__setattr__(self, name, validate_weights(name, getattr(self, name)))
         object.__setattr__(self, "link_relations", parse_relations(self.link_relations))
         object.__setattr__(self, "targets", parse_targets(self.targets))
-        for name, choices in (("task", NODE_TASKS), ("loss", ENTRY_LOSSES)):
-            if getattr(self, name) is not None:
-                validate_choice(name, getattr(self, name), dict.fromkeys(choices))
+        object.__setattr__(self, "task", parse_task(self.task))
+        if self.loss is not None:
+            validate_choice("loss", self.loss, dict.fromkeys(ENTRY_LOSSES))
         if not 0 <= self.label_smoothing < 1:
             raise out_of_range_error("label_smoothing", "at least 0, below 1", self.label_smoothing)
         for name, value in {**read_optimizer(self), **read_schedule(self)}.items():
@@ -234,6 +234,16 @@ class TrainConfig:
         record: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         record |= {name: record_choice(record[name]) for name in ("optimizer", "schedule")}
         return record
+
+    def task_of_type(self, name: str) -> str | None:
+        """Return the task that is named for a node type, or for all; None for that of its labels."""
+        task = parse_task(self.task)
+        return task.get(name) if isinstance(task, dict) else task
+
+    @property
+    def types_with_task(self) -> tuple[str, ...]:
+        """The node types that tasks are named for, each its own."""
+        return tuple(self.task) if isinstance(self.task, Mapping) else ()
 
     @property
     def target_weights(self) -> Mapping[str, float] | None:

@@ -1,4 +1,4 @@
-"""The node types that are asked to be predicted, with their loss weights, and the relations of links."""
+"""The node types that are asked to be predicted, with tasks and loss weights, and the relations of links."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from outgrow.core.errors import InputError
+from outgrow.core.validation import validate_choice, validate_types
+from outgrow.nn.tasks import NODE_TASKS
 
 
 def parse_targets(given: object) -> dict[str, float] | None:
@@ -37,6 +39,40 @@ def parse_targets(given: object) -> dict[str, float] | None:
             raise _targets_error("a positive number as loss weight", f"{name} with {weight!r}")
         made[name] = float(weight)
     return made
+
+
+def parse_task(given: object) -> str | dict[str, str] | None:
+    """Return the name of a task of nodes, or those of several node types by the names of these.
+
+    Args:
+        given: ``"regression"``; or ``"paper=classification,author=regression"``, or a mapping of types to names.
+
+    Raises:
+        InputError: There is no such task, or a type is given twice or has no name.
+    """
+    if not isinstance(given, Mapping):
+        validate_types({"task": given}, {"task": str | None})
+    if given is None:
+        return None
+    if isinstance(given, str) and "=" not in given:
+        validate_choice("task", given, dict.fromkeys(NODE_TASKS))
+        return given
+    if isinstance(given, Mapping):
+        pairs = [(str(name), task) for name, task in given.items()]
+    else:
+        parts = [text.partition("=") for text in str(given).split(",")]
+        pairs = [(name.strip(), task.strip()) for name, _, task in parts]
+    names = [name for name, _ in pairs]
+    if not names or not all(names) or len({*names}) < len(names) or not all(isinstance(task, str) for _, task in pairs):
+        raise InputError(
+            "the tasks of node types are not understood",
+            needed="node types, each once, with names of tasks: paper=classification,author=regression",
+            got=repr(given)[:80],
+            repair="correct --task (task)",
+        )
+    for name, task in pairs:
+        validate_choice(f"task of {name}", str(task), dict.fromkeys(NODE_TASKS))
+    return {name: str(task) for name, task in pairs}
 
 
 def parse_relations(given: Sequence[str] | str) -> tuple[str, ...]:

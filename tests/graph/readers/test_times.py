@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from outgrow.graph.readers.arrays import ArraySource
 from outgrow.graph.readers.source import NodeTableSource
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.readers.times import to_times
+from outgrow.graph.store.reader import open_store, write_store
 from outgrow.graph.topology import NO_TIME
+from outgrow.ops.sampling.time_order import iterate_time_order, order_by_time
 
 DAY = 86_400_000_000
 FIRST_OF_MAY = 19_844 * DAY
@@ -112,6 +115,12 @@ def test_times_stay_with_their_edges(
     store = tmp_path_factory.mktemp("times") / "store"
     stored = convert_to_store(source, store, undirected=undirected, memory_bytes=1 << 11)
     assert node_times(stored) == node_times(graph) == [*range(7)]
+    # The order of the in-edges by time comes with the store, made in pieces, and is what one sort gives.
+    order, known = graph.topology.time_order, stored.topology.known_time_order
+    assert known is not None
+    assert (known.edges.tolist(), known.times.tolist()) == (order.edges.tolist(), order.times.tolist())
+    assert stored.topology.without_edge_features.known_time_order is known
+    open_store(store, verify=True)
     if count:
         assert edges_of(stored) == edges_of(graph)
     pairs = [*zip(*index.tolist(), times.tolist(), strict=True)]
@@ -212,3 +221,70 @@ def test_appended_rows_have_times(tmp_path: Path) -> None:
     og.save_graph(og.load(frames(None, None)), tmp_path / "plain")
     with pytest.raises(InputError, match="has no times"):
         append(tmp_path / "plain", "id,x,t\nd,4,9\n", "src,dst,t\nd,a,6\n", time_column="t")
+
+
+def test_appended_times_are_of_the_unit_of_the_graph(tmp_path: Path) -> None:
+    """Dates of any precision and form are microseconds; numbers are never compared with dates."""
+    days = ["2024-05-01", "2024-05-02", "2024-05-03"]
+    for kind, times in (("dates", days), ("numbers", [19844, 19845, 19846])):
+        folder = tmp_path / kind
+        folder.mkdir()
+        for name, frame in frames(times, times[:2]).items():
+            frame.to_csv(folder / f"{name}.csv", index=False)
+        made = og.convert(folder, tmp_path / f"{kind}.store", time_column="t")
+        assert made.topology.times_are_dates is (kind == "dates")
+    store = tmp_path / "dates.store"
+    for number, unit in enumerate(("s", "ms", "us", "ns")):
+        stamps = np.array(["2024-05-04"], f"datetime64[{unit}]")
+        pd.DataFrame({"id": [f"n{number}"], "x": [1.0], "t": stamps}).to_parquet(tmp_path / "nodes.parquet")
+        pd.DataFrame({"src": ["a"], "dst": [f"n{number}"], "t": stamps}).to_parquet(tmp_path / "edges.parquet")
+        paths = [tmp_path / "edges.parquet"], [tmp_path / "nodes.parquet"]
+        graph = append_to_store(store, *paths, TableOptions(time_column="t"))
+        assert graph.topology.times_are_dates
+        assert node_times(graph)[-1] == FIRST_OF_MAY + 3 * DAY
+        assert edges_of(graph)[-1] == (0, 3 + number, FIRST_OF_MAY + 3 * DAY)
+    rows = "id,x,t\nlast,4,2024-05-04\n", "src,dst,t\na,last,2024-05-04\n"
+    assert edges_of(append(store, *rows, time_column="t"))[-1] == (0, 7, FIRST_OF_MAY + 3 * DAY)
+    for kind, time in (("dates", "19847"), ("numbers", "2024-05-04")):
+        before = og.load(tmp_path / f"{kind}.store").num_edges
+        for node, edge in ((time, ""), ("", time)):
+            with pytest.raises(InputError, match=f"cannot be compared with those of {kind}") as error:
+                append(tmp_path / f"{kind}.store", f"id,x,t\nz,4,{node}\n", f"src,dst,t\na,z,{edge}\n", time_column="t")
+            assert error.value.needed == f"{kind} in both"
+        assert og.load(tmp_path / f"{kind}.store").num_edges == before
+
+
+def test_arrays_of_dates_are_known_as_dates_and_not_mixed_with_numbers() -> None:
+    days = np.array(["2024-05-01"] * 4, "datetime64[D]")
+    assert og.from_arrays(EDGES, num_nodes=3, edge_time=days).topology.times_are_dates
+    assert not og.from_arrays(EDGES, num_nodes=3, edge_time=[1, 2, 3, 4]).topology.times_are_dates
+    with pytest.raises(InputError, match="edge_time cannot be compared with node_time"):
+        og.from_arrays(EDGES, num_nodes=3, edge_time=days, node_time=[1, 2, 3])
+
+
+@pytest.mark.parametrize("most", [1, 3, 1000])
+def test_in_edges_are_sorted_by_time_in_pieces(most: int) -> None:
+    random = np.random.default_rng(most)
+    index, times = random.integers(0, 9, (2, 40)), random.integers(0, 6, 40)
+    graph = assemble_graph(ArraySource(index, NodeTableSource(num_nodes=12), edge_time=times)).topology
+    assert graph.edge_time is not None
+    arrays = (graph.indptr.numpy(), graph.indices.numpy()), graph.edge_time.numpy(), None
+    whole, pieces = order_by_time(*arrays, leave_out_loops=False), [*iterate_time_order(*arrays, most)]
+    assert (len(pieces) > 1) == (most < 40)
+    assert np.concatenate([each.edges for each in pieces]).tolist() == whole.edges.tolist()
+    assert np.concatenate([each.times for each in pieces]).tolist() == whole.times.tolist()
+
+
+def test_the_order_of_times_in_a_store(tmp_path: Path) -> None:
+    """A graph in memory is written with it; one that was changed does not keep it, nor one of another order passes."""
+    graph = og.from_arrays(EDGES, num_nodes=3, edge_time=[4, 3, 2, 1])
+    write_store(graph, tmp_path / "store")
+    stored = open_store(tmp_path / "store", verify=True)
+    assert stored.topology.known_time_order is not None
+    assert stored.topology.edge_time is not None
+    later = replace(stored.topology, edge_time=stored.topology.edge_time.flip(0))
+    assert later.known_time_order is None
+    order = stored.topology.known_time_order
+    stored.topology.adopt_time_order(order._replace(edges=order.edges[::-1].copy()))
+    with pytest.raises(InputError, match="not in the order of their times"):
+        write_store(stored, tmp_path / "other")

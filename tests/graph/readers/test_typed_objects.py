@@ -190,20 +190,18 @@ def test_other_forms_are_the_same_graph(shape):
     assert_same(og.load(EXPLICIT[shape](make_data())), og.load(make_data()))
 
 
-def test_labels_of_several_types_are_one_set_if_their_classes_agree():
+@pytest.mark.parametrize("labels", [[0, 2, 1, 0, -1], [0, 1, 1, 0, 0]])
+def test_classes_of_several_types_that_have_no_names_are_of_each_type(labels):
+    """Also where they are equally many: numbers do not tell that they mean the same."""
     data = make_data()
-    data["author"].y = torch.tensor([0, 2, 1, 0, -1])
+    data["author"].y = torch.tensor(labels)
     data["author"].test_mask = torch.tensor([True, True, False, False, False])
-    with pytest.warns(DataWarning, match="labels of paper, author are read as one set of labels: 3 classes"):
-        graph = og.load(data)
-    assert graph.labels.tolist() == [2, 0, 1, 2, 1, 0, 2, 0, 2, 1, 0, -1, -1, -1, -1]
+    graph = og.load(data)
+    assert graph.labels is None
+    assert {each.name: each.num_classes for each in graph.type_labels} == {"paper": 3, "author": max(labels) + 1}
+    assert graph.type_labels[1].labels.tolist() == labels
     assert graph.split.test.tolist() == [PAPERS, PAPERS + 1]
-    data["author"].y = torch.tensor([0, 1, 1, 0, 0])
-    other = og.load(data)
-    assert other.labels is None
-    assert {each.name: each.num_classes for each in other.type_labels} == {"paper": 3, "author": 2}
-    assert other.type_labels[1].labels.tolist() == [0, 1, 1, 0, 0]
-    assert other.num_classes == 5
+    assert graph.num_classes == 3 + max(labels) + 1
 
 
 def test_several_labels_a_node_of_one_type():

@@ -42,6 +42,13 @@ def test_layers_that_read_features_of_edges_tell_the_classes(graph: og.Graph, na
     assert accuracy(graph, CONVS[name](graph.num_edge_features)) >= 0.9
 
 
+def test_the_width_within_a_layer_is_not_that_of_its_output(graph: og.Graph) -> None:
+    """With as many numbers as classes between its projections, a layer that gives logits would learn nothing."""
+    torch.manual_seed(0)
+    model = og.nn.GINE(16, WIDTH, 4, edge_dim=graph.num_edge_features, layers=1)
+    assert og.train(graph, model, epochs=60, lr=0.01, patience=None).test_accuracy >= 0.9
+
+
 @pytest.mark.filterwarnings("ignore:.*read by no layer")
 @pytest.mark.parametrize("name", WITHOUT)
 def test_layers_that_do_not_read_them_cannot(graph: og.Graph, name: str) -> None:

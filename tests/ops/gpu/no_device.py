@@ -64,6 +64,11 @@ def _twin(name: str, names: list[str]) -> Callable[..., object]:
             return whole(num_src + 1), torch.empty_like(indices), torch.empty_like(indices)
         if name == "replace_self_loops":
             return given
+        if name == "sort_by_pair":
+            # As many pairs as its counts tell here, where numbers of the device read as ones: all edges are of one.
+            *_, relation, num_relations = given
+            assert isinstance(relation, Tensor)
+            return whole(num_relations), whole(1), whole(2), torch.empty_like(relation, dtype=torch.int64)  # type: ignore[arg-type]
         assert tensors[-1].is_contiguous(), f"{name} writes to strides {tensors[-1].stride()}"
         return None
 

@@ -44,7 +44,8 @@ def train(
         str | None,
         typer.Option(
             help="What to predict: nodes (their labels, as they are) or links (which edges there are); of nodes also "
-            "classification (one class for each), multilabel (any number of classes) or regression (numbers).",
+            "classification (one class for each), multilabel (any number of classes) or regression (numbers); for "
+            "some node types alone: shop=regression,user=classification.",
             show_default="nodes",
         ),
     ] = None,
@@ -222,11 +223,12 @@ def train(
     given |= {"batch_size": batch_size, "fanout": fanout, "sampler": sampler, "memory": memory}
     given |= {"metrics": metric, "targets": ",".join(target) if target else None, "link_relations": link_relations}
     given["temporal_strategy"] = temporal_strategy
-    if task is not None:
+    by_type = "=" in (task or "")
+    if task is not None and not by_type:
         validate_choice("task", task, dict.fromkeys(TASKS))
     # A decoder is what makes a model one of links; `--set decoder=...` overrides the automatic one.
     given["decoder"] = "auto" if task == "links" else None
-    given["task"] = task if task in TASKS[2:] else None
+    given["task"] = task if by_type or task in TASKS[2:] else None
     options = {name: value for name, value in given.items() if value is not None} | parse_assignments(set_ or [])
     if task not in (None, "links") and "decoder" in options:
         raise InputError(

@@ -90,7 +90,9 @@ def _validate_same_targets(before: Mapping[str, Any], now: Mapping[str, Any]) ->
     for option in ("val_links", "test_links", "split_seed", "link_relations", "targets"):
         # Runs of older versions lack these options; they have no links to protect. JSON has lists for tuples.
         known = before.get(option, now[option])
-        if (tuple(known) if isinstance(known, list) else known) != now[option]:
+        known = tuple(known) if isinstance(known, list) else known
+        # The outputs of a model are in the order of its targets.
+        if known != now[option] or (option == "targets" and list(known or ()) != list(now[option] or ())):
             raise InputError(
                 f"the run cannot go on with another {option}",
                 needed=f"{option} {before[option]}, as the run was started with",

@@ -37,7 +37,7 @@ from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
 from outgrow.training.loop_options import open_option_names
 from outgrow.training.optimization import Optimization
-from outgrow.training.target_request import parse_relations, parse_targets
+from outgrow.training.target_request import parse_relations, parse_targets, parse_task
 
 _EVALUATION = {"eval", "val", "test", "eval_fanout", "eval_batch_size"}
 _METRICS = {"metrics", "monitor", "monitor_mode"}
@@ -175,6 +175,8 @@ def _to_record(given: Mapping[str, object]) -> dict[str, object]:
         same["link_relations"] = list(parse_relations(str(same["link_relations"])))
     if "targets" in same:
         same["targets"] = parse_targets(same["targets"])
+    if "=" in str(same.get("task")):
+        same["task"] = parse_task(same["task"])
     if "graph" in same:
         same["graph"] = absolute_source(str(same["graph"]))
     if "fanout" in same:

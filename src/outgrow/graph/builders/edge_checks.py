@@ -61,6 +61,7 @@ class EdgeValidator:
         num_edges: Number of edges read so far.
         feature_form: How the graph keeps the features of edges, after `complete`; None if they have none.
         feature_columns: Names of the columns of these, after `complete`.
+        times_are_dates: Whether times are those of dates, after `complete`.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class EdgeValidator:
         self.num_edges = 0
         self.feature_form: EdgeFeatureForm | None = None
         self.feature_columns: tuple[EdgeFeatureColumn, ...] = ()
+        self.times_are_dates = False
         self._features = EdgeFeatureCheck(feature_sizes)
         self._given_nodes = num_nodes
         self._given_names = relation_names
@@ -120,6 +122,7 @@ class EdgeValidator:
         self.feature_form = self._features.finish(source.read_edge_feature_sizes())
         if self.feature_form is not None:
             self.feature_columns = source.read_edge_columns()
+        self.times_are_dates = source.has_dates()
         self._given_names = self._given_names or relation_names
         if self._given_nodes is None:
             self._given_nodes = num_ids

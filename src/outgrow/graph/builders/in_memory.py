@@ -129,6 +129,7 @@ def _build_topology(
         feature_columns=validator.feature_columns,
         edge_time=None if edges.time is None else torch.from_numpy(edges.time.copy()),
         node_time=None if node_time is None else torch.from_numpy(node_time),
+        times_are_dates=validator.times_are_dates,
     )
 
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int | None], None]
 _LEAST_MEMORY = 1 << 10
+_TIME_ORDER_BYTES = 64
+"""Bytes for each edge that is sorted by time: its time and its position, twice, and those of the sort."""
 
 
 def convert_to_store(
@@ -130,6 +132,7 @@ def build_store(
             num_edges = _write_topology(writer, builder, _report_sort_progress(sorter, report))
         num_features = _write_features(writer, nodes, report)
         _write_tables(writer, nodes)
+        _write_time_order(writer, nodes, memory_bytes)
         links = source.read_held_out_links()
         validate_held_out_links(links, nodes.num_nodes, len(validator.relation_names))
         for name, values in {**id_arrays(ids), **held_out_link_arrays(links)}.items():
@@ -154,6 +157,7 @@ def build_store(
                 ),
                 edge_feature_sizes=() if validator.feature_form is None else validator.feature_form.feature_sizes,
                 edge_columns=validator.feature_columns,
+                times_are_dates=validator.times_are_dates,
             )
         )
 
@@ -244,11 +248,29 @@ def _write_tables(writer: StoreWriter, nodes: NodeTables) -> None:
         writer.create_array(name, np.int64).append_rows(part)
 
 
+def _write_time_order(writer: StoreWriter, nodes: NodeTables, memory_bytes: int) -> None:
+    edge_time = writer.map_array("edge_time") if writer.has_array("edge_time") else None
+    if edge_time is None and nodes.time is None:
+        return
+    # Only now: it imports the tensor library, whose memory the sort of the edges had.
+    from outgrow.ops.sampling.time_order import iterate_time_order, position_dtype
+
+    graph = writer.map_array("indptr"), writer.map_array("indices")
+    order = writer.create_array("time_order", position_dtype(len(graph[1])))
+    times = writer.create_array("ordered_time", np.int64)
+    for part in iterate_time_order(graph, edge_time, nodes.time, max(1, memory_bytes // _TIME_ORDER_BYTES)):
+        order.append_rows(part.edges)
+        times.append_rows(part.times)
+
+
 def _min_store_bytes(nodes: NodeTables, builder: CscBuilder, num_edges: int) -> int:
     """Return a lower bound on the bytes of the store."""
     total = HEADER_BYTES + 8 * nodes.num_nodes + builder.index_dtype.itemsize * num_edges
     if builder.feature_form is not None:
         total += num_edges * builder.feature_form.width * builder.feature_form.dtype.itemsize
+    if nodes.time is not None:
+        # The order of the edges by time, and their times in it.
+        total += (4 + 8) * num_edges
     # Sparse features are not counted: merging duplicates may make them smaller.
     if nodes.features is not None and not isinstance(nodes.features, (csr_array, LazySparse)):
         total += nodes.features.shape[0] * nodes.features.shape[1] * stored_feature_dtype(nodes.features.dtype).itemsize

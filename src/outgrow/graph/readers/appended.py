@@ -31,7 +31,7 @@ from outgrow.graph.readers.tables.edge_table import EdgeTableSource
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
 from outgrow.graph.readers.tables.node_table import NodeTable, read_node_table
 from outgrow.graph.readers.tables.options import NODE_AND_EDGE_OPTIONS, TableOptions
-from outgrow.graph.readers.tables.time_columns import Clock
+from outgrow.graph.readers.tables.time_columns import DATES, NUMBERS, Clock
 
 APPEND_OPTIONS = ("columns", *NODE_AND_EDGE_OPTIONS, "inverse_relations")
 """Names of the options of tables that apply."""
@@ -78,6 +78,8 @@ class AppendedSource(GraphSource):
         self._scratch: Path | None = None
         self._memory: int | None = None
         self._edge_origins = dict[Path, GraphOrigin]()
+        # Of another kind new times could not be compared with those of the graph.
+        self._clock = Clock(DATES if graph.topology.times_are_dates else NUMBERS, graph.name)
         _refuse_types(graph)
         refuse_times(graph, self._options.time_column)
         if self._options.categorical == "onehot":
@@ -146,6 +148,10 @@ class AppendedSource(GraphSource):
         """Return those of the graph."""
         return self._graph.topology.feature_columns
 
+    def has_dates(self) -> bool:
+        """Return whether the times of the graph are dates."""
+        return self._clock.has_dates
+
     def read_ids(self) -> NodeIds | None:
         """Return the ids of all nodes; None if the graph keeps none."""
         return None if self._encoder is None else self._encoder.finish()
@@ -171,7 +177,8 @@ class AppendedSource(GraphSource):
     def _new_nodes(self) -> list[NodeTable]:
         tables = []
         for path in self._paths[1]:
-            table = read_node_table(path, self._options, scratch=self._scratch, memory_bytes=self._memory)
+            options, clock = self._options, self._clock
+            table = read_node_table(path, options, scratch=self._scratch, memory_bytes=self._memory, clock=clock)
             if table.node_types:
                 raise InputError(
                     f"{path} has types of nodes, and the graph has none",
@@ -221,7 +228,7 @@ class AppendedSource(GraphSource):
             options = replace(options, num_nodes=total)
         for path in self._paths[0]:
             # A table without times is refused below, as one without weights is.
-            source = EdgeTableSource(path, options, src_ids=self._encoder, clock=Clock())
+            source = EdgeTableSource(path, options, src_ids=self._encoder, clock=self._clock)
             if self._scratch is not None and self._memory is not None:
                 source.set_scratch(self._scratch, self._memory)
             for chunk in source.read_edges():

@@ -27,6 +27,7 @@ class ArraySource(GraphSource):
         weight: ``[E]`` real; None if edges have no weight.
         edge_features: ``[E, De]`` floating or integer codes; None if edges have no features.
         edge_time: ``[E]`` times, see `outgrow.graph.readers.times.to_times`; None if edges have no times.
+        times_are_dates: Whether times of edges and nodes are those of dates.
 
     Raises:
         InputError: Arrays of the wrong shape or type.
@@ -42,6 +43,7 @@ class ArraySource(GraphSource):
         weight: NDArray[Any] | None = None,
         edge_features: NDArray[Any] | None = None,
         edge_time: NDArray[Any] | None = None,
+        times_are_dates: bool = False,
     ) -> None:
         edge_index = np.asarray(edge_index)
         if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
@@ -75,6 +77,7 @@ class ArraySource(GraphSource):
         self._weight = weight
         self._edge_features = edge_features
         times = None if edge_time is None else to_times(edge_time, "edge_time")
+        self._times_are_dates = times_are_dates
         self._edge_time = None if times is None else validate_times(times, edge_index.shape[1], "edge")
 
     @property
@@ -85,6 +88,10 @@ class ArraySource(GraphSource):
     def read_tables(self) -> NodeTableSource:
         """Return the tables as given."""
         return self._tables
+
+    def has_dates(self) -> bool:
+        """Return what was given."""
+        return self._times_are_dates
 
     def describe_origin(self) -> GraphOrigin:
         """Return the arguments of `og.from_arrays` that are given."""

@@ -84,6 +84,10 @@ class FolderSource(GraphSource):
         """Return the names of the columns of features of edges and of their categories."""
         return self._edges.read_edge_columns()
 
+    def has_dates(self) -> bool:
+        """Return what the edge table says of times."""
+        return self._edges.has_dates()
+
     def read_ids(self) -> NodeIds | None:
         """Return the id of each node, if the edge table is relabelled.
 

@@ -66,7 +66,7 @@ def join_node_parts(parts: Sequence[NodePart], split_index: int = 0) -> NodeTabl
     Types whose features have one width share the columns; if widths differ or some types have none, each type has
     columns of its own: see `outgrow.graph.readers.matrices.block_diagonal_features`.
 
-    Labels of several types are one set of labels if their kinds agree, and their classes; else each type has labels of
+    Labels of several types are one set of labels if they are classes of the same names; else each type has labels of
     its own.
 
     Args:
@@ -152,16 +152,17 @@ def _join_labels(
         return None, (), ()
     if len(known) > 1:
         known = [(part, first, _to_numbers(made) if part.are_numbers else made) for part, first, made in known]
-    kinds = [_describe_labels(part, labels) for part, _, labels in known]
-    if len(set(kinds)) > 1:
+    # Classes of several types are the same if their names are: numbers alone do not tell that they mean the same.
+    names = {part.class_names if labels.ndim == 1 and labels.dtype.kind != "f" else () for part, _, labels in known}
+    if len(known) > 1 and (len(names) > 1 or () in names):
         tables = tuple(
             TypeLabelTable(part.name, labels, part.class_names, labels.dtype.kind == "f") for part, _, labels in known
         )
         return None, (), tables
     if len(known) > 1:
-        names = ", ".join(part.name for part, _, _ in known)
+        types, classes = ", ".join(part.name for part, _, _ in known), ", ".join(known[0][0].class_names)
         warn_about_data(
-            f"labels of {names} are read as one set of labels: {kinds[0]}; targets (--target) that "
+            f"labels of {types} are read as one set of labels: the classes {classes}; targets (--target) that "
             "name these types give each outputs of its own"
         )
     # Nodes of all other types are unlabelled; of several labels a node, they have none.
@@ -184,17 +185,6 @@ def _to_numbers(labels: NDArray[Any]) -> NDArray[Any]:
 
 def _are_known(labels: NDArray[Any]) -> bool:
     return bool((~np.isnan(labels)).any() if labels.dtype.kind == "f" else labels.ndim == 2 or (labels >= 0).any())
-
-
-def _describe_labels(part: NodePart, labels: NDArray[Any]) -> str:
-    columns = labels.shape[1] if labels.ndim == 2 else 1
-    if labels.dtype.kind == "f":
-        return f"{columns} numbers" if columns > 1 else "numbers"
-    if labels.ndim == 2:
-        return f"{columns} labels a node"
-    if part.class_names:
-        return f"the classes {', '.join(part.class_names)}"
-    return f"{int(labels.max(initial=-1)) + 1} classes"
 
 
 def _join_splits(parts: Sequence[NodePart], borders: Sequence[int]) -> list[Parts]:

@@ -197,6 +197,10 @@ class GraphSource(ABC):
         """
         return ()
 
+    def has_dates(self) -> bool:
+        """Return whether times are those of dates, in microseconds since 1970; called after `read_edges`."""
+        return False
+
     def read_ids(self) -> NodeIds | None:
         """Return the id of each node; None if nodes are numbered from 0. Called after `read_edges`."""
         return None

@@ -110,6 +110,10 @@ class SplitSource(GraphSource):
         """Return the names of the columns of features of edges and of their categories."""
         return self._source.read_edge_columns()
 
+    def has_dates(self) -> bool:
+        """Return what the source says of times."""
+        return self._source.has_dates()
+
     def read_ids(self) -> NodeIds | None:
         """Return those of the source."""
         return self._source.read_ids()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,24 @@ def to_times(values: NDArray[Any], where: str) -> Ids:
     if bad.any():
         raise _time_error(where, f"{values[bad.argmax()]} at position {int(bad.argmax())}")
     return np.where(known, np.where(known, values, 0).astype(np.int64), NO_TIME)
+
+
+def has_dates(times: Mapping[str, NDArray[Any] | None]) -> bool:
+    """Return whether arrays of times, by name, are dates.
+
+    Raises:
+        InputError: Some are, and others are numbers, which cannot be compared with them.
+    """
+    kinds = {name: each.dtype.kind == "M" for name, each in times.items() if each is not None}
+    if len({*kinds.values()}) > 1:
+        dates, numbers = (next(name for name, kind in kinds.items() if kind == wanted) for wanted in (True, False))
+        raise InputError(
+            f"{dates} cannot be compared with {numbers}",
+            needed="dates in both, or numbers in both",
+            got=f"dates in {dates}, numbers in {numbers}",
+            repair="convert one of both",
+        )
+    return any(kinds.values())
 
 
 def validate_times(times: NDArray[Any], count: int, what: str) -> Ids:

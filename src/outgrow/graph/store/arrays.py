@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from outgrow.graph.graph import Graph
     from outgrow.graph.link_split import HeldOutLinks
     from outgrow.graph.node_ids import NodeIds
+    from outgrow.graph.topology import Topology
 
 PARTS = ("train", "val", "test")
 _BLOCK_BYTES = 1 << 24
@@ -36,6 +37,7 @@ def graph_arrays(graph: Graph) -> dict[str, Tensor]:
         "edge_features": topology.edge_features,
         "edge_time": topology.edge_time,
         "node_time": topology.node_time,
+        **time_order_arrays(topology),
         "labels": graph.labels,
     }
     parts = [(split.train, split.val, split.test) for split in (graph.split, *graph.splits)]
@@ -60,6 +62,16 @@ def split_arrays(
     for at, parts in enumerate(splits):
         arrays |= {f"{name}_{at}": part for name, part in zip(PARTS, parts, strict=True)}
     return arrays
+
+
+def time_order_arrays(topology: Topology) -> dict[str, Tensor]:
+    """Return ``time_order`` and ``ordered_time``, the in-edges of every node by time; empty if there are no times."""
+    if topology.edge_time is None and topology.node_time is None:
+        return {}
+    import torch
+
+    edges, times = topology.time_order
+    return {"time_order": torch.from_numpy(edges), "ordered_time": torch.from_numpy(times)}
 
 
 def id_arrays(ids: NodeIds | None) -> dict[str, Tensor]:

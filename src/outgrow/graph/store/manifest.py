@@ -89,6 +89,7 @@ class Manifest:
         type_labels: Entry of the labels of each type that has labels of its own, or empty.
         edge_feature_sizes: Number of categories of each column of codes that edges have; empty if there are none.
         edge_columns: Names of the columns of features of edges and of their categories, or empty.
+        times_are_dates: Whether times are microseconds since 1970, which dates were converted to.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Manifest:
     type_labels: tuple[TypeLabelEntry, ...] = ()
     edge_feature_sizes: tuple[int, ...] = ()
     edge_columns: tuple[EdgeFeatureColumn, ...] = ()
+    times_are_dates: bool = False
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
@@ -115,7 +117,7 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
         if not kind["num_columns"]:
             del kind["num_columns"]
     lists = dict.fromkeys(("type_labels", "edge_feature_sizes", "edge_columns"), ())
-    nothing = {"num_splits": 0, "origin": asdict(GraphOrigin()), **lists}
+    nothing = {"num_splits": 0, "times_are_dates": False, "origin": asdict(GraphOrigin()), **lists}
     for name in nothing:
         if content[name] == nothing[name]:
             del content[name]
@@ -192,6 +194,8 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     _check_counts(vars(manifest)[name] for name in _COUNTS)
     _check_counts(count for entry in arrays.values() for count in (*entry.shape, entry.size))
     _check_counts(count for kind in types for count in (kind.first, kind.last, kind.num_columns))
+    if type(manifest.times_are_dates) is not bool:
+        raise TypeError("times that are dates or not")
     _parse_names([manifest.name, *(kind.name for kind in types)])
     _parse_names([text for entry in arrays.values() for text in (entry.dtype, entry.sha256)])
     return manifest
@@ -288,6 +292,8 @@ def check_array_schemas(path: Path, manifest: Manifest) -> None:
     )
     if missing := sorted(required - given.keys()):
         raise _schema_error(path, f"the arrays {', '.join(sorted(required))}", f"no {', '.join(missing)}")
+    if "time_order" in given and not {"edge_time", "node_time"} & given.keys():
+        raise _schema_error(path, "times of edges or nodes beside their order", "neither")
     if "features" in given and "feature_indptr" in given:
         raise _schema_error(path, "dense or sparse features", "both")
 
@@ -307,7 +313,8 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         "edge_features": ArraySchema((edges, len(sizes)), _SMALL)
         if sizes
         else ArraySchema((edges, -1), (*_FLOATS, BFLOAT16)),
-        "edge_time": ArraySchema((edges,), ("<i8",)),
+        **dict.fromkeys(("edge_time", "ordered_time"), ArraySchema((edges,), ("<i8",))),
+        "time_order": ArraySchema((edges,), _IDS),
         "features": ArraySchema((nodes, manifest.num_features), (*_FLOATS, BFLOAT16)),
         "feature_indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "feature_indices": ArraySchema((values,), ("<i4",)),
@@ -341,7 +348,8 @@ def _type_label_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
 def _array_groups(manifest: Manifest) -> list[frozenset[str]]:
     splits = [frozenset(f"{part}_{at}" for part in _PARTS) for at in range(manifest.num_splits)]
     ids = _TEXT_IDS if _TEXT_IDS & manifest.arrays.keys() else _INTEGER_IDS
-    return [_SPARSE, ids | {"id_order"}, frozenset({"val_links", "test_links"}), *splits]
+    pairs = [frozenset({"val_links", "test_links"}), frozenset({"time_order", "ordered_time"})]
+    return [_SPARSE, ids | {"id_order"}, *pairs, *splits]
 
 
 def _schema_error(path: Path, needed: str, got: str) -> StoreError:

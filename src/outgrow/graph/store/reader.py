@@ -44,6 +44,7 @@ from outgrow.graph.store.verify import verify_graph
 from outgrow.graph.store.writer import PARTIAL, open_store_writer
 from outgrow.graph.topology import Topology
 from outgrow.graph.type_labels import TypeLabels
+from outgrow.ops.sampling.time_order import TimeOrder
 from outgrow.ops.sparse import SparseRows
 
 # Not named by Python 3.11; the value is that of Linux on x86 and ARM.
@@ -99,6 +100,7 @@ def write_store(graph: Graph, dest: Path, *, overwrite: bool = False) -> None:
                 ),
                 edge_feature_sizes=graph.topology.feature_sizes,
                 edge_columns=graph.topology.feature_columns,
+                times_are_dates=graph.topology.times_are_dates,
             )
         )
 
@@ -127,6 +129,9 @@ def open_store(path: Path, *, verify: bool = False) -> Graph:
             _verify_checksum(array_path(path, name), entry, arrays[name])
     tensors = {name: _array_to_tensor(values, manifest.arrays[name]) for name, values in arrays.items()}
     graph = _graph_from_arrays(manifest, tensors, MappedFiles(files))
+    if "time_order" in arrays:
+        # One sort for all workers, which share the pages.
+        graph.topology.adopt_time_order(TimeOrder(arrays["time_order"], arrays["ordered_time"]))
     indptr = graph.topology.indptr
     # Reading two values is enough to catch a file of zeros, which a crash can leave.
     if int(indptr[0]) != 0 or int(indptr[-1]) != manifest.num_edges:
@@ -233,6 +238,7 @@ def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: Map
             feature_columns=manifest.edge_columns,
             edge_time=arrays.get("edge_time"),
             node_time=arrays.get("node_time"),
+            times_are_dates=manifest.times_are_dates,
         ),
         features=features,
         labels=arrays.get("labels"),
@@ -277,6 +283,7 @@ def matches_store(graph: Graph) -> bool:
 
 def find_feature_file(graph: Graph) -> Path | None:
     """Return the feature file of the graph's store; None if the graph differs from its store or has none."""
+    graph = graph.whole
     if graph.store is None or graph.sparse or not matches_store(graph):
         return None
     return array_path(graph.store, "features")

@@ -27,6 +27,7 @@ from outgrow.graph.readers.source import LazyMatrix
 from outgrow.graph.readers.times import validate_times
 from outgrow.graph.store.verify_ids import verify_ids
 from outgrow.graph.topology import Topology
+from outgrow.ops.sampling.time_order import iterate_time_order
 from outgrow.ops.sparse import SparseRows
 
 _BLOCK = 1 << 20
@@ -96,6 +97,7 @@ def _check_topology(topology: Topology, num_nodes: int, num_relations: int) -> N
     ):
         if times is not None:
             validate_times(times.numpy(), count, what)
+    _check_time_order(topology)
     if topology.weight is not None:
         weight = topology.weight.numpy()
         for first in range(0, len(weight), _BLOCK):
@@ -105,6 +107,20 @@ def _check_topology(topology: Topology, num_nodes: int, num_relations: int) -> N
                     "an edge weight is not finite", "finite weights", f"another at edge {first + good.argmin()}"
                 )
     _check_edge_features(topology)
+
+
+def _check_time_order(topology: Topology) -> None:
+    known = topology.known_time_order
+    if known is None:
+        return
+    edge_time, node_time = (None if each is None else each.numpy() for each in (topology.edge_time, topology.node_time))
+    graph, done = (topology.indptr.numpy(), topology.indices.numpy()), 0
+    for part in iterate_time_order(graph, edge_time, node_time, _BLOCK):
+        end = done + len(part.times)
+        pairs = (part.edges, known.edges[done:end]), (part.times, known.times[done:end])
+        if not all(np.array_equal(*pair) for pair in pairs):
+            raise _graph_error("in-edges are not in the order of their times", "a sorted row", f"edges from {done}")
+        done = end
 
 
 def _check_edge_features(topology: Topology) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import os
 import secrets
 import shutil
@@ -45,6 +46,7 @@ class ArrayWriter:
         self._row_shape = row_shape
         self._name = name or self._dtype.str
         self._rows = 0
+        self._path = path
         self._sum = hashlib.sha256()
         # Unbuffered: blocks are large, and errors of a full disk come from the write that causes them.
         self._file: BinaryIO = path.open("xb", buffering=0)
@@ -58,6 +60,13 @@ class ArrayWriter:
         self._sum.update(block)
         write_fully(self._file, block)
         self._rows += len(rows)
+
+    def map_rows(self) -> NDArray[Any]:
+        """Return the rows so far, mapped."""
+        shape = (self._rows, *self._row_shape)
+        if not math.prod(shape):
+            return np.empty(shape, self._dtype)
+        return np.memmap(self._path, self._dtype, "r", HEADER_BYTES, shape)
 
     def finish_array(self) -> ArrayEntry:
         """Write the header, flush the file to disk and return its manifest entry."""
@@ -99,6 +108,14 @@ class StoreWriter:
         """Start the array ``name`` and return its writer."""
         self._arrays[name] = ArrayWriter(self._folder / f"{name}.npy", np.dtype(dtype), row_shape, type_name)
         return self._arrays[name]
+
+    def has_array(self, name: str) -> bool:
+        """Whether an array was started."""
+        return name in self._arrays
+
+    def map_array(self, name: str) -> NDArray[Any]:
+        """Map what has been written of an array so far, to read."""
+        return self._arrays[name].map_rows()
 
     def require_free_space(self, num_bytes: int) -> None:
         """Fail early if the disk is too small.

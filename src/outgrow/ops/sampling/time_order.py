@@ -5,7 +5,8 @@ Letters: ``E`` edges, ``V`` nodes.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,11 +48,37 @@ def order_by_time(graph: Graph, edge_time: Ids | None, node_time: Ids | None, *,
         leave_out_loops: Whether self-loops come last.
     """
     indptr, indices = graph
-    narrow = np.int32 if len(indices) < 2**31 else np.int64
-    edges: Array = np.empty(len(indices), narrow)
+    edges: Array = np.empty(len(indices), position_dtype(len(indices)))
     times = np.empty(len(indices), np.int64)
     _sort_rows(balanced_work(indptr), indptr, indices, edge_time, node_time, leave_out_loops, edges, times)
     return TimeOrder(edges, times)
+
+
+def iterate_time_order(
+    graph: Graph, edge_time: Ids | None, node_time: Ids | None, most_edges: int
+) -> Iterator[TimeOrder]:
+    """Yield the order of the in-edges of consecutive rows, at most ``most_edges`` of several rows at a time.
+
+    Together these are `order_by_time`, with all self-loops at their times. Other arguments as there; arrays may be
+    mapped.
+    """
+    indptr, indices = graph
+    narrow = position_dtype(len(indices))
+    first = 0
+    while first < len(indptr) - 1:
+        begin = int(indptr[first])
+        last = max(first + 1, int(np.searchsorted(indptr, begin + most_edges, side="right")) - 1)
+        end = int(indptr[last])
+        times = None if edge_time is None else edge_time[begin:end]
+        part = indptr[first : last + 1] - begin, indices[begin:end]
+        found = order_by_time(part, times, node_time, leave_out_loops=False)
+        yield TimeOrder(found.edges.astype(narrow) + narrow.type(begin), found.times)
+        first = last
+
+
+def position_dtype(num_edges: int) -> np.dtype[Any]:
+    """Return the type of positions among so many edges."""
+    return np.dtype(np.int32 if num_edges < 2**31 else np.int64)
 
 
 @parallel_kernel

@@ -101,7 +101,7 @@ class CountedGraph:
         else:
             # As `Strategy.partition_method`, or what is counted would not be what is trained.
             found = WITHOUT_CHUNKS[method].with_seeds(train) if seeded else WITHOUT_CHUNKS[method]
-        return load_or_make_partition(topology, found, parts, store=self.graph.store).part
+        return load_or_make_partition(topology, found, parts, store=self.graph.whole.store).part
 
     def _partition_stats(self, method: str, parts: int, spec: SamplingSpec | None = None) -> PartitionStats:
         if parts == 1:

@@ -89,7 +89,8 @@ class EdgeTableSource(GraphSource):
         time = None if self._roles is None else self._roles.time
         if self._options.time_column and time is None and clock is None:
             raise missing_column_error(str(self._table.path), self._options.time_column, [*self._table.names])
-        self.times = None if time is None else TimeColumn(self._table, time, clock or Clock())
+        self._clock = clock or Clock()
+        self.times = None if time is None else TimeColumn(self._table, time, self._clock)
         self._scratch: tuple[Path, int] | None = None
 
     @property
@@ -141,6 +142,10 @@ class EdgeTableSource(GraphSource):
     def read_edge_feature_sizes(self) -> tuple[int, ...]:
         """Return the number of categories of each column of features, 0 for numbers."""
         return () if self.features is None else self.features.sizes
+
+    def has_dates(self) -> bool:
+        """Return whether columns of times have dates."""
+        return self._clock.has_dates
 
     def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
         """Return the names of the columns of features and of their categories."""

@@ -185,7 +185,7 @@ def _read_first_batch(table: Table) -> RecordBatch:
         f"{table.path} has no rows",
         needed="a row for each node",
         got=f"no rows below the columns {list_names(table.names)}",
-        repair="write the table again",
+        repair="write the table again, or remove it: a type without nodes is left out",
     )
 
 

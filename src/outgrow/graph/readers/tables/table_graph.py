@@ -155,6 +155,10 @@ class TableGraphSource(GraphSource):
         """Return the number of categories of each column of features of edges."""
         return self._edges.read_edge_feature_sizes()
 
+    def has_dates(self) -> bool:
+        """Return whether columns of times have dates."""
+        return self._clock.has_dates
+
     def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
         """Return the names of the columns of features of edges and of their categories."""
         return self._edges.read_edge_columns()

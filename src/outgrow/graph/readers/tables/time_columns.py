@@ -24,12 +24,17 @@ class Clock:
 
     Attributes:
         kind: `NUMBERS` or `DATES`; None before.
-        where: The column that said so.
+        where: The column, or the graph, that said so.
     """
 
-    def __init__(self) -> None:
-        self.kind: str | None = None
-        self.where = ""
+    def __init__(self, kind: str | None = None, where: str = "") -> None:
+        self.kind = kind
+        self.where = where
+
+    @property
+    def has_dates(self) -> bool:
+        """Whether times are dates."""
+        return self.kind == DATES
 
     def require_kind(self, kind: str, where: str) -> None:
         """Check that a column has times of the same kind as those before.

@@ -148,6 +148,10 @@ class TypedTableSource(GraphSource):
         found = [sizes for source in self._sources if (sizes := source.read_edge_feature_sizes())]
         return tuple(map(max, zip(*found, strict=True)))
 
+    def has_dates(self) -> bool:
+        """Return whether columns of times have dates."""
+        return self._clock.has_dates
+
     def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
         """Return the names of the columns of features, and of the categories of all tables."""
         found = [columns for source in self._sources if (columns := source.read_edge_columns())]
