@@ -24,8 +24,8 @@ from outgrow.graph.type_labels import (
     check_target_names,
     has_labels,
     join_type_labels,
+    label_fields,
     mark_ranges,
-    spread_labels,
 )
 from outgrow.ops.csc import make_edge_index
 from outgrow.ops.sparse import SparseRows
@@ -68,7 +68,8 @@ class Split:
     @staticmethod
     def empty() -> Split:
         """Return an empty split: the graph can be inspected, but not trained on."""
-        return Split(train=_NO_NODES, val=_NO_NODES, test=_NO_NODES)
+        none = torch.empty(0, dtype=torch.int64)
+        return Split(train=none, val=none, test=none)
 
     def restrict_to_ranges(self, ranges: Sequence[tuple[int, int]]) -> Split:
         """Return the nodes of the split that are in some ranges of ids, each from its first to before its last."""
@@ -114,8 +115,7 @@ class Graph:
         origin: What the arrays were made of.
         files: The files that its arrays may be mapped from.
         store: The store that all arrays are mapped from; None for a graph made or changed in memory.
-        selected_from: The graph that targets were selected of, whose nodes and edges it has; None if none were, or if
-            the graph was changed since.
+        selected_from: The graph that targets were selected of; None if none were, or if this one was changed since.
     """
 
     name: str
@@ -268,8 +268,7 @@ class Graph:
         """``labels``; or ``[V, 1 + L]`` of types with labels of their own: see `join_type_labels`."""
         if not self.type_labels:
             return self.labels
-        first_nodes = {kind.name: kind.first for kind in self.node_types}
-        return join_type_labels(self.type_labels, first_nodes, self.num_nodes)
+        return join_type_labels(self.type_labels, {kind.name: kind.first for kind in self.node_types}, self.num_nodes)
 
     def select_targets(self, names: str | Sequence[str]) -> Graph:
         """Return the graph with the labels of some node types alone; arrays of nodes and edges are shared.
@@ -291,16 +290,8 @@ class Graph:
         chosen = tuple(self._labels_of_type(kinds[name]) for name in wanted)
         ranges = [(kinds[name].first, kinds[name].last) for name in wanted]
         split, *splits = (each.restrict_to_ranges(ranges) for each in (self.split, *self.splits))
-        is_single = len(chosen) == 1
-        made = replace(
-            self,
-            labels=spread_labels(chosen[0], kinds[wanted[0]].first, self.num_nodes) if is_single else None,
-            type_labels=() if is_single else chosen,
-            num_classes=sum(each.num_classes for each in chosen),
-            class_names=chosen[0].class_names if is_single else (),
-            split=split,
-            splits=tuple(splits),
-        )
+        labels = label_fields(chosen, ranges[0][0], self.num_nodes)
+        made = replace(self, **labels, split=split, splits=tuple(splits))
         object.__setattr__(made, "selected_from", self.whole)
         return made
 
@@ -354,6 +345,3 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"Graph({self.name!r}, {self.num_nodes:,} nodes, {self.num_edges:,} edges, {self.num_features} features)"
-
-
-_NO_NODES = torch.empty(0, dtype=torch.int64)

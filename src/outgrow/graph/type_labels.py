@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,6 +62,23 @@ def spread_labels(given: TypeLabels, first: int, num_nodes: int) -> Tensor:
     spread = torch.full((num_nodes, *labels.shape[1:]), unknown_label(labels), dtype=labels.dtype)
     spread[first : first + len(labels)] = labels
     return spread
+
+
+def label_fields(given: Sequence[TypeLabels], first: int, num_nodes: int) -> dict[str, Any]:
+    """Return the fields of a graph with the labels of these types alone, by name.
+
+    Args:
+        given: Labels of one type, which become those of the graph, or of several.
+        first: First node of the first one.
+        num_nodes: ``V``.
+    """
+    single = len(given) == 1
+    return {
+        "labels": spread_labels(given[0], first, num_nodes) if single else None,
+        "type_labels": () if single else tuple(given),
+        "num_classes": sum(each.num_classes for each in given),
+        "class_names": given[0].class_names if single else (),
+    }
 
 
 def join_type_labels(given: Sequence[TypeLabels], first_nodes: Mapping[str, int], num_nodes: int) -> Tensor:

@@ -50,6 +50,12 @@ def test_values_of_another_type(store, key, value):
     refused(store)
 
 
+@pytest.mark.parametrize("value", [None, 1, "true", []])
+def test_times_that_are_dates_or_not(store, value):
+    change(store, lambda record: record.update({"times_are_dates": value}))
+    refused(store)
+
+
 @pytest.mark.parametrize("read", [[["a"]], [["a", "b", "c"]], [[]], ["ab"], [[1, 2]]])
 def test_an_origin_of_other_than_pairs(store, read):
     change(store, lambda record: record.update({"origin": {"read": read, "unread": []}}))

@@ -24,8 +24,7 @@ BFLOAT16 = "bfloat16"
 TYPE_LABELS = "type_labels_"
 """Name of the labels of a node type, before its number among the types with labels of their own."""
 _BITS = "<u2"
-_MOST = 2**63 - 1
-_LARGEST_SIZE = 2**31
+_MOST, _LARGEST_SIZE = 2**63 - 1, 2**31
 _COUNTS = ("num_nodes", "num_edges", "num_features", "num_classes", "num_splits")
 REPAIR = "write the store again with outgrow convert, or take it from a backup"
 
@@ -172,7 +171,7 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     types = tuple(NodeType(**entry) for entry in kinds)
     classes = _parse_names(record.pop("class_names"))
     relations = _parse_names(record.pop("relation_names"))
-    origin = _parse_origin(record.pop("origin", None))
+    origin = _parse_origin(record.pop("origin", {"read": [], "unread": []}))
     labels = tuple(_parse_type_labels(entry, types) for entry in record.pop("type_labels", []))
     if labels and (len(labels) < 2 or len({each.name for each in labels}) < len(labels) or "labels" in arrays):
         raise TypeError("labels of node types that are not those of several types")
@@ -196,8 +195,8 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     _check_counts(count for kind in types for count in (kind.first, kind.last, kind.num_columns))
     if type(manifest.times_are_dates) is not bool:
         raise TypeError("times that are dates or not")
-    _parse_names([manifest.name, *(kind.name for kind in types)])
-    _parse_names([text for entry in arrays.values() for text in (entry.dtype, entry.sha256)])
+    texts = [text for entry in arrays.values() for text in (entry.dtype, entry.sha256)]
+    _parse_names([manifest.name, *(kind.name for kind in types), *texts])
     return manifest
 
 
@@ -216,8 +215,6 @@ def _parse_array_entry(entry: dict[str, Any]) -> ArrayEntry:
 
 
 def _parse_origin(record: Any) -> GraphOrigin:
-    if record is None:
-        return GraphOrigin()
     return GraphOrigin(
         read=tuple((what, where) for what, where in map(_parse_names, record["read"])),
         unread=_parse_names(record["unread"]),
@@ -247,7 +244,7 @@ def _broken_manifest_error(folder: Path, needed: str, got: str) -> StoreError:
 
 
 _FLOATS, _IDS, _SMALL = ("<f2", "<f4", "<f8"), ("<i4", "<i8"), ("|i1", "<i2", "<i4")
-_ALWAYS = frozenset({"indptr", "indices", "train", "val", "test"})
+_ALWAYS, _BY_TIME = frozenset({"indptr", "indices", "train", "val", "test"}), frozenset({"time_order", "ordered_time"})
 _INTEGER_IDS, _TEXT_IDS = frozenset({"ids"}), frozenset({"id_offsets", "id_data", "id_hashes"})
 _PARTS = ("train", "val", "test")
 _SPARSE = frozenset({"feature_indptr", "feature_indices", "feature_values"})
@@ -292,8 +289,6 @@ def check_array_schemas(path: Path, manifest: Manifest) -> None:
     )
     if missing := sorted(required - given.keys()):
         raise _schema_error(path, f"the arrays {', '.join(sorted(required))}", f"no {', '.join(missing)}")
-    if "time_order" in given and not {"edge_time", "node_time"} & given.keys():
-        raise _schema_error(path, "times of edges or nodes beside their order", "neither")
     if "features" in given and "feature_indptr" in given:
         raise _schema_error(path, "dense or sparse features", "both")
 
@@ -348,8 +343,7 @@ def _type_label_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
 def _array_groups(manifest: Manifest) -> list[frozenset[str]]:
     splits = [frozenset(f"{part}_{at}" for part in _PARTS) for at in range(manifest.num_splits)]
     ids = _TEXT_IDS if _TEXT_IDS & manifest.arrays.keys() else _INTEGER_IDS
-    pairs = [frozenset({"val_links", "test_links"}), frozenset({"time_order", "ordered_time"})]
-    return [_SPARSE, ids | {"id_order"}, *pairs, *splits]
+    return [_SPARSE, ids | {"id_order"}, frozenset({"val_links", "test_links"}), _BY_TIME, *splits]
 
 
 def _schema_error(path: Path, needed: str, got: str) -> StoreError:

@@ -89,8 +89,7 @@ class EdgeTableSource(GraphSource):
         time = None if self._roles is None else self._roles.time
         if self._options.time_column and time is None and clock is None:
             raise missing_column_error(str(self._table.path), self._options.time_column, [*self._table.names])
-        self._clock = clock or Clock()
-        self.times = None if time is None else TimeColumn(self._table, time, self._clock)
+        self.times = None if time is None else TimeColumn(self._table, time, clock or Clock())
         self._scratch: tuple[Path, int] | None = None
 
     @property
@@ -145,7 +144,7 @@ class EdgeTableSource(GraphSource):
 
     def has_dates(self) -> bool:
         """Return whether columns of times have dates."""
-        return self._clock.has_dates
+        return self.times is not None and self.times.clock.has_dates
 
     def read_edge_columns(self) -> tuple[EdgeFeatureColumn, ...]:
         """Return the names of the columns of features and of their categories."""
@@ -318,8 +317,7 @@ class _UnknownNodes:
 
 def _unique_ids(batches: Iterator[EdgeBatch]) -> Ids:
     known = np.empty(0, dtype=np.int64)
-    fresh = list[Ids]()
-    num_fresh = 0
+    fresh, num_fresh = list[Ids](), 0
     for batch in batches:
         src, dst = (np.asarray(ids.to_numpy(zero_copy_only=False)) for ids in (batch.src, batch.dst))
         fresh.append(np.union1d(src, dst))
@@ -327,8 +325,7 @@ def _unique_ids(batches: Iterator[EdgeBatch]) -> Ids:
         # Merging when the new ids outnumber the known ones bounds memory by V, and each id is sorted few times.
         if num_fresh > max(len(known), 1 << 16):
             known = np.unique(np.concatenate([known, *fresh]))
-            fresh = []
-            num_fresh = 0
+            fresh, num_fresh = [], 0
     return np.unique(np.concatenate([known, *fresh]))
 
 

@@ -66,7 +66,7 @@ class TimeColumn:
     def __init__(self, table: Table, name: str, clock: Clock) -> None:
         self._table = table
         self.name = name
-        self._clock = clock
+        self.clock = clock
 
     @property
     def read_type(self) -> DataType | None:
@@ -108,7 +108,7 @@ class TimeColumn:
     def _convert_texts(self, texts: ArrowArray, first_row: int) -> Ids:
         import pyarrow as pa
 
-        if self._clock.kind != DATES:
+        if self.clock.kind != DATES:
             try:
                 whole = texts.cast(pa.int64())
             except pa.ArrowInvalid:
@@ -151,7 +151,7 @@ class TimeColumn:
     def _require_kind(self, kind: str, column: ArrowArray) -> None:
         # Without any value a column says nothing.
         if column.null_count < len(column):
-            self._clock.require_kind(kind, f"{self._table.path.name}, column {shorten_name(self.name)}")
+            self.clock.require_kind(kind, f"{self._table.path.name}, column {shorten_name(self.name)}")
 
     def _value_error(self, row: int, got: str) -> InputError:
         return InputError(
