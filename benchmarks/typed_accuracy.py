@@ -15,7 +15,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from outgrow.runtime.system.environment import set_thread_environment
 
@@ -32,15 +32,22 @@ MODELS = ("hgt", "sage")
 RATE, DECAY = 0.005, 0.001
 
 
-def train_ours(name: str, graph: og.Graph, facts: Facts, epochs: int) -> float:
-    """Test accuracy of our model."""
+class Score(NamedTuple):
+    """Test accuracy of the epoch with the best validation accuracy, and that epoch, from 1."""
+
+    test: float
+    epoch: int
+
+
+def train_ours(name: str, graph: og.Graph, facts: Facts, epochs: int) -> Score:
+    """Train our model."""
     model = ours_typed.make_model(name, graph, facts)
     run = og.train(graph, model, epochs=epochs, lr=RATE, weight_decay=DECAY, patience=None)
-    return float(run.test_accuracy)
+    return Score(float(run.test_accuracy), int(run.summary["best_epoch"]))
 
 
-def train_pyg(name: str, arrays: TypedArrays, split: og.Split, facts: Facts, epochs: int) -> float:
-    """Test accuracy of PyG's model, in the loop of its examples."""
+def train_pyg(name: str, arrays: TypedArrays, split: og.Split, facts: Facts, epochs: int) -> Score:
+    """Train PyG's model, in the loop of its examples."""
     target = pyg_typed.target_type(facts, arrays)
     module = pyg_typed.make_module(facts, name, target)
     inputs = pyg_typed.make_inputs(facts, arrays, name, "edge-index")
@@ -55,8 +62,8 @@ def train_pyg(name: str, arrays: TypedArrays, split: og.Split, facts: Facts, epo
     with torch.no_grad():
         logits()  # lazy parameters get their shapes
     optimizer = torch.optim.Adam(module.parameters(), lr=RATE, weight_decay=DECAY)
-    best, found = -1.0, 0.0
-    for _ in range(epochs):
+    best, found = -1.0, Score(0.0, 0)
+    for epoch in range(1, epochs + 1):
         out = logits()
         loss = torch.nn.functional.cross_entropy(out[split.train - first], labels[split.train])
         optimizer.zero_grad()
@@ -68,7 +75,7 @@ def train_pyg(name: str, arrays: TypedArrays, split: og.Split, facts: Facts, epo
             float((guess[nodes - first] == labels[nodes]).double().mean()) for nodes in (split.val, split.test)
         )
         if val > best:
-            best, found = val, test
+            best, found = val, Score(test, epoch)
     return found
 
 
@@ -89,7 +96,7 @@ def main() -> None:
     graph = replace(ours_typed.make_graph(facts, arrays, edge_features=False), split=split)
     rows = []
     for name in options.models:
-        scores: dict[str, list[float]] = {"outgrow": [], "pyg": []}
+        scores: dict[str, list[Score]] = {"outgrow": [], "pyg": []}
         for seed in range(options.seeds):
             began = time.process_time()
             torch.manual_seed(seed)
@@ -97,10 +104,13 @@ def main() -> None:
             torch.manual_seed(seed)
             scores["pyg"].append(train_pyg(name, arrays, split, facts, options.epochs))
             print(name, seed, {who: each[-1] for who, each in scores.items()}, time.process_time() - began, flush=True)
-        means = {who: statistics.mean(each) for who, each in scores.items()}
-        deviations = {who: statistics.stdev(each) if len(each) > 1 else 0.0 for who, each in scores.items()}
+        tests = {who: [score.test for score in each] for who, each in scores.items()}
+        best_epochs = {who: [score.epoch for score in each] for who, each in scores.items()}
+        means = {who: statistics.mean(each) for who, each in tests.items()}
+        deviations = {who: statistics.stdev(each) if len(each) > 1 else 0.0 for who, each in tests.items()}
         within = means["outgrow"] >= means["pyg"] - deviations["pyg"]
-        rows.append({"model": name, "test": scores, "mean": means, "deviation": deviations, "within": within})
+        found = {"test": tests, "best_epoch": best_epochs, "mean": means, "deviation": deviations}
+        rows.append({"model": name, **found, "within": within})
         print(rows[-1], flush=True)
     parameters = {"graph": "heco-acm", "lr": RATE, "weight_decay": DECAY, "layers": 2, "dropout": 0.0}
     given = {name: getattr(options, name) for name in ("seeds", "epochs", "hidden")}

@@ -137,7 +137,7 @@ def write(folder: Path, name: str, hidden: int, edge_features: int, data_dir: Pa
     assert isinstance(features, SparseRows)
     assert topology.relation is not None
     assert graph.labels is not None
-    rows: tuple[Any, Any, Any] = (features.indptr.numpy(), features.indices.numpy(), features.values.numpy())
+    rows: tuple[Any, Any, Any] = (features.indptr.numpy(), features.indices.numpy(), features.values.float().numpy())
     if name != "acm":
         dense = _project(rng, features) if name == "wordnet" else _fill_rows(rng, features)
         columns = [0] * types.num_types + [dense.shape[1]]

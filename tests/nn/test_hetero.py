@@ -71,6 +71,25 @@ def block_diagonal(widths: Mapping[str, int], *, filled: bool) -> tuple[SparseRo
     return values, types
 
 
+@pytest.mark.parametrize(("out", "shape"), [(3, (1, IN)), (1, (3, 1))])
+def test_means_come_first_where_that_makes_source_rows_narrower(out: int, shape: tuple[int, int]) -> None:
+    """A paper sends its input once, or a projection to each of the three relations that leave it."""
+    conv = HeteroConv({each: SAGEConv(IN, out) for each in EDGE_TYPES}).double()
+    given = HeteroConv({each: SAGEConv(IN, out, project_first=out == 3) for each in EDGE_TYPES}).double()
+    assert conv.spec.source == shape
+    # An order that was asked for is kept.
+    assert given.spec.source == ((3, out) if out == 3 else (1, IN))
+    given.load_state_dict(conv.state_dict())
+    x = normal(TYPES.num_nodes, IN)
+    for combine in ("sum", "mean"):
+        outs = []
+        for each in (conv, given):
+            each.combine = combine
+            each.bind_types(TYPES)
+            outs.append(Layer(each)(GRAPH.block, x, x))
+        assert (outs[0] - outs[1]).abs().max() < TOLERANCE
+
+
 WIDTHS = {"author": 4, "paper": 7, "venue": 2}
 
 

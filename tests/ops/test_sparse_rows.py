@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -85,3 +87,18 @@ def test_another_type_keeps_the_pattern() -> None:
     narrow = rows.to(torch.float32)
     assert narrow.dtype == torch.float32
     assert torch.equal(dense(narrow), dense(rows).float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_that_are_kept_have_the_same_gradient(dtype: torch.dtype) -> None:
+    # Each number is summed in row order in both forms.
+    rows = sparse(300, 70, 0.5, dtype)
+    kept = replace(rows, is_kept=True)
+    weight, grad = normal(70, 33, dtype=dtype).requires_grad_(), normal(300, 33, seed=1, dtype=dtype)
+    first, *others = (torch.autograd.grad(each @ weight, weight, grad)[0] for each in (rows, kept, kept))
+    assert all(torch.equal(first, other) for other in others)
+    # Made once, and not for rows with other values or for those that are not kept.
+    assert (len(rows.cache), len(kept.cache), len(kept.with_values(kept.values).cache)) == (0, 1, 0)
+    assert not kept.with_values(kept.values).is_kept
+    assert kept.slice_rows(0, 10).is_kept
+    assert kept.to(torch.float64).is_kept

@@ -191,4 +191,4 @@ def _block_diagonal_score(score_KF: Tensor) -> Tensor:
 
 def mean_over_heads(aggregate_VCF: Tensor) -> Tensor:
     """Return ``[V, F]``: the mean of the heads; a single head without a copy."""
-    return aggregate_VCF[:, 0] if aggregate_VCF.shape[1] == 1 else aggregate_VCF.mean(1)
+    return aggregate_VCF.squeeze(1) if aggregate_VCF.shape[1] == 1 else aggregate_VCF.mean(1)

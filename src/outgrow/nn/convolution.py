@@ -83,7 +83,7 @@ class GCNConv(Conv):
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the aggregate, projected with the bias unless `source` has projected it."""
-        total = aggregate_VCF[:, 0]
+        total = aggregate_VCF.squeeze(1)
         # Without a product to fuse the bias into, it is left to the epilogue: see `epilogue_bias`.
         return total if self.accepts_sparse else affine((total, self.project.weight), bias_O=self.bias)
 
@@ -148,7 +148,7 @@ class _MeanConv(Conv, ABC):
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the node's own projection plus that of the mean."""
-        mean = aggregate_VCF[:, 0]
+        mean = aggregate_VCF.squeeze(1)
         if self.accepts_sparse:
             itself: Tensor = self.itself(x_VD)
             return mean + itself
@@ -229,7 +229,7 @@ class SAGEMaxConv(Conv):
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the node's own projection plus that of the maximum."""
-        return self.itself.add_products(x_VD, (aggregate_VCF[:, 0], self.neighbour.weight))
+        return self.itself.add_products(x_VD, (aggregate_VCF.squeeze(1), self.neighbour.weight))
 
 
 @check_arguments()
@@ -286,7 +286,7 @@ class GINConv(Conv):
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: both projections of the aggregate plus the node itself."""
-        total = aggregate_VCF[:, 0]
+        total = aggregate_VCF.squeeze(1)
         # One factor per column: torch's sum of a matrix to one gradient depends on the number of threads.
         own_F = (1 + self.eps).expand(total.shape[1])
         if self.accepts_sparse:

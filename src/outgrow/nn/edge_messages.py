@@ -84,7 +84,7 @@ class GINEConv(Conv):
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: both projections of the aggregate plus the node itself."""
-        total_VF = aggregate_VCF[:, 0]
+        total_VF = aggregate_VCF.squeeze(1)
         # One factor per column: torch's sum of a matrix to one gradient depends on the number of threads.
         own_F = (1 + self.eps).expand(total_VF.shape[1])
         summed_VF = torch.addcmul(total_VF, own_F, embed_rows(self.embed, x_VD).to(total_VF.dtype))
@@ -202,7 +202,7 @@ class EdgeConv(Conv):
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the ReLU of the maximum and the destination's term."""
         own_VO = project_rows(x_VD, self.itself.weight - self.difference.weight, self.itself.bias)
-        return torch.relu(own_VO + aggregate_VCF[:, 0])
+        return torch.relu(own_VO + aggregate_VCF.squeeze(1))
 
 
 def embed_rows(embed: Projection | None, x_VD: Features) -> Tensor:

@@ -83,7 +83,7 @@ class FiLMConv(Conv):
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the node's own modulated message plus the aggregate."""
         own: Tensor = self.own_scale(x_VD) * self.itself(x_VD) + self.own_shift(x_VD)
-        return torch.nn.functional.leaky_relu(own, self.slope) + aggregate_VCF[:, 0]
+        return torch.nn.functional.leaky_relu(own, self.slope) + aggregate_VCF.squeeze(1)
 
 
 def _stack_projections(in_features: int, out_features: int, count: int, *, bias: bool = False) -> Projection:

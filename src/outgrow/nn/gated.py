@@ -64,7 +64,7 @@ class GGCNConv(Conv):
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the node's own projection plus the aggregate."""
         itself: Tensor = self.itself(x_VD)
-        return itself + aggregate_VCF[:, 0]
+        return itself + aggregate_VCF.squeeze(1)
 
 
 @check_arguments()
@@ -116,7 +116,7 @@ class GGNNConv(Conv):
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the new state, or a projection of it."""
         # Messages do not contain the state, so destinations compute theirs from their own input.
-        state: Tensor = self.cell(aggregate_VCF[:, 0], self._node_state(x_VD))
+        state: Tensor = self.cell(aggregate_VCF.squeeze(1), self._node_state(x_VD))
         return state if self.readout is None else self.readout(state)
 
     def _node_state(self, x_VD: Features) -> Tensor:

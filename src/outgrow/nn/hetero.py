@@ -328,7 +328,7 @@ class HeteroConv(Conv):
             (0, x_VD.shape[1]) if self.input_widths is None else types.type_columns(name) for name in types.names
         ]
         inputs = {kind: Slot(each, *columns[kind]) for kind, each in rows.rows.items()}
-        sum_VO = aggregate_VCF[:, 0]
+        sum_VO = aggregate_VCF.squeeze(1)
         if self.combine == MEAN:
             counts = [max(1, mine.dst_type.count(kind)) for kind in range(types.num_types)]
             sum_VO = sum_VO / rows.spread(sum_VO.new_tensor(counts))

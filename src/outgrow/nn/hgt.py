@@ -134,7 +134,7 @@ class HGTConv(Conv):
 
     def update_of_nodes(self, x_VD: Features, aggregate_VCF: Tensor, nodes_V: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the projection of the aggregate, and the share of the input that the gate lets pass."""
-        new_VF: Tensor = self.out(functional.gelu(aggregate_VCF[:, 0]), nodes_V)
+        new_VF: Tensor = self.out(functional.gelu(aggregate_VCF.squeeze(1)), nodes_V)
         out_VF = new_VF if self.skip is None else self._mix_rows(self.skip, x_VD, new_VF, nodes_V)
         if self.last is None:
             return out_VF

@@ -51,7 +51,7 @@ class PropagationBase(Conv, ABC):
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, F]``: the aggregate."""
-        return aggregate_VCF[:, 0]
+        return aggregate_VCF.squeeze(1)
 
 
 class _ScaledWeight(NamedTuple):
@@ -170,7 +170,7 @@ class AttentionPropagateConv(PropagationBase):
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, F + 2 K]`` with unchanged scores; ``[Vd, F]`` in the last round."""
         assert isinstance(x_VD, Tensor)
-        out_VF = aggregate_VCF[:, 0]
+        out_VF = aggregate_VCF.squeeze(1)
         return out_VF if self.last else torch.cat([out_VF, x_VD[:, -self.carried_columns :]], 1)
 
 

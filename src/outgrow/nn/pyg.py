@@ -63,7 +63,7 @@ class PyGAggregation(nn.Module, Aggregation):
             extra["edge_attr"] = dense_edge_features(*features, self.edge_dim, src_VsCF.dtype)
         # Evaluation and training alternate within a run; the key tells which of both this call is.
         self.conv.train(block.key is not None)
-        out: Tensor = self.conv((src_VsCF[:, 0], dst_VdCF[:, 0]), edge_index(edges), **extra)
+        out: Tensor = self.conv((src_VsCF.squeeze(1), dst_VdCF.squeeze(1)), edge_index(edges), **extra)
         return out[:, None]
 
 
@@ -138,7 +138,7 @@ class PyGConv(Conv):
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the aggregate, which is the whole convolution."""
-        return aggregate_VCF[:, 0]
+        return aggregate_VCF.squeeze(1)
 
 
 def edge_index(edges: Edges) -> Tensor:

@@ -140,11 +140,11 @@ class RGCNMatrixConv(Conv):
         if self.reads_types:
             raise TypeError("the update of a node depends on its type: call update_of_nodes")
         own: Tensor = self.itself(x_VD)
-        return own + aggregate_VCF[:, 0]
+        return own + aggregate_VCF.squeeze(1)
 
     def update_of_nodes(self, x_VD: Features, aggregate_VCF: Tensor, nodes_V: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the projection of the node's type plus the aggregate."""
         if not self.reads_types:
             return self.update(x_VD, aggregate_VCF)
         own: Tensor = self.itself(x_VD, nodes_V)
-        return own + aggregate_VCF[:, 0]
+        return own + aggregate_VCF.squeeze(1)

@@ -56,7 +56,7 @@ class RelationMatrixSum(RelationMeanSum):
         """Return ``[Vd, 1, O]`` of one source channel and one weight per edge; see `Aggregation`."""
         assert weight_EK is not None
         matrix_R1DO = torch.stack([conv.neighbour.weight for conv in self.convs])[:, None]
-        return relation_matmul_sum(with_relations(block).edges, src_VsCF[:, 0], weight_EK, matrix_R1DO)[:, None]
+        return relation_matmul_sum(with_relations(block).edges, src_VsCF.squeeze(1), weight_EK, matrix_R1DO)[:, None]
 
 
 class RelationChannelSum(RelationMeanSum):

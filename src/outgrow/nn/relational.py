@@ -161,4 +161,4 @@ class RGCNDiagonalConv(Conv):
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the node's own projection plus the aggregate."""
         itself: Tensor = self.itself(x_VD)
-        return itself + aggregate_VCF[:, 0]
+        return itself + aggregate_VCF.squeeze(1)

@@ -33,6 +33,8 @@ _EVALUATED, _EVALUATED_APART, _EVALUATED_SLICED = 0.95, 0.4, 0.5
 """Copies of the widest layer's rows in an evaluation: on one worker; on several, by own nodes or by slices."""
 _EDGE_BYTES = 15
 """Bytes of an in-edge: its source, its weight, and both again in the transpose."""
+_ENTRY_BYTES = 8
+"""Bytes of an entry of sparse features in their order by columns, which gradients are computed by."""
 _PART_BYTES = 27
 """Further bytes of an in-edge if edges from own nodes are stored apart from those of the halo."""
 _LANE_BYTES = 6
@@ -95,6 +97,8 @@ def training_bytes(work: Workload, nodes: float, sources: float, edges: float, s
     held = numbers * model.number_bytes + (_edge_bytes(nodes, sources) + _LANE_BYTES * (slices > 1)) * edges
     held += model.number_bytes * edges * sum(map(_edge_numbers, model.layers))
     held += edges * _edge_feature_copies(work, nodes, sources) * work.graph.edge_row_bytes
+    if work.graph.sparse and slices == 1 and not model.has_input_dropout:
+        held += _ENTRY_BYTES * nodes * work.graph.row_entries
     return held + input_bytes(work, nodes, sources)
 
 

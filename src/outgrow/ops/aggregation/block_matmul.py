@@ -139,11 +139,8 @@ def block_gradient(
         *(parts, arrays, as_numpy(weight_EK), rows, step, own, own_step),
         *(_flatten(matrix_RBIJ.transpose(2, 3)), as_output_rows(out[:, None]), as_numpy(sums.view(-1, outer))),
     )
-    # In the order of the parts, whose number is fixed.
-    d_matrix = sums[0]
-    for part in sums[1:]:
-        d_matrix += part
-    return out, d_matrix
+    # The number of parts is fixed, and numbers of different places are added apart, each in one order.
+    return out, sums.sum(0)
 
 
 def _edge_arrays(given: RowEdges) -> tuple[Array, tuple[Array, Array, Array, Array]]:

@@ -90,7 +90,7 @@ class RelationMatmul(nn.Module, Aggregation):
         """Return ``[Vd, 1, O]``, with one constant weight per edge; see `Aggregation`."""
         assert weight_EK is not None
         if not self.project_first:
-            return relation_matmul_sum(block.edges, src_VsCF[:, 0], weight_EK, self.matrix)[:, None]
+            return relation_matmul_sum(block.edges, src_VsCF.squeeze(1), weight_EK, self.matrix)[:, None]
         return sum_channels(block, range(len(self.matrix)), src_VsCF, weight_EK)
 
 

@@ -57,11 +57,11 @@ class TypedAttention(nn.Module, Aggregation):
         assert dst_VdCF is not None
         assert weight_EK is None
         edges = _with_relation(block.edges, len(self.order))
-        key_VsO, value_VsO = torch.chunk(src_VsCF[:, 0], 2, 1)
+        key_VsO, value_VsO = torch.chunk(src_VsCF.squeeze(1), 2, 1)
         # Prior and scale as factors of small matrices, not of scores.
         scale_RK = self._stack(self.priors) * self._stack(self.key_matrices).shape[-1] ** -0.5
         matrix_RKFF = self._stack(self.key_matrices) * scale_RK[:, :, None, None]
-        score_EK = relation_dot(edges, key_VsO, dst_VdCF[:, 0], matrix_RKFF)
+        score_EK = relation_dot(edges, key_VsO, dst_VdCF.squeeze(1), matrix_RKFF)
         alpha_EK = softmax_over_in_edges(edges, score_EK)
         return relation_matmul_sum(edges, value_VsO, alpha_EK, self._stack(self.value_matrices))[:, None]
 
