@@ -83,12 +83,20 @@ def _prepare(folder: Path, model: str, options: argparse.Namespace) -> dict[str,
     if not (place / "data.json").exists():
         wanted = [graph, str(options.hidden), str(options.edge_features), str(Path(options.data_dir).resolve())]
         _run("typed_data", str(place), *wanted)
-    if not (place / f"start-{model.partition(':')[2]}.npz").exists():
-        rest = {"model": model, "form": "start", "folder": str(folder.resolve()), "warmup": "0", "epochs": "0"}
-        limit = {"limit-bytes": str(int(options.memory_gib * 2**30))}
-        _run("pyg_typed", *(part for name, value in (rest | limit).items() for part in (f"--{name}", value)))
+    kind = model.partition(":")[2]
+    if not (place / f"start-{kind}.npz").exists():
+        _run_job("pyg_typed", "start", folder, model, options)
+    store = place / ("store-with-edges" if kind == "gatv2" else "store")
+    if any(rival.form.startswith("offload") for rival in options.rivals) and not store.exists():
+        _run_job("ours_typed", "store", folder, model, options)
     found = json.loads((place / "data.json").read_text())
     return {name: found[name] for name in ("source", "nodes", "edges", "hidden", "classes", "edge_features")}
+
+
+def _run_job(module: str, form: str, folder: Path, model: str, options: argparse.Namespace) -> None:
+    limit = int(options.memory_gib * 2**30)
+    given = {"model": model, "form": form, "folder": folder.resolve(), "warmup": 0, "epochs": 0, "limit-bytes": limit}
+    _run(module, *(part for name, value in given.items() for part in (f"--{name}", str(value))))
 
 
 def _run(module: str, *arguments: str) -> None:

@@ -1,10 +1,12 @@
 """Outgrow's typed models, as `og.train` runs them: `to_hetero(SAGE)`, HGT, and GATv2 with features of edges.
 
-Forms: ``full``; ``offload:BYTES``, within so much memory of the process.
+Forms: ``full``; ``offload:BYTES``, within so much memory of the process, the graph read from a store. ``store`` trains
+nothing: it writes that store.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +19,14 @@ if TYPE_CHECKING:
 
     from outgrow.graph.graph import Graph
     from outgrow.nn.model import Model
+
+
+STORE = "store"
+
+
+def store_folder(job: Job) -> Path:
+    """Where the store of the graph of a job is: with features of edges for the model that reads them."""
+    return graph_folder(job) / ("store-with-edges" if job.model.endswith(":gatv2") else STORE)
 
 
 def make_graph(facts: Facts, arrays: TypedArrays, *, edge_features: bool) -> Graph:
@@ -139,18 +149,25 @@ def set_start(job: Job, named: dict[str, list[Tensor]]) -> None:
 
 def work(job: Job) -> dict[str, Any]:
     """Train; see `rivals.common.main`."""
+    import outgrow as og
     from outgrow.app.compatibility import validate_model_fits_graph
     from outgrow.strategies.offload.strategy import Offload
 
     facts = read_facts(graph_folder(job))
     name = job.model.partition(":")[2]
-    graph = make_graph(
-        facts, read_typed(graph_folder(job), edge_features=name == "gatv2"), edge_features=name == "gatv2"
-    )
+    limit = job.form.partition(":")[2]
+    if limit:
+        graph = og.load(store_folder(job))
+    else:
+        arrays = read_typed(graph_folder(job), edge_features=name == "gatv2")
+        graph = make_graph(facts, arrays, edge_features=name == "gatv2")
+        del arrays
+    if job.form == STORE:
+        og.save_graph(graph, store_folder(job))
+        return {}
     model = make_model(name, graph, facts)
     validate_model_fits_graph(graph, model)
     set_start(job, named_parameters(name, model, facts))
-    limit = job.form.partition(":")[2]
     return measure(job, make_trainer(job, graph, model), Offload(memory=limit) if limit else None)
 
 

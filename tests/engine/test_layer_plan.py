@@ -7,11 +7,13 @@ import torch
 from layer_table import CONVS, EDGE_DIM, IN, OUT, RELATIONS, layer_of
 
 from engine.own_features import COLUMNS, sparse
-from outgrow.engine.layer_plan import AggregatePolicy, LayerPlan, has_fixed_weights, plan_layers
+from outgrow.core.block import Edges
+from outgrow.engine.layer_plan import AggregatePolicy, LayerPlan, has_fixed_weights, pair_index_bytes, plan_layers
 from outgrow.engine.shard import layer_topology
 from outgrow.nn import GCNConv, SAGEConv
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model
+from outgrow.ops.aggregation.pair_edges import PairEdges
 from support import normal, random_topology, with_edge_features, with_relations
 
 FIXED = {
@@ -124,3 +126,24 @@ def test_aggregates_are_as_wide_as_tables_for_them(name: str) -> None:
         block, *each.layer.source_and_target(normal(7, IN), normal(7, IN), graph.nodes, graph.nodes)
     )
     assert aggregate.flatten(1).shape == (7, each.aggregate_width)
+
+
+@pytest.mark.parametrize("name", CONVS)
+@pytest.mark.parametrize("num_edges", [3, 60])
+def test_the_order_of_edges_by_pairs_is_counted_where_there_is_one(name: str, num_edges: int) -> None:
+    """What both passes keep with the edges is at most what was expected, and not far off."""
+    [each] = traits(name)
+    graph = with_edge_features(with_relations(random_topology(40, num_edges), RELATIONS), EDGE_DIM)
+    block = layer_topology(graph, each.layer).block
+    x = normal(40, IN).requires_grad_()
+    out = each.layer.aggregate(block, *each.layer.source_and_target(x, x, graph.nodes, graph.nodes))
+    torch.autograd.backward(out.sum())
+    expected = pair_index_bytes(each, block.edges.num_edges)
+    kept = _pair_bytes(block.edges)
+    assert kept <= expected <= 3 * kept
+
+
+def _pair_bytes(edges: Edges) -> int:
+    orders = [each for each in edges.cache.values() if isinstance(each, PairEdges)]
+    parts = [part for each in orders for part in (each.rows, each.indptr, each.indices, each.edge)]
+    return sum(part.nbytes for part in parts) - 8 * len(orders)

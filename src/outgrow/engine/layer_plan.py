@@ -16,6 +16,7 @@ from outgrow.nn.layer import Features, Layer, NodeMessages
 from outgrow.nn.model import Model
 from outgrow.nn.pyg import PyGAggregation, PyGConv
 from outgrow.ops.aggregation.gated import Gated
+from outgrow.ops.aggregation.pair_edges import CHUNK_ROWS
 from outgrow.ops.aggregation.typed_attention import TypedAttention
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.epilogue import is_fused_activation
@@ -244,7 +245,29 @@ def full_graph_bytes(
     # Three indices for each edge: its source, and source and number in the transpose. Features twice: edges from own
     # nodes are held apart from those of the halo.
     of_edge = 3 * INDEX_BYTES + 2 * edge_row_bytes
-    return base + FIXED_BYTES + total * number_bytes + num_edges * of_edge
+    # Layers share the order of their edges, but for the last one, which may have the edges of some rows only.
+    orders = min(2, len(layer_plans))
+    pairs = max(
+        orders * pair_index_bytes(each, num_edges) + pair_sum_bytes(each, num_edges, number_bytes)
+        for each in layer_plans
+    )
+    return base + FIXED_BYTES + total * number_bytes + num_edges * of_edge + pairs
+
+
+def pair_index_bytes(layer_plan: LayerPlan, num_edges: int) -> int:
+    """Return the most that a layer keeps of the order of its edges by pairs of relation and row, of both ends.
+
+    Sources and numbers of the edges; and for each pair, of which each edge may have its own, the row and the end.
+    """
+    return 6 * INDEX_BYTES * num_edges if layer_plan.layer.conv.aggregation.sums_pairs else 0
+
+
+def pair_sum_bytes(layer_plan: LayerPlan, num_edges: int, number_bytes: int) -> int:
+    """Return the most that sums by pairs, what they are multiplied with and the products take at a time."""
+    if not layer_plan.layer.conv.aggregation.sums_pairs:
+        return 0
+    width = 2 * layer_plan.source_width + layer_plan.aggregate_width
+    return min(num_edges, CHUNK_ROWS) * width * number_bytes
 
 
 def target_width(layer_plan: LayerPlan) -> int:

@@ -50,6 +50,7 @@ class RelationMatrixSum(RelationMeanSum):
 
     sliceable = False
     has_parameters = True
+    sums_pairs = True
 
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
         """Return ``[Vd, 1, O]`` of one source channel and one weight per edge; see `Aggregation`."""

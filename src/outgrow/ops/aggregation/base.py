@@ -27,12 +27,14 @@ class Aggregation(ABC):
         sliceable: Columns do not mix, so a slice of the columns can be aggregated alone.
         additive: The result over all in-edges is the sum of the results over parts of them.
         has_parameters: The result depends on parameters of modules that are not its own.
+        sums_pairs: Rows are summed by pairs of relation and row first (`outgrow.ops.aggregation.pair_edges`).
         empty: Result for a destination without in-edges.
     """
 
     sliceable: bool
     additive: bool
     has_parameters: bool = False
+    sums_pairs: bool = False
     empty: float = 0.0
 
     @abstractmethod

@@ -24,7 +24,7 @@ from outgrow.ops.memory_pool import as_input_rows, as_output_rows
 
 Array = NDArray[Any]
 
-CHUNK_ROWS = 1 << 15
+CHUNK_ROWS = 1 << 13
 """Pairs that are computed at a time: few, so that their rows stay small beside those of all nodes."""
 
 

@@ -66,6 +66,11 @@ class RelationMatmul(nn.Module, Aggregation):
         """Whether columns are those of the result, not those that the matrices mix."""
         return self.project_first
 
+    @property
+    def sums_pairs(self) -> bool:  # type: ignore[override]
+        """Whether matrices are applied to sums over pairs, not before these."""
+        return not self.project_first
+
     def project(self, x_VD: Tensor | SparseRows) -> Tensor:
         """Return ``[V, R, O]``: rows times the matrix of every relation."""
         relations, blocks, width, _ = self.matrix.shape

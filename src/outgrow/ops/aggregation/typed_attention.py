@@ -38,6 +38,7 @@ class TypedAttention(nn.Module, Aggregation):
 
     sliceable = False
     additive = False
+    sums_pairs = True
 
     def __init__(self, names: Sequence[str], heads: int, columns: int) -> None:
         super().__init__()

@@ -56,7 +56,13 @@ def count_cached_waves(strategy: Offload, work: Workload, costs: CostModel) -> i
     assert strategy.chunks is not None
     spare = costs.memory - offload_peak_bytes(strategy, work, costs)
     views = len(set(work.model.views))
-    return choose_cached_waves(strategy.chunks, _max_wave_sizes(strategy, work, costs), views=views, spare=spare)
+    return choose_cached_waves(
+        strategy.chunks,
+        _max_wave_sizes(strategy, work, costs),
+        layer_plans=work.model.layer_plans,
+        views=views,
+        spare=spare,
+    )
 
 
 def _max_wave_sizes(strategy: Offload, work: Workload, costs: CostModel) -> WaveSizes:

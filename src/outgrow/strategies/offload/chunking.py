@@ -95,16 +95,19 @@ def fewest_chunks(
     return None
 
 
-def choose_cached_waves(chunks: int, extent: WaveSizes, *, views: int, spare: int) -> int:
+def choose_cached_waves(
+    chunks: int, extent: WaveSizes, *, layer_plans: Sequence[LayerPlan], views: int, spare: int
+) -> int:
     """Choose how many waves of a worker stay in memory once they were read.
 
     Args:
         chunks: Chunks of the worker, each of which is part of one wave.
         extent: Of its largest wave.
+        layer_plans: The layers.
         views: Number of views of the graph, each of which has waves of its own.
         spare: Bytes of the budget that chunks do not need; may be negative.
     """
-    return min(chunks, max(0, spare) // (views * cached_wave_bytes(extent) + 1))
+    return min(chunks, max(0, spare) // (views * cached_wave_bytes(layer_plans, extent) + 1))
 
 
 def _growing_counts(most: int, step: int) -> Iterator[int]:

@@ -17,6 +17,8 @@ from outgrow.engine.layer_plan import (
     AggregatePolicy,
     LayerPlan,
     numbers_per_edge,
+    pair_index_bytes,
+    pair_sum_bytes,
     target_width,
 )
 from outgrow.graph.chunk_graph import ChunkGraph
@@ -118,10 +120,13 @@ def wave_bytes(layer_plans: Sequence[LayerPlan], index: int, wave_sizes: WaveSiz
     of_edge = INDEX_BYTES + wave_sizes.edge_row_bytes
     waves = _AHEAD * (wave_sizes.listed_rows * _HELD_BYTES + wave_sizes.num_edges * of_edge)
     transpose = wave_sizes.num_edges * 2 * INDEX_BYTES + wave_sizes.num_slots * INDEX_BYTES
+    pairs = pair_index_bytes(layer, wave_sizes.num_edges)
+    pairs += pair_sum_bytes(layer, wave_sizes.num_edges, number_bytes)
     encoding = wave_sizes.num_rows * (layer.encoder_width + _AHEAD * (width + kept_input))
     return (
         max(forward, backward, encoding) * number_bytes
         + waves
+        + pairs
         + _AHEAD * transpose
         + wave_sizes.num_slots * 2 * INDEX_BYTES
     )
@@ -159,10 +164,11 @@ def table_bytes(layer_plans: Sequence[LayerPlan], num_nodes: int, num_loaded: in
     return (by_node * num_nodes + moved * num_loaded) * number_bytes
 
 
-def cached_wave_bytes(wave_sizes: WaveSizes) -> int:
+def cached_wave_bytes(layer_plans: Sequence[LayerPlan], wave_sizes: WaveSizes) -> int:
     """What one wave takes in memory with all that is derived from its edges, at most."""
     return (
         wave_sizes.listed_rows * _HELD_BYTES
         + wave_sizes.num_edges * (4 * INDEX_BYTES + wave_sizes.edge_row_bytes)
         + wave_sizes.num_slots * INDEX_BYTES
+        + max(pair_index_bytes(each, wave_sizes.num_edges) for each in layer_plans)
     )

@@ -150,7 +150,13 @@ class _ChunkedExecution:
                 needed = table_bytes(layer_plans, own, chunking.wave_sizes.loaded_rows, cutter.number_bytes)
                 scratch.reserve_disk(needed, max(0, chunking.peak_bytes - limit.base_bytes))
             spare = limit.max_bytes - chunking.peak_bytes
-            kept = choose_cached_waves(chunking.num_chunks, chunking.wave_sizes, views=len(cutter.graphs), spare=spare)
+            kept = choose_cached_waves(
+                chunking.num_chunks,
+                chunking.wave_sizes,
+                layer_plans=layer_plans,
+                views=len(cutter.graphs),
+                spare=spare,
+            )
             self.state = scratch.build_state(cutter, chunking, problem, num_cached=kept)
             stack.callback(self.state.close)
             self.offload_epoch = OffloadEpoch(self.state, problem.objective)
