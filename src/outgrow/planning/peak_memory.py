@@ -39,8 +39,19 @@ _LANE_BYTES = 6
 """Further bytes of an edge if columns are sliced and chunks of edges are kept."""
 _LEFT = 0.1
 """Share of the memory of batches that is still allocated when the model is evaluated."""
-_PER_SCORE, _PER_SCORE_EVALUATED = 2.2, 0.7
-"""Numbers that attention holds for each score of an edge, in training and in an evaluation."""
+_PER_SCORE, _PER_HEAD, _PER_SCORE_EVALUATED = 2.2, 1.5, 0.7
+"""Numbers that attention holds for each score of an edge, for each weight that the aggregation computes by itself, and
+for each of both in an evaluation."""
+_PER_TARGET, _PER_ENCODED = 1.45, 2
+"""Copies of what a layer computes of destinations before it aggregates, and of an encoder's rows, with gradients."""
+_PER_PARAMETER = 5
+"""Copies of a parameter: itself, its gradient, two moments of Adam, and the best one so far."""
+_TYPED_BYTES = 16 << 20
+"""Bytes of further kernels of models whose edges are grouped by relation."""
+_PAIR_EDGE_BYTES, _PAIR_BYTES = 16, 32
+"""Bytes of an edge and of a pair, of relation and row, where edges are grouped by the pairs of both ends."""
+_RELATION_EDGE_BYTES = 24
+"""Further bytes of an edge where the edges of each relation are a block of their own."""
 _SHARE_BYTES = 8
 """Bytes of a node's share in the importance of all."""
 _PREFETCH, _IN_USE, _COPIES, _AHEAD_OF_GPU = 4, 2, 2.5, 2
@@ -74,6 +85,13 @@ def metric_bytes(work: Workload, costs: CostModel) -> int:
     return work.metric_bytes if costs.shares_device else 0
 
 
+def model_bytes(work: Workload, costs: CostModel) -> int:
+    """Return the bytes of the parameters, with what training keeps of each, and of kernels for types."""
+    grouped = any(layer.groups_by_pair or layer.groups_by_relation for layer in work.model.layers)
+    held = _PER_PARAMETER * work.model.parameters[1] * work.model.number_bytes
+    return held + _TYPED_BYTES * (grouped and costs.shares_device)
+
+
 def training_bytes(work: Workload, nodes: float, sources: float, edges: float, slices: int = 1) -> float:
     """Return the bytes of full-graph training and of an evaluation, input included.
 
@@ -85,15 +103,26 @@ def training_bytes(work: Workload, nodes: float, sources: float, edges: float, s
         slices: Number of column slices that aggregation is divided into.
     """
     model = work.model
-    evaluated = _EVALUATED_SLICED if slices > 1 else _EVALUATED_APART if sources > nodes else _EVALUATED
-    numbers = sum(_row_numbers(work, index, nodes, sources, slices) for index in range(len(model.layers)))
+    # Sums by pair of relation and row hold what they add to, which layers of one matrix hold in parts.
+    apart = sources > nodes and not any(layer.groups_by_pair for layer in model.layers)
+    evaluated = _EVALUATED_SLICED if slices > 1 else _EVALUATED_APART if apart else _EVALUATED
+    # The last layer of a model with modules per type computes the rows of types with targets.
+    last_nodes, last_edges = work.last_shares if slices == 1 else (1.0, 1.0)
+    shares = [(1.0, 1.0)] * (len(model.layers) - 1) + [(last_nodes, last_edges)]
+    numbers = sum(_row_numbers(work, index, each * nodes, sources, slices) for index, (each, _) in enumerate(shares))
+    numbers += _encoded_numbers(work, nodes)
     # The buffers of training stay allocated for the next epoch while the model is evaluated.
     numbers += evaluated * _widest_layer_numbers(work, nodes, sources)
     # Layers that aggregate their input hold the halo rows of the layer below.
     received = sum(layer.spec.in_features for layer in model.layers[1:] if layer.spec.source_is_input)
     numbers += _PER_SOURCE * (sources - nodes) * received
     held = numbers * model.number_bytes + (_edge_bytes(nodes, sources) + _LANE_BYTES * (slices > 1)) * edges
-    held += model.number_bytes * edges * sum(map(_edge_numbers, model.layers))
+    held += (
+        model.number_bytes
+        * edges
+        * sum(share * _edge_numbers(layer) for layer, (_, share) in zip(model.layers, shares, strict=True))
+    )
+    held += edges / max(1, work.graph.edges) * (_index_bytes(work) + last_edges * (last_edges < 1) * _index_bytes(work))
     held += edges * _edge_feature_copies(work, nodes, sources) * work.graph.edge_row_bytes
     return held + input_bytes(work, nodes, sources)
 
@@ -102,11 +131,12 @@ def inference_bytes(work: Workload, nodes: float, sources: float, edges: float) 
     """Return the bytes of evaluating whole layers, without gradients."""
     model = work.model
     # Layers run one after the other and free their memory, so the largest counts, not the sum.
-    of_edge = max(_PER_SCORE_EVALUATED * layer.spec.score + layer.edge_numbers for layer in model.layers)
+    of_edge = max(_PER_SCORE_EVALUATED * (layer.attention + layer.heads) + layer.edge_numbers for layer in model.layers)
     held = (
         _EVALUATED * _widest_layer_numbers(work, nodes, sources) * model.number_bytes
         + _edge_bytes(nodes, sources) * edges
     )
+    held += edges / max(1, work.graph.edges) * _index_bytes(work)
     held += edges * _edge_feature_copies(work, nodes, sources) * work.graph.edge_row_bytes
     return held + model.number_bytes * edges * of_edge + input_bytes(work, nodes, sources)
 
@@ -118,7 +148,8 @@ def full_graph_peak_bytes(work: Workload, costs: CostModel, partition: Partition
     # One self-loop for each node.
     edges = float(partition.edges[part] + partition.nodes[part])
     sources = nodes + float(partition.halo[part].sum())
-    return process_bytes(costs) + metric_bytes(work, costs) + round(training_bytes(work, nodes, sources, edges))
+    held = process_bytes(costs) + model_bytes(work, costs) + metric_bytes(work, costs)
+    return held + round(training_bytes(work, nodes, sources, edges))
 
 
 def minibatch_bytes(work: Workload, neighborhood: NeighborhoodStats, *, num_prefetched: float) -> float:
@@ -128,11 +159,13 @@ def minibatch_bytes(work: Workload, neighborhood: NeighborhoodStats, *, num_pref
     edges = neighborhood.edges.max(0)
     model = work.model
     numbers = sum(_row_numbers(work, index, rows[index + 1], rows[index], 1) for index in range(len(model.layers)))
+    numbers += _encoded_numbers(work, rows[0])
     of_edges = sum(_edge_numbers(layer) * edges[index] for index, layer in enumerate(model.layers))
     # Features of edges are gathered for the layers that read them.
     read = sum(float(edges[index]) for index, layer in enumerate(model.layers) if layer.edge_dim)
     of_batch = _EDGE_BYTES * edges.sum() + work.graph.edge_row_bytes * read
     held = (numbers + of_edges) * model.number_bytes + of_batch
+    held += edges.sum() / max(1, work.graph.edges) * _index_bytes(work)
     return float(held + num_prefetched * (rows[0] * work.input_row_bytes + of_batch))
 
 
@@ -187,7 +220,8 @@ def minibatch_peak_bytes(
     if limited:
         training += _NODE_BYTES * work.graph.nodes
     # The two phases alternate; the allocator keeps some of the memory of the one that is not running.
-    return process_bytes(costs) + round(max(training, evaluation) + _LEFT * min(training, evaluation))
+    held_always = process_bytes(costs) + model_bytes(work, costs)
+    return held_always + round(max(training, evaluation) + _LEFT * min(training, evaluation))
 
 
 def input_bytes(work: Workload, nodes: float, sources: float) -> float:
@@ -198,7 +232,7 @@ def input_bytes(work: Workload, nodes: float, sources: float) -> float:
 
 def _edge_numbers(layer: LayerSizes) -> float:
     """Return the numbers of each edge that are held until the backward pass."""
-    return _PER_SCORE * layer.spec.score + layer.edge_scores + layer.edge_numbers
+    return _PER_SCORE * layer.attention + _PER_HEAD * layer.heads + layer.edge_scores + layer.edge_numbers
 
 
 def _edge_feature_copies(work: Workload, nodes: float, sources: float) -> int:
@@ -210,6 +244,21 @@ def _edge_feature_copies(work: Workload, nodes: float, sources: float) -> int:
     return (work.graph.resident_bytes == 0) + any(work.model.views)
 
 
+def _index_bytes(work: Workload) -> float:
+    """Return the bytes by which all edges of the graph are grouped by relation, for layers that need that."""
+    graph, layers = work.graph, work.model.layers
+    of_pairs = _PAIR_EDGE_BYTES * graph.edges + _PAIR_BYTES * graph.pairs
+    return max(
+        of_pairs * any(layer.groups_by_pair for layer in layers),
+        _RELATION_EDGE_BYTES * graph.edges * any(layer.groups_by_relation for layer in layers),
+    )
+
+
+def _encoded_numbers(work: Workload, rows: float) -> float:
+    """Return the numbers that an encoder's output holds."""
+    return 0.0 if work.model.reads_features else _PER_ENCODED * rows * work.model.layers[0].spec.in_features
+
+
 def _edge_bytes(nodes: float, sources: float) -> int:
     return _EDGE_BYTES + _PART_BYTES * (sources > nodes)
 
@@ -219,7 +268,9 @@ def _row_numbers(work: Workload, index: int, nodes: float, sources: float, slice
     # Sources that are the input itself need no rows of their own, unless they are cut into slices.
     at_source = 0 if layer.spec.source_is_input and slices == 1 else layer.source_width
     of_aggregate = _PER_SLICED if slices > 1 else _PER_AGGREGATE
-    at_target = of_aggregate * layer.aggregate_width + _PER_OUT * layer.spec.out_features
+    at_target = of_aggregate * layer.aggregate_width + _PER_OUT * layer.spec.out_features + layer.inner_numbers
+    channels, columns = layer.spec.target
+    at_target += _PER_TARGET * channels * columns
     of_source = _PER_SPARSE_SOURCE if index == 0 and work.graph.sparse else _PER_SOURCE
     return of_source * sources * at_source + nodes * at_target
 
