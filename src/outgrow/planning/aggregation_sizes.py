@@ -13,9 +13,6 @@ from outgrow.ops.aggregation.pair_edges import count_relation_pairs
 from outgrow.ops.aggregation.relation_matmul import RelationMatmul
 from outgrow.ops.aggregation.typed_attention import TypedAttention
 
-_INNER_ROWS = 2
-"""Rows of a destination that the update of HGT holds beside its output: of the activation and of its projection."""
-
 
 def count_heads(conv: Conv) -> int:
     """Return the attention weights of an edge that the aggregation computes by itself, from the rows of both ends."""
@@ -47,7 +44,8 @@ def groups_by_relation(conv: Conv) -> bool:
 
 def count_inner_numbers(conv: Conv) -> int:
     """Return the numbers of a destination that an update holds beside its output."""
-    return _INNER_ROWS * conv.spec.aggregate[1] if isinstance(conv, HGTConv) else 0
+    # The update of HGT keeps what its activation gave.
+    return conv.spec.aggregate[1] if isinstance(conv, HGTConv) else 0
 
 
 def count_pairs(graph: Graph) -> int:

@@ -10,7 +10,14 @@ from __future__ import annotations
 from outgrow.engine.minibatch_loop import EXCHANGED_AHEAD
 from outgrow.inference.chunked import MEMORY_SHARE
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.evaluation_memory import WHOLE_LAYERS, chunked_inference_bytes, evaluated_neighborhoods
+from outgrow.planning.evaluation_memory import (
+    WHOLE_LAYERS,
+    chunked_inference_bytes,
+    evaluated_neighborhoods,
+    evaluates_before_times,
+    inference_before_times_bytes,
+    time_order_bytes,
+)
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.workload import (
     BatchStats,
@@ -29,8 +36,9 @@ _PER_SPARSE_SOURCE = 0.5
 """Copies of source rows that are computed from sparse features, which have no gradient."""
 _PER_SLICED = 3.0
 """Copies of aggregates that are computed in column slices: as slices, and as whole rows."""
-_EVALUATED, _EVALUATED_APART, _EVALUATED_SLICED = 0.95, 0.4, 0.5
-"""Copies of the widest layer's rows in an evaluation: on one worker; on several, by own nodes or by slices."""
+_EVALUATED, _EVALUATED_APART, _EVALUATED_SLICED, _EVALUATED_TYPED = 0.95, 0.4, 0.5, 0.75
+"""Copies of the widest layer's rows in an evaluation: on one worker; on several, by own nodes or by slices; beside the
+fewer rows of the last layer that a model with modules per type trains."""
 _EDGE_BYTES = 15
 """Bytes of an in-edge: its source, its weight, and both again in the transpose."""
 _PART_BYTES = 27
@@ -39,11 +47,12 @@ _LANE_BYTES = 6
 """Further bytes of an edge if columns are sliced and chunks of edges are kept."""
 _LEFT = 0.1
 """Share of the memory of batches that is still allocated when the model is evaluated."""
-_PER_SCORE, _PER_HEAD, _PER_SCORE_EVALUATED = 2.2, 1.5, 0.7
+_PER_SCORE, _PER_HEAD, _PER_SCORE_EVALUATED = 2.2, 1.2, 0.7
 """Numbers that attention holds for each score of an edge, for each weight that the aggregation computes by itself, and
 for each of both in an evaluation."""
-_PER_TARGET, _PER_ENCODED = 1.45, 2
-"""Copies of what a layer computes of destinations before it aggregates, and of an encoder's rows, with gradients."""
+_ENCODED_BATCHES, _ENCODED_SPARSE_BATCHES = 2.0, 2.5
+"""Bytes of batches for each of their own where an encoder has inputs per type, of dense or of sparse rows: their parts
+come and go in every batch, and the allocator keeps some."""
 _PER_PARAMETER = 5
 """Copies of a parameter: itself, its gradient, two moments of Adam, and the best one so far."""
 _TYPED_BYTES = 16 << 20
@@ -60,8 +69,6 @@ all together on a GPU."""
 _POOLED = 1.15
 """Bytes of a batch in the memory pool, sizes rounded up, for each of its own, where memory is limited: nothing else is
 kept there, and a batch is freed before the next one."""
-_TIME_ORDER_BYTES = 12
-"""Bytes of an edge in `outgrow.ops.sampling.time_order.TimeOrder`."""
 _NODE_BYTES = 20
 """Bytes of each node of the graph in a worker: its owner, its number in a batch, ids and labels of own nodes. Elsewhere
 the factors of batches, fitted to whole runs, include them."""
@@ -106,6 +113,7 @@ def training_bytes(work: Workload, nodes: float, sources: float, edges: float, s
     # Sums by pair of relation and row hold what they add to, which layers of one matrix hold in parts.
     apart = sources > nodes and not any(layer.groups_by_pair for layer in model.layers)
     evaluated = _EVALUATED_SLICED if slices > 1 else _EVALUATED_APART if apart else _EVALUATED
+    evaluated = min(evaluated, _EVALUATED_TYPED) if work.last_shares != (1.0, 1.0) else evaluated
     # The last layer of a model with modules per type computes the rows of types with targets.
     last_nodes, last_edges = work.last_shares if slices == 1 else (1.0, 1.0)
     shares = [(1.0, 1.0)] * (len(model.layers) - 1) + [(last_nodes, last_edges)]
@@ -166,7 +174,10 @@ def minibatch_bytes(work: Workload, neighborhood: NeighborhoodStats, *, num_pref
     of_batch = _EDGE_BYTES * edges.sum() + work.graph.edge_row_bytes * read
     held = (numbers + of_edges) * model.number_bytes + of_batch
     held += edges.sum() / max(1, work.graph.edges) * _index_bytes(work)
-    return float(held + num_prefetched * (rows[0] * work.input_row_bytes + of_batch))
+    held += num_prefetched * (rows[0] * work.input_row_bytes + of_batch)
+    if model.reads_features or not any(layer.groups_by_pair for layer in model.layers):
+        return float(held)
+    return float(held) * (_ENCODED_SPARSE_BATCHES if work.graph.sparse else _ENCODED_BATCHES)
 
 
 def num_prefetched_batches(
@@ -206,7 +217,7 @@ def minibatch_peak_bytes(
     training = minibatch_bytes(work, stats.neighborhood, num_prefetched=prefetched)
     if work.batches.is_temporal:
         # Held by every worker: the order of the in-edges by time.
-        training += _TIME_ORDER_BYTES * work.graph.edges
+        training += time_order_bytes(work)
     whole = inference_bytes(work, nodes, sources, partition.edges[part])
     chosen = evaluated_neighborhoods(work, whole_fits=whole <= MEMORY_SHARE * costs.memory)
     if WHOLE_LAYERS in chosen:
@@ -216,6 +227,8 @@ def minibatch_peak_bytes(
         training += work.graph.resident_bytes if costs.layout.workers == 1 else 0
     share = nodes / max(1, work.graph.nodes)
     held = [whole if each is WHOLE_LAYERS else chunked_inference_bytes(work, costs, each, share) for each in chosen]
+    if evaluates_before_times(work):
+        held.append(time_order_bytes(work) + inference_before_times_bytes(work))
     evaluation = max(held, default=0.0) + metric_bytes(work, costs)
     if limited:
         training += _NODE_BYTES * work.graph.nodes
@@ -256,7 +269,7 @@ def _index_bytes(work: Workload) -> float:
 
 def _encoded_numbers(work: Workload, rows: float) -> float:
     """Return the numbers that an encoder's output holds."""
-    return 0.0 if work.model.reads_features else _PER_ENCODED * rows * work.model.layers[0].spec.in_features
+    return 0.0 if work.model.reads_features else rows * work.model.layers[0].spec.in_features
 
 
 def _edge_bytes(nodes: float, sources: float) -> int:
@@ -270,7 +283,7 @@ def _row_numbers(work: Workload, index: int, nodes: float, sources: float, slice
     of_aggregate = _PER_SLICED if slices > 1 else _PER_AGGREGATE
     at_target = of_aggregate * layer.aggregate_width + _PER_OUT * layer.spec.out_features + layer.inner_numbers
     channels, columns = layer.spec.target
-    at_target += _PER_TARGET * channels * columns
+    at_target += channels * columns
     of_source = _PER_SPARSE_SOURCE if index == 0 and work.graph.sparse else _PER_SOURCE
     return of_source * sources * at_source + nodes * at_target
 

@@ -56,6 +56,7 @@ class DatasetSizes:
         pairs: Number of pairs of relation and destination that have edges; 0 if edges have no relation.
         target_nodes: Nodes from the first to the last of those to train on: of the types that have targets.
         target_edges: In-edges of these.
+        is_weighted: Whether edges have weights.
     """
 
     nodes: int
@@ -78,6 +79,7 @@ class DatasetSizes:
     pairs: int = 0
     target_nodes: int = 0
     target_edges: int = 0
+    is_weighted: bool = False
 
     @property
     def edge_row_bytes(self) -> int:
@@ -213,6 +215,7 @@ def dataset_sizes(graph: Graph) -> DatasetSizes:
         type_nodes=tuple(kind.last - kind.first for kind in graph.node_types),
         relation_edges=_count_relation_edges(graph),
         pairs=count_pairs(graph),
+        is_weighted=graph.topology.weight is not None,
         **_count_targets(graph),
     )
 
