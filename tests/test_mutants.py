@@ -49,6 +49,7 @@ NUMBERS = {
     "tests/nn/test_hetero_gradients.py": 4,
     "tests/nn/test_typed_layers.py": 3,
     "tests/ops/aggregation/test_relation_matmul.py": 2,
+    "tests/planning/test_typed_traffic.py": 4,
     "tests/core/test_files.py": 14,
     "tests/fuzz/test_readers.py": 11,
 }

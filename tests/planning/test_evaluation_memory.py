@@ -11,6 +11,7 @@ import torch
 import outgrow as og
 from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.graph import Graph
+from outgrow.inference.chunked import CHUNKS_IN_FLIGHT
 from outgrow.inference.layer_nodes import find_layer_nodes
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.evaluation_memory import WHOLE_LAYERS, chunked_inference_bytes, evaluated_neighborhoods
@@ -86,7 +87,11 @@ def test_chunks_and_tables_keep_to_the_memory() -> None:
     [needed] = evaluated_neighborhoods(work, whole_fits=True)
     assert needed is not None
     ample, half = chunked_inference_bytes(work, COSTS, needed, 1.0), chunked_inference_bytes(work, COSTS, needed, 0.5)
-    assert half == pytest.approx(ample / 2)
+    # Half as many in-edges may lead to as many nodes, of which a chunk has each once.
+    assert ample / 2 <= half <= ample
+    chunks = CHUNKS_IN_FLIGHT * work.graph.nodes * max(layer.spec.in_features for layer in work.model.layers) * 4
+    tables = 8 * float(needed.rows.sum()) + 2 * float(needed.rows[:-1].max()) * 16 * 4
+    assert ample <= chunks + tables
     scarce = chunked_inference_bytes(work, replace(COSTS, memory=1 << 20), needed, 1.0)
     ids = 8 * float(needed.rows.sum())
     assert ids < scarce <= ids + 0.5 * (1 << 20)

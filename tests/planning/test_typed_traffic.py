@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from outgrow.nn import GAT, HGT, SAGE, HeteroEncoder, Model, TypedRGCN, to_heter
 from outgrow.planning.estimators.full import full_traffic
 from outgrow.planning.estimators.offload import offload_traffic
 from outgrow.planning.estimators.split import split_traffic
+from outgrow.planning.estimators.wave_traffic import PassTraffic
 from outgrow.planning.graph_stats.counted import make_workload
 from outgrow.planning.traffic import Traffic, WorkerLayout
 from outgrow.planning.workload import Workload
@@ -69,7 +71,7 @@ def encoded_sage() -> Model:
 
 
 MODELS: dict[str, Callable[[], Model]] = {
-    "projections": lambda: to_hetero(SAGE(COLUMNS, 4, CLASSES, layers=2), typed_graph()),
+    "projections": lambda: to_hetero(SAGE(COLUMNS, 2, CLASSES, layers=2), typed_graph()),
     "input": lambda: to_hetero(SAGE(COLUMNS, COLUMNS, CLASSES, layers=2), typed_graph()),
     "attention": lambda: to_hetero(GAT(COLUMNS, 6, CLASSES, layers=2, heads=2), typed_graph()),
     "encoder": encoded_sage,
@@ -122,3 +124,47 @@ def estimate_of(strategy: str, model: str, found: Mapping[str, int]) -> Traffic:
 def test_typed_rows(strategy: str, model: str) -> None:
     summary = runs()[strategy, model].summary
     is_the_ledger(estimate_of(strategy, model, summary["found"]), SIZES, summary["ledger"])
+
+
+def write_used_columns() -> AbstractContextManager[object]:
+    """On HOST a row is as wide as what its type uses."""
+    write = PassTraffic._write_bytes
+    mean = {layer.source_width: layer.sent_width for layer in work_of("offload", "projections").model.layers}
+    return patch.object(PassTraffic, "_write_bytes", lambda self, width: write(self, round(mean.get(width, width))))
+
+
+def send_whole_rows() -> AbstractContextManager[object]:
+    """Rows cross between workers with all columns."""
+    return patch(
+        "outgrow.planning.estimators.wave_traffic.count_sent_numbers", lambda layer, rows, _: rows * layer.source_width
+    )
+
+
+def count_first_type_only() -> AbstractContextManager[object]:
+    """All rows that a batch sends are as wide as those of the first type."""
+    return patch(
+        "outgrow.planning.estimators.split.count_sent_numbers", lambda layer, rows, _: rows * layer.type_widths[0]
+    )
+
+
+def leave_targets_out() -> AbstractContextManager[object]:
+    """What layers read of their destinations is neither written nor read."""
+    return patch.object(PassTraffic, "_target_width", staticmethod(lambda layer: 0))
+
+
+MUTANTS: dict[str, tuple[Callable[[], AbstractContextManager[object]], str, str]] = {
+    "used_columns_on_host": (write_used_columns, "offload", "projections"),
+    "whole_rows_in_waves": (send_whole_rows, "offload", "projections"),
+    "one_width_in_batches": (count_first_type_only, "split", "projections"),
+    "targets_left_out": (leave_targets_out, "offload", "hgt"),
+}
+"""By name, what is wrong, and the run whose ledger shows it."""
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_mutant_is_found(mutant: str) -> None:
+    broken, strategy, model = MUTANTS[mutant]
+    summary = runs()[strategy, model].summary
+    with broken(), pytest.raises(AssertionError):
+        is_the_ledger(estimate_of(strategy, model, summary["found"]), SIZES, summary["ledger"])

@@ -26,7 +26,7 @@ from outgrow.ops.rng import fold_in
 from outgrow.ops.sparse import slice_rows
 
 _WEIGHT_KEY = "weights by part"
-_MOST_ROWS = 0.9
+MOST_ROWS = 0.9
 """Share of the rows above which the last layer computes all: sums for parts of them do not overlap with an exchange."""
 
 
@@ -58,7 +58,7 @@ def find_last_rows(model: Model, shard: GraphShard, objective: Objective) -> Las
     # A worker without such rows computes one: an empty result could leave others waiting for its gradients.
     first, last = (int(rowwise.rows[0]), int(rowwise.rows[-1]) + 1) if len(rowwise.rows) else (0, 1)
     num_own = block.edges.num_dst
-    narrow = last - first <= _MOST_ROWS * num_own
+    narrow = last - first <= MOST_ROWS * num_own
     # Agreed on: with overlap, gradients of values and scores cross in another order than without it.
     if not any(shard.comm.all_gather_object(narrow)):
         return None

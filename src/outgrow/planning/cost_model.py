@@ -130,6 +130,8 @@ class CostModel:
 
 _COLUMNS_OF_SCORE = 8
 """Columns behind each score in the layer whose score rate is measured; its gradient is a dot product over them."""
+_PASSES_OF_HEADS = 1.5
+"""Sums, in each direction, over rows of keys and values, of which either half is read three times in both."""
 _MESSAGE_PASSES = 8
 """How often a step writes, reads or sums a number of an edge's message, in layers that materialise messages."""
 
@@ -176,7 +178,13 @@ def step_seconds(
     """
     found = [
         _layer_seconds(
-            layer, work.graph, costs, done, first=index == 0, cached_aggregate=cached_aggregate, slices=slices
+            layer,
+            work.graph,
+            costs,
+            done,
+            first=index == 0 and work.model.reads_features,
+            cached_aggregate=cached_aggregate,
+            slices=slices,
         )
         for index, (layer, done) in enumerate(zip(work.model.layers, layers, strict=True))
     ]
@@ -214,9 +222,15 @@ def _layer_seconds(
     # With slices, a worker sums its share of the columns, but over the rows of all nodes.
     columns = widths.source[0] * widths.source[1] / slices
     sums = directions * costs.aggregation_seconds(work.edges, columns, work.sources * slices)
+    if layer.groups_by_pair:
+        # Keys and values are read by dot products and sums, each again for two gradients.
+        sums *= _PASSES_OF_HEADS if layer.heads else 1
     # The backward pass takes a dot product over the columns for each edge: with wide rows and few scores that
     # dominates the softmax itself.
     scores = 0 if layer.is_parameter_free else max(widths.score * work.attention_share, columns / _COLUMNS_OF_SCORE)
+    if layer.groups_by_pair:
+        # No scores but those of heads, whose dot products are sums by pair: counted above.
+        scores = layer.heads
     # PyG layers materialise a message for each edge, and pass over it element by element.
     other += costs.epilogue_seconds(_MESSAGE_PASSES * work.edges * layer.edge_numbers)
     return LayerSeconds(products, sums, costs.attention_seconds(work.edges * scores), other)

@@ -59,7 +59,13 @@ class Estimate:
 
 
 def full_graph_parts(
-    work: Workload, costs: CostModel, nodes: float, edges: float, slices: int = 1, attention_share: float = 1.0
+    work: Workload,
+    costs: CostModel,
+    nodes: float,
+    edges: float,
+    slices: int = 1,
+    attention_share: float = 1.0,
+    last_shares: tuple[float, float] = (1.0, 1.0),
 ) -> list[EpochPart]:
     """Return the parts of a full-graph epoch: every layer forward and backward, the loss and an optimizer step.
 
@@ -70,6 +76,7 @@ def full_graph_parts(
         edges: Edges that it aggregates over.
         slices: Number of column slices that aggregation is divided into.
         attention_share: Share of the edges whose attention it computes, in layers that only propagate.
+        last_shares: Shares of the nodes and of the edges that the last layer computes.
     """
     # A worker with a slice of the columns aggregates for the nodes of all workers, self-loops included.
     seen = nodes * slices
@@ -77,6 +84,9 @@ def full_graph_parts(
         LayerWork(nodes, nodes, edges + layer.spec.self_loops * seen, attention_share if layer.only_propagates else 1.0)
         for layer in work.model.layers
     ]
+    of_nodes, of_edges = last_shares
+    last = layers[-1]
+    layers[-1] = last._replace(destinations=of_nodes * last.destinations, edges=of_edges * last.edges)
     return [
         *layer_parts(step_seconds(work, costs, layers, cached_aggregate=True, slices=slices)),
         optimizer_part(work, costs, nodes, 1),

@@ -11,20 +11,24 @@ import numpy as np
 
 from outgrow.inference.chunked import CHUNK_BYTES, CHUNKS_IN_FLIGHT, MEMORY_SHARE
 from outgrow.inference.modes import AUTO, LAYERWISE, NONE, SAMPLED, WORTH_IT
+from outgrow.inference.sampled import batches_of_all_before
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.workload import ScoredNeighborhood, Workload
+from outgrow.planning.workload import SamplingSpec, ScoredNeighborhood, Workload
 
 WHOLE_LAYERS = None
 """Stands for an evaluation of whole layers in memory."""
 _ID_BYTES = 8
 """Bytes of the id of a node that a layer computes."""
+_BATCHES_AHEAD, _BATCH_EDGE_BYTES = 4, 36
+"""Batches before times that there are at once: computed, ready, and being drawn; and bytes of an edge in them: its
+source, edge, weight and degree, and room for as many more."""
 
 
 def evaluated_neighborhoods(work: Workload, *, whole_fits: bool) -> list[ScoredNeighborhood | None]:
     """Return what the evaluations of a run compute at a time, `WHOLE_LAYERS` for all nodes in memory.
 
-    Evaluations by samples are like batches of training, and left out; so are those of temporal draws, which are
-    batches of few nodes.
+    Evaluations by samples are like batches of training, and left out; those of temporal draws are batches too:
+    `inference_before_times_bytes`.
 
     Args:
         work: The graph and the model.
@@ -47,6 +51,41 @@ def evaluated_neighborhoods(work: Workload, *, whole_fits: bool) -> list[ScoredN
     return found
 
 
+def evaluates_before_times(work: Workload) -> bool:
+    """Whether nodes are evaluated by all in-edges before their times."""
+    return work.batches.is_temporal and any(mode not in (SAMPLED, NONE) for mode in work.evaluation)
+
+
+def inference_before_times_bytes(work: Workload) -> float:
+    """Return the bytes of batches of all in-edges before the times of some nodes, which `SampledInference` computes."""
+    # By one worker: each of several has as large batches. Nodes to train on stand for those that are scored.
+    batches = batches_of_all_before(work.batches.temporal_strategy)
+    neighborhood = work.sampling.batch_stats(SamplingSpec(batches, work.model.views, work.seed, "hash"), 1).neighborhood
+    rows, edges = neighborhood.rows[0], neighborhood.edges[0]
+    ahead = _BATCHES_AHEAD * float(rows[0] * work.input_row_bytes + _BATCH_EDGE_BYTES * edges.sum())
+    # Layers run one after the other, each with its input, its sources and its output.
+    numbers = max(
+        float(rows[index] * (layer.spec.in_features + layer.source_width) + rows[index + 1] * layer.spec.out_features)
+        + float(edges[index]) * (layer.attention + layer.heads)
+        for index, layer in enumerate(work.model.layers)
+    )
+    return ahead + numbers * work.model.number_bytes
+
+
+def time_order_bytes(work: Workload, workers: int) -> int:
+    """Return the bytes of the orders of in-edges by time (`outgrow.ops.sampling.time_order`) in a worker's memory.
+
+    Workers map the order of a store; several have one, and one of a graph in memory makes it. Sums of weights in this
+    order are made by each. Where layers add self-loops, there is another order, as if the graph had loops.
+    """
+    graph = work.graph
+    is_stored = workers > 1 or not graph.resident_bytes
+    views = set(work.model.views)
+    made = [with_loops for with_loops in views if with_loops or not is_stored]
+    of_edge = 8 + (4 if graph.edges < 2**31 else 8)
+    return (len(made) * of_edge + 8 * graph.is_weighted * len(views)) * graph.edges
+
+
 def chunked_inference_bytes(work: Workload, costs: CostModel, computed: ScoredNeighborhood, share: float) -> float:
     """Return the bytes of an evaluation in chunks of nodes.
 
@@ -57,9 +96,11 @@ def chunked_inference_bytes(work: Workload, costs: CostModel, computed: ScoredNe
         share: Share of it that a worker computes.
     """
     number = work.model.number_bytes
-    # A chunk has a row for each in-edge at most.
+    # A chunk has a row for each in-edge at most, and each node once.
+    every = float(CHUNKS_IN_FLIGHT * work.graph.nodes)
     largest = max(
-        float(edges) * share * (layer.spec.in_features * number + work.graph.edge_row_bytes * (layer.edge_dim > 0))
+        min(every, float(edges) * share) * layer.spec.in_features * number
+        + float(edges) * share * work.graph.edge_row_bytes * (layer.edge_dim > 0)
         for edges, layer in zip(computed.edges, work.model.layers, strict=True)
     )
     most = CHUNKS_IN_FLIGHT * min(CHUNK_BYTES, MEMORY_SHARE * costs.memory / (2 * CHUNKS_IN_FLIGHT))

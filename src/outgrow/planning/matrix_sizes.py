@@ -12,6 +12,7 @@ from outgrow.nn.hetero_encoder import HeteroEncoder
 from outgrow.nn.typed_linear import TypedLinear
 from outgrow.ops.aggregation.relation_matmul import RelationMatmul
 from outgrow.ops.aggregation.typed_attention import TypedAttention
+from outgrow.planning.aggregation_sizes import count_pairs
 
 
 def count_matrix_numbers(module: nn.Module, graph: Graph) -> int:
@@ -21,9 +22,10 @@ def count_matrix_numbers(module: nn.Module, graph: Graph) -> int:
     read, not multiplied.
     """
     shares = {kind.name: (kind.last - kind.first) / max(1, graph.num_nodes) for kind in graph.node_types}
-    # Sums of the relations that enter a node: of no more than it has in-edges.
-    relations = max(1, graph.num_relations)
-    return round(_count(module, shares, min(1.0, graph.num_edges / max(1, graph.num_nodes * relations))))
+    relations = max(1, graph.num_relations) * max(1, graph.num_nodes)
+    # Of a graph that is not here it is known only that a node has no more sums than in-edges.
+    pairs = count_pairs(graph) or min(relations, graph.num_edges)
+    return round(_count(module, shares, pairs / relations))
 
 
 def _count(module: nn.Module, shares: Mapping[str, float], of_relations: float) -> float:

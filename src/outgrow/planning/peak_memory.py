@@ -10,7 +10,14 @@ from __future__ import annotations
 from outgrow.engine.minibatch_loop import EXCHANGED_AHEAD
 from outgrow.inference.chunked import MEMORY_SHARE
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.evaluation_memory import WHOLE_LAYERS, chunked_inference_bytes, evaluated_neighborhoods
+from outgrow.planning.evaluation_memory import (
+    WHOLE_LAYERS,
+    chunked_inference_bytes,
+    evaluated_neighborhoods,
+    evaluates_before_times,
+    inference_before_times_bytes,
+    time_order_bytes,
+)
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.workload import (
     BatchStats,
@@ -29,8 +36,9 @@ _PER_SPARSE_SOURCE = 0.5
 """Copies of source rows that are computed from sparse features, which have no gradient."""
 _PER_SLICED = 3.0
 """Copies of aggregates that are computed in column slices: as slices, and as whole rows."""
-_EVALUATED, _EVALUATED_APART, _EVALUATED_SLICED = 0.95, 0.4, 0.5
-"""Copies of the widest layer's rows in an evaluation: on one worker; on several, by own nodes or by slices."""
+_EVALUATED, _EVALUATED_APART, _EVALUATED_SLICED, _EVALUATED_TYPED = 0.95, 0.4, 0.5, 0.75
+"""Copies of the widest layer's rows in an evaluation: on one worker; on several, by own nodes or by slices; beside the
+fewer rows of the last layer that a model with modules per type trains."""
 _EDGE_BYTES = 15
 """Bytes of an in-edge: its source, its weight, and both again in the transpose."""
 _ENTRY_BYTES = 8
@@ -41,8 +49,20 @@ _LANE_BYTES = 6
 """Further bytes of an edge if columns are sliced and chunks of edges are kept."""
 _LEFT = 0.1
 """Share of the memory of batches that is still allocated when the model is evaluated."""
-_PER_SCORE, _PER_SCORE_EVALUATED = 2.2, 0.7
-"""Numbers that attention holds for each score of an edge, in training and in an evaluation."""
+_PER_SCORE, _PER_HEAD, _PER_SCORE_EVALUATED = 2.2, 1.2, 0.7
+"""Numbers that attention holds for each score of an edge, for each weight that the aggregation computes by itself, and
+for each of both in an evaluation."""
+_ENCODED_BATCHES, _ENCODED_SPARSE_BATCHES = 2.0, 2.5
+"""Bytes of batches for each of their own where an encoder has inputs per type, of dense or of sparse rows: their parts
+come and go in every batch, and the allocator keeps some."""
+_PER_PARAMETER = 5
+"""Copies of a parameter: itself, its gradient, two moments of Adam, and the best one so far."""
+_TYPED_BYTES = 16 << 20
+"""Bytes of further kernels of models whose edges are grouped by relation."""
+_PAIR_EDGE_BYTES, _PAIR_BYTES = 16, 32
+"""Bytes of an edge and of a pair, of relation and row, where edges are grouped by the pairs of both ends."""
+_RELATION_EDGE_BYTES = 24
+"""Further bytes of an edge where the edges of each relation are a block of their own."""
 _SHARE_BYTES = 8
 """Bytes of a node's share in the importance of all."""
 _PREFETCH, _IN_USE, _COPIES, _AHEAD_OF_GPU = 4, 2, 2.5, 2
@@ -51,8 +71,6 @@ all together on a GPU."""
 _POOLED = 1.15
 """Bytes of a batch in the memory pool, sizes rounded up, for each of its own, where memory is limited: nothing else is
 kept there, and a batch is freed before the next one."""
-_TIME_ORDER_BYTES = 12
-"""Bytes of an edge in `outgrow.ops.sampling.time_order.TimeOrder`."""
 _NODE_BYTES = 20
 """Bytes of each node of the graph in a worker: its owner, its number in a batch, ids and labels of own nodes. Elsewhere
 the factors of batches, fitted to whole runs, include them."""
@@ -76,6 +94,13 @@ def metric_bytes(work: Workload, costs: CostModel) -> int:
     return work.metric_bytes if costs.shares_device else 0
 
 
+def model_bytes(work: Workload, costs: CostModel) -> int:
+    """Return the bytes of the parameters, with what training keeps of each, and of kernels for types."""
+    grouped = any(layer.groups_by_pair or layer.groups_by_relation for layer in work.model.layers)
+    held = _PER_PARAMETER * work.model.parameters[1] * work.model.number_bytes
+    return held + _TYPED_BYTES * (grouped and costs.shares_device)
+
+
 def training_bytes(work: Workload, nodes: float, sources: float, edges: float, slices: int = 1) -> float:
     """Return the bytes of full-graph training and of an evaluation, input included.
 
@@ -87,15 +112,27 @@ def training_bytes(work: Workload, nodes: float, sources: float, edges: float, s
         slices: Number of column slices that aggregation is divided into.
     """
     model = work.model
-    evaluated = _EVALUATED_SLICED if slices > 1 else _EVALUATED_APART if sources > nodes else _EVALUATED
-    numbers = sum(_row_numbers(work, index, nodes, sources, slices) for index in range(len(model.layers)))
+    # Sums by pair of relation and row hold what they add to, which layers of one matrix hold in parts.
+    apart = sources > nodes and not any(layer.groups_by_pair for layer in model.layers)
+    evaluated = _EVALUATED_SLICED if slices > 1 else _EVALUATED_APART if apart else _EVALUATED
+    evaluated = min(evaluated, _EVALUATED_TYPED) if work.last_shares != (1.0, 1.0) else evaluated
+    # The last layer of a model with modules per type computes the rows of types with targets.
+    last_nodes, last_edges = work.last_shares if slices == 1 else (1.0, 1.0)
+    shares = [(1.0, 1.0)] * (len(model.layers) - 1) + [(last_nodes, last_edges)]
+    numbers = sum(_row_numbers(work, index, each * nodes, sources, slices) for index, (each, _) in enumerate(shares))
+    numbers += _encoded_numbers(work, nodes)
     # The buffers of training stay allocated for the next epoch while the model is evaluated.
     numbers += evaluated * _widest_layer_numbers(work, nodes, sources)
     # Layers that aggregate their input hold the halo rows of the layer below.
     received = sum(layer.spec.in_features for layer in model.layers[1:] if layer.spec.source_is_input)
     numbers += _PER_SOURCE * (sources - nodes) * received
     held = numbers * model.number_bytes + (_edge_bytes(nodes, sources) + _LANE_BYTES * (slices > 1)) * edges
-    held += model.number_bytes * edges * sum(map(_edge_numbers, model.layers))
+    held += (
+        model.number_bytes
+        * edges
+        * sum(share * _edge_numbers(layer) for layer, (_, share) in zip(model.layers, shares, strict=True))
+    )
+    held += edges / max(1, work.graph.edges) * (_index_bytes(work) + last_edges * (last_edges < 1) * _index_bytes(work))
     held += edges * _edge_feature_copies(work, nodes, sources) * work.graph.edge_row_bytes
     if work.graph.sparse and slices == 1 and not model.has_input_dropout:
         held += _ENTRY_BYTES * nodes * work.graph.row_entries
@@ -106,11 +143,12 @@ def inference_bytes(work: Workload, nodes: float, sources: float, edges: float) 
     """Return the bytes of evaluating whole layers, without gradients."""
     model = work.model
     # Layers run one after the other and free their memory, so the largest counts, not the sum.
-    of_edge = max(_PER_SCORE_EVALUATED * layer.spec.score + layer.edge_numbers for layer in model.layers)
+    of_edge = max(_PER_SCORE_EVALUATED * (layer.attention + layer.heads) + layer.edge_numbers for layer in model.layers)
     held = (
         _EVALUATED * _widest_layer_numbers(work, nodes, sources) * model.number_bytes
         + _edge_bytes(nodes, sources) * edges
     )
+    held += edges / max(1, work.graph.edges) * _index_bytes(work)
     held += edges * _edge_feature_copies(work, nodes, sources) * work.graph.edge_row_bytes
     return held + model.number_bytes * edges * of_edge + input_bytes(work, nodes, sources)
 
@@ -122,7 +160,8 @@ def full_graph_peak_bytes(work: Workload, costs: CostModel, partition: Partition
     # One self-loop for each node.
     edges = float(partition.edges[part] + partition.nodes[part])
     sources = nodes + float(partition.halo[part].sum())
-    return process_bytes(costs) + metric_bytes(work, costs) + round(training_bytes(work, nodes, sources, edges))
+    held = process_bytes(costs) + model_bytes(work, costs) + metric_bytes(work, costs)
+    return held + round(training_bytes(work, nodes, sources, edges))
 
 
 def minibatch_bytes(work: Workload, neighborhood: NeighborhoodStats, *, num_prefetched: float) -> float:
@@ -132,12 +171,17 @@ def minibatch_bytes(work: Workload, neighborhood: NeighborhoodStats, *, num_pref
     edges = neighborhood.edges.max(0)
     model = work.model
     numbers = sum(_row_numbers(work, index, rows[index + 1], rows[index], 1) for index in range(len(model.layers)))
+    numbers += _encoded_numbers(work, rows[0])
     of_edges = sum(_edge_numbers(layer) * edges[index] for index, layer in enumerate(model.layers))
     # Features of edges are gathered for the layers that read them.
     read = sum(float(edges[index]) for index, layer in enumerate(model.layers) if layer.edge_dim)
     of_batch = _EDGE_BYTES * edges.sum() + work.graph.edge_row_bytes * read
     held = (numbers + of_edges) * model.number_bytes + of_batch
-    return float(held + num_prefetched * (rows[0] * work.input_row_bytes + of_batch))
+    held += edges.sum() / max(1, work.graph.edges) * _index_bytes(work)
+    held += num_prefetched * (rows[0] * work.input_row_bytes + of_batch)
+    if model.reads_features or not any(layer.groups_by_pair for layer in model.layers):
+        return float(held)
+    return float(held) * (_ENCODED_SPARSE_BATCHES if work.graph.sparse else _ENCODED_BATCHES)
 
 
 def num_prefetched_batches(
@@ -175,9 +219,8 @@ def minibatch_peak_bytes(
     sources = float(partition.nodes[part] + partition.halo[part].sum())
     prefetched = num_prefetched_batches(costs, stats.steps, prefetch, limited=limited)
     training = minibatch_bytes(work, stats.neighborhood, num_prefetched=prefetched)
-    if work.batches.is_temporal and work.graph.resident_bytes and costs.layout.workers == 1:
-        # The order of the in-edges by time; several workers map that of a store.
-        training += _TIME_ORDER_BYTES * work.graph.edges
+    if work.batches.is_temporal:
+        training += time_order_bytes(work, costs.layout.workers)
     whole = inference_bytes(work, nodes, sources, partition.edges[part])
     chosen = evaluated_neighborhoods(work, whole_fits=whole <= MEMORY_SHARE * costs.memory)
     if WHOLE_LAYERS in chosen:
@@ -187,11 +230,14 @@ def minibatch_peak_bytes(
         training += work.graph.resident_bytes if costs.layout.workers == 1 else 0
     share = nodes / max(1, work.graph.nodes)
     held = [whole if each is WHOLE_LAYERS else chunked_inference_bytes(work, costs, each, share) for each in chosen]
+    if evaluates_before_times(work):
+        held.append(time_order_bytes(work, costs.layout.workers) + inference_before_times_bytes(work))
     evaluation = max(held, default=0.0) + metric_bytes(work, costs)
     if limited:
         training += _NODE_BYTES * work.graph.nodes
     # The two phases alternate; the allocator keeps some of the memory of the one that is not running.
-    return process_bytes(costs) + round(max(training, evaluation) + _LEFT * min(training, evaluation))
+    held_always = process_bytes(costs) + model_bytes(work, costs)
+    return held_always + round(max(training, evaluation) + _LEFT * min(training, evaluation))
 
 
 def input_bytes(work: Workload, nodes: float, sources: float) -> float:
@@ -202,7 +248,7 @@ def input_bytes(work: Workload, nodes: float, sources: float) -> float:
 
 def _edge_numbers(layer: LayerSizes) -> float:
     """Return the numbers of each edge that are held until the backward pass."""
-    return _PER_SCORE * layer.spec.score + layer.edge_scores + layer.edge_numbers
+    return _PER_SCORE * layer.attention + _PER_HEAD * layer.heads + layer.edge_scores + layer.edge_numbers
 
 
 def _edge_feature_copies(work: Workload, nodes: float, sources: float) -> int:
@@ -214,6 +260,21 @@ def _edge_feature_copies(work: Workload, nodes: float, sources: float) -> int:
     return (work.graph.resident_bytes == 0) + any(work.model.views)
 
 
+def _index_bytes(work: Workload) -> float:
+    """Return the bytes by which all edges of the graph are grouped by relation, for layers that need that."""
+    graph, layers = work.graph, work.model.layers
+    of_pairs = _PAIR_EDGE_BYTES * graph.edges + _PAIR_BYTES * graph.pairs
+    return max(
+        of_pairs * any(layer.groups_by_pair for layer in layers),
+        _RELATION_EDGE_BYTES * graph.edges * any(layer.groups_by_relation for layer in layers),
+    )
+
+
+def _encoded_numbers(work: Workload, rows: float) -> float:
+    """Return the numbers that an encoder's output holds."""
+    return 0.0 if work.model.reads_features else rows * work.model.layers[0].spec.in_features
+
+
 def _edge_bytes(nodes: float, sources: float) -> int:
     return _EDGE_BYTES + _PART_BYTES * (sources > nodes)
 
@@ -223,7 +284,9 @@ def _row_numbers(work: Workload, index: int, nodes: float, sources: float, slice
     # Sources that are the input itself need no rows of their own, unless they are cut into slices.
     at_source = 0 if layer.spec.source_is_input and slices == 1 else layer.source_width
     of_aggregate = _PER_SLICED if slices > 1 else _PER_AGGREGATE
-    at_target = of_aggregate * layer.aggregate_width + _PER_OUT * layer.spec.out_features
+    at_target = of_aggregate * layer.aggregate_width + _PER_OUT * layer.spec.out_features + layer.inner_numbers
+    channels, columns = layer.spec.target
+    at_target += channels * columns
     of_source = _PER_SPARSE_SOURCE if index == 0 and work.graph.sparse else _PER_SOURCE
     return of_source * sources * at_source + nodes * at_target
 

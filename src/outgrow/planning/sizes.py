@@ -17,6 +17,14 @@ from outgrow.graph.topology import Topology
 from outgrow.nn.layer import ConvSpec, Layer, NodeMessages
 from outgrow.nn.model import Model
 from outgrow.nn.pyg import PyGAggregation
+from outgrow.planning.aggregation_sizes import (
+    count_attention,
+    count_heads,
+    count_inner_numbers,
+    count_pairs,
+    groups_by_pair,
+    groups_by_relation,
+)
 from outgrow.planning.matrix_sizes import count_matrix_numbers
 from outgrow.runtime.distributed.serialization import serialize
 from outgrow.strategies.split.layers import supports_partial_sums
@@ -45,6 +53,10 @@ class DatasetSizes:
         edge_feature_bytes: Bytes of a feature of an edge as it is stored.
         type_nodes: Number of nodes of each type; empty if all have one.
         relation_edges: Number of edges of each relation; empty if edges have none.
+        pairs: Number of pairs of relation and destination that have edges; 0 if edges have no relation.
+        target_nodes: Nodes from the first to the last of those to train on: of the types that have targets.
+        target_edges: In-edges of these.
+        is_weighted: Whether edges have weights.
     """
 
     nodes: int
@@ -64,6 +76,10 @@ class DatasetSizes:
     relation_edges: tuple[int, ...] = ()
     edge_features: int = 0
     edge_feature_bytes: int = 0
+    pairs: int = 0
+    target_nodes: int = 0
+    target_edges: int = 0
+    is_weighted: bool = False
 
     @property
     def edge_row_bytes(self) -> int:
@@ -88,6 +104,11 @@ class LayerSizes:
         edge_numbers: Numbers of an edge's message, where layers of PyG materialise it; else 0.
         edge_dim: Features of edges that it reads; 0 if it reads none.
         edge_scores: Numbers that it computes of the features of an edge for its scores; 0 if it computes none.
+        attention: Attention weights of an edge, computed from scores of both ends.
+        heads: Attention weights of an edge that its aggregation computes from rows of both ends.
+        groups_by_pair: Whether edges are grouped by pairs of relation and row.
+        groups_by_relation: Whether the edges of each relation are a block of their own.
+        inner_numbers: Numbers of a destination that its update holds beside the output.
         type_widths: Numbers of a source row that are used, and so sent, of each node type; empty if all of them are.
         type_nodes: Number of nodes of each type, if there are widths of types.
     """
@@ -104,6 +125,11 @@ class LayerSizes:
     edge_numbers: int
     edge_dim: int = 0
     edge_scores: int = 0
+    attention: int = 0
+    heads: int = 0
+    groups_by_pair: bool = False
+    groups_by_relation: bool = False
+    inner_numbers: int = 0
     type_widths: tuple[int, ...] = ()
     type_nodes: tuple[int, ...] = ()
 
@@ -142,6 +168,7 @@ class ModelSizes:
         row_bytes: Bytes of a row of dense features in the dtype that the model computes with.
         aggregate_first_layer: The first layer in its form that aggregates dense features first; None if it has none.
         encoder_numbers: Numbers of the matrices of the encoder before the first layer.
+        reads_types: Whether it has modules per type: its last layer then computes the rows of types with targets.
         layer_plans: Plans of the layers for passes over chunks.
     """
 
@@ -155,6 +182,7 @@ class ModelSizes:
     row_bytes: int
     aggregate_first_layer: LayerSizes | None
     encoder_numbers: int
+    reads_types: bool
     layer_plans: tuple[LayerPlan, ...]
 
     @property
@@ -186,7 +214,19 @@ def dataset_sizes(graph: Graph) -> DatasetSizes:
         edge_feature_bytes=0 if graph.edge_features is None else graph.edge_features.itemsize,
         type_nodes=tuple(kind.last - kind.first for kind in graph.node_types),
         relation_edges=_count_relation_edges(graph),
+        pairs=count_pairs(graph),
+        is_weighted=graph.topology.weight is not None,
+        **_count_targets(graph),
     )
+
+
+def _count_targets(graph: Graph) -> dict[str, int]:
+    train = graph.split.train
+    if not len(train):
+        return {}
+    first, last = int(train.min()), int(train.max()) + 1
+    indptr = graph.topology.indptr
+    return {"target_nodes": last - first, "target_edges": int(indptr[last] - indptr[first])}
 
 
 def _count_relation_edges(graph: Graph) -> tuple[int, ...]:
@@ -237,6 +277,7 @@ def model_sizes(model: Model, graph: Graph) -> ModelSizes:
         if graph.sparse or first is None
         else _layer_sizes(first, graph, constant=constant, run=0),
         encoder_numbers=0 if model.encoder is None else count_matrix_numbers(model.encoder, graph),
+        reads_types=model.reads_types,
         layer_plans=tuple(plan_layers(model, graph.features, cache=True)),
     )
 
@@ -260,6 +301,11 @@ def _layer_sizes(layer: Layer, graph: Graph, *, constant: bool, run: int) -> Lay
         edge_numbers=max(widths.in_features, widths.out_features) * isinstance(layer.conv.aggregation, PyGAggregation),
         edge_dim=layer.conv.edge_dim,
         edge_scores=_count_edge_scores(layer, graph),
+        attention=count_attention(layer.conv),
+        heads=count_heads(layer.conv),
+        groups_by_pair=groups_by_pair(layer.conv),
+        groups_by_relation=groups_by_relation(layer.conv),
+        inner_numbers=count_inner_numbers(layer.conv),
         **_type_widths(layer, graph),
     )
 

@@ -128,6 +128,19 @@ def _group(indptr: Tensor, indices: Tensor, edge: Tensor | None, relation: Tenso
     )
 
 
+def count_relation_pairs(indptr: Tensor, relation: Tensor, num_relations: int) -> Tensor:
+    """Return ``[R]`` int64: the rows that have edges of each relation.
+
+    Args:
+        indptr: ``[V + 1]`` int64, on the CPU.
+        relation: ``[E]`` integer, in ``[0, num_relations)``.
+        num_relations: ``R``.
+    """
+    counts = np.zeros((2, num_relations), dtype=np.int64)
+    _count_pairs(as_numpy(indptr), None, as_numpy(relation), np.full(num_relations, -1), counts)
+    return torch.from_numpy(counts[0])
+
+
 @gpu_dispatch
 def sort_by_pair(
     indptr: Tensor, edge: Tensor | None, relation: Tensor, num_relations: int

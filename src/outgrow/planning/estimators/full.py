@@ -28,7 +28,8 @@ def _full_parts(work: Workload, costs: CostModel, partition: PartitionStats, tra
     """Return the parts of an epoch: every worker computes its nodes, with a halo exchange per layer and direction."""
     # Halo exchanges synchronise the workers in each layer, so the one with the most edges sets the pace.
     slowest = int(partition.edges.argmax())
-    found = full_graph_parts(work, costs, int(partition.nodes[slowest]), int(partition.edges[slowest]))
+    nodes, edges = int(partition.nodes[slowest]), int(partition.edges[slowest])
+    found = full_graph_parts(work, costs, nodes, edges, last_shares=work.last_shares)
     return found + transfer_parts(costs, traffic.epoch, 2 * (len(work.model.layers) - work.model.source_is_features))
 
 

@@ -12,7 +12,7 @@ from outgrow.core.ledger import Kind, Link
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import EpochPart, Estimate, full_graph_parts, transfer_parts
 from outgrow.planning.graph_stats.chunk_waves import Matrix
-from outgrow.planning.peak_memory import base_bytes, metric_bytes, process_bytes, training_bytes
+from outgrow.planning.peak_memory import base_bytes, metric_bytes, model_bytes, process_bytes, training_bytes
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.traffic import ID_BYTES, Traffic, WorkerLayout, add_bytes, training_traffic
 from outgrow.planning.workload import OwnerStats, Workload
@@ -182,7 +182,8 @@ def estimate_tensor(strategy: TensorParallel, work: Workload, costs: CostModel) 
     nodes = float(work.partitioning.owner_stats(strategy.chunks, workers, self_loops=looped).nodes.max())
     edges = work.graph.edges + work.graph.nodes
     parts = tensor_parts(strategy, work, costs, traffic)
-    peak = process_bytes(costs) + metric_bytes(work, costs) + round(training_bytes(work, nodes, nodes, edges, workers))
+    peak = process_bytes(costs) + model_bytes(work, costs) + metric_bytes(work, costs)
+    peak += round(training_bytes(work, nodes, nodes, edges, workers))
     if strategy.memory is not None:
         needs = _memory_needs(strategy, work, costs, round(nodes))
         # The first that fits reads least from files; its index is the number of tables that are in files.

@@ -1,0 +1,60 @@
+"""What aggregations hold and compute beside rows of nodes: attention of edges, and edges grouped by relation."""
+
+from __future__ import annotations
+
+from outgrow.graph.graph import Graph
+from outgrow.nn.hetero import HeteroConv
+from outgrow.nn.hgt import HGTConv
+from outgrow.nn.layer import Conv
+from outgrow.nn.relation_convs import HeteroAggregation
+from outgrow.nn.relation_sums import RelationMatrixSum
+from outgrow.ops.aggregation.edge_attention import DotProductAttention, DynamicAttention
+from outgrow.ops.aggregation.pair_edges import count_relation_pairs
+from outgrow.ops.aggregation.relation_matmul import RelationMatmul
+from outgrow.ops.aggregation.typed_attention import TypedAttention
+
+
+def count_heads(conv: Conv) -> int:
+    """Return the attention weights of an edge that the aggregation computes by itself, from the rows of both ends."""
+    aggregation = conv.aggregation
+    if isinstance(aggregation, TypedAttention | DotProductAttention):
+        return aggregation.heads
+    if isinstance(aggregation, DynamicAttention):
+        return len(aggregation.attention)
+    return max(map(count_heads, _parts_of(conv)), default=0)
+
+
+def count_attention(conv: Conv) -> int:
+    """Return the attention weights of an edge that are computed from scores of both ends; one relation has an edge."""
+    parts = _parts_of(conv)
+    return max(map(count_attention, parts)) if parts else conv.spec.score
+
+
+def groups_by_pair(conv: Conv) -> bool:
+    """Whether edges are grouped by pairs of relation and row, at both ends."""
+    aggregation = conv.aggregation
+    summed = isinstance(aggregation, RelationMatmul) and not aggregation.project_first
+    return summed or isinstance(aggregation, RelationMatrixSum | TypedAttention)
+
+
+def groups_by_relation(conv: Conv) -> bool:
+    """Whether the edges of each relation are a block of their own."""
+    return isinstance(conv.aggregation, HeteroAggregation)
+
+
+def count_inner_numbers(conv: Conv) -> int:
+    """Return the numbers of a destination that an update holds beside its output."""
+    # The update of HGT keeps what its activation gave.
+    return conv.spec.aggregate[1] if isinstance(conv, HGTConv) else 0
+
+
+def count_pairs(graph: Graph) -> int:
+    """Return the number of pairs of relation and destination that have edges; 0 if edges have no relation."""
+    topology = graph.topology
+    if topology.relation is None:
+        return 0
+    return int(count_relation_pairs(topology.indptr, topology.relation, graph.num_relations).sum())
+
+
+def _parts_of(conv: Conv) -> list[Conv]:
+    return [conv.conv_of(each) for each in conv.edge_types] if isinstance(conv, HeteroConv) else []
