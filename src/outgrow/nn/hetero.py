@@ -274,6 +274,12 @@ class HeteroConv(Conv):
             return weight_EK
         return keep_in_graph(weight_EK, (source.scores, target.scores, *mine.parameters()), used=bool(scored))
 
+    @property
+    def edge_weight_key(self) -> tuple[object, ...]:
+        """The class, the types, and the keys of the relations' convolutions."""
+        mine = self.relations
+        return HeteroConv, mine.types, *(conv.edge_weight_key for conv in mine.convs)
+
     def update_of_nodes(self, x_VD: Features, aggregate_VCF: Tensor, nodes_V: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the combined updates of each type's in-relations; zeros for a type without any."""
         mine = self.relations
