@@ -47,7 +47,7 @@ NUMBERS = {
     "tests/test_promises.py": 19,
     "tests/nn/test_conformance.py": 8,
     "tests/nn/test_edge_layers.py": 3,
-    "tests/nn/test_hetero_gradients.py": 4,
+    "tests/nn/test_hetero_gradients.py": 5,
     "tests/nn/test_typed_layers.py": 3,
     "tests/core/test_files.py": 14,
     "tests/fuzz/test_readers.py": 11,

@@ -272,7 +272,9 @@ class HeteroConv(Conv):
         )
         if weight_EK is None or self.spec.static_edge_weight:
             return weight_EK
-        return keep_in_graph(weight_EK, (source.scores, target.scores, *mine.parameters()), used=bool(scored))
+        absent = mine.parameters_without_edges(edges, of_weights=True)
+        kept = (source.scores, target.scores, *absent, *mine.parameters())
+        return keep_in_graph(weight_EK, kept, used=bool(scored) and not absent)
 
     @property
     def edge_weight_key(self) -> tuple[object, ...]:
