@@ -1,22 +1,37 @@
 """The constant aggregate of the first layer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 
+from outgrow.core.graph_types import GraphTypes
 from outgrow.engine.full_graph import cached_first_aggregate
 from outgrow.engine.inference import infer_full_graph
 from outgrow.engine.shard import FullGraphShard
-from outgrow.nn import GAT, GCN, GIN, SAGE, CommNet, Layer
+from outgrow.graph.topology import Topology
+from outgrow.nn import GAT, GCN, GIN, SAGE, CommNet, Conv, GINConv, HeteroConv, Layer, NNConv, PropagateConv
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeClassification
 from outgrow.ops.rng import fold_in
 from outgrow.strategies.base import Problem
 from outgrow.strategies.full import Full
-from support import normal, random_topology, whole_blocks
+from suites.typed import EDGE_TYPES
+from support import normal, random_topology, topology_of, whole_blocks, with_edge_features
 
 TOPOLOGY = random_topology(40, 200)
+
+
+def typed_pair() -> Topology:
+    """Edges from authors to papers, and from papers to authors."""
+    draw = np.random.default_rng(0)
+    ends = [(int(src), int(20 - 20 * (src // 20) + draw.integers(20))) for src in draw.integers(0, 40, 200)]
+    plain = topology_of(40, ends)
+    return replace(plain, relation=(plain.indices >= 20).to(torch.int8))
 
 
 @pytest.mark.parametrize("make", [GCN, SAGE, GIN, CommNet])
@@ -47,6 +62,40 @@ def test_it_is_computed_once_and_again_for_other_features() -> None:
     torch.testing.assert_close(other, 2 * once)
 
 
+def other_sums() -> dict[str, Callable[[], Conv]]:
+    """Convolutions whose classes do not tell how edges are weighed, or what is summed for an edge."""
+    kinds = EDGE_TYPES[:2]
+    of_types: list[Callable[[], Conv]] = [lambda: GINConv(6, 6, project_first=False), lambda: NNConv(6, 6, 4)]
+    return {
+        "sum": lambda: NNConv(6, 3, 4),
+        "mean": lambda: NNConv(6, 3, 4, mean=True),
+        "propagation": lambda: PropagateConv(6),
+        "weaker propagation": lambda: PropagateConv(6, gamma=0.5),
+        **{f"types {at}": lambda at=at: HeteroConv({each: of_types[at]() for each in kinds}) for at in (0, 1)},
+        "types, one each": lambda: HeteroConv(dict(zip(kinds, (make() for make in of_types), strict=True))),
+    }
+
+
+OTHER_SUMS = other_sums()
+TYPES = GraphTypes(names=("author", "paper"), borders=(0, 20, 40), columns=(0, 0, 6), edge_types=EDGE_TYPES[:2])
+
+
+@pytest.mark.parametrize("second", OTHER_SUMS)
+@pytest.mark.parametrize("first", OTHER_SUMS)
+def test_it_is_computed_again_for_another_sum(first: str, second: str) -> None:
+    topology = with_edge_features(typed_pair(), 4)
+    x, found = normal(40, 6), []
+    for name in (first, second):
+        model = Model([Layer(OTHER_SUMS[name]())]).double()
+        model.bind_types(TYPES)
+        block = whole_blocks(model, topology)[0]
+        found.append(cached_first_aggregate(model, block, x))
+        fresh = cached_first_aggregate(model, replace(block, edges=replace(block.edges, cache={})), x)
+        assert fresh is not None
+        assert torch.equal(found[-1], fresh)  # type: ignore[arg-type]
+    assert (found[0] is found[1]) == (first == second)
+
+
 @pytest.mark.parametrize(
     "make", [lambda: GAT(6, 8, 3), lambda: SAGE(6, 4, 3), lambda: SAGE(6, 9, 3, input_dropout=0.5)]
 )
@@ -65,3 +114,20 @@ def test_evaluation_takes_it_where_training_kept_it(make: type[Model], monkeypat
     for chunk_bytes in (1000, 1 << 30):
         logits = infer_full_graph(model, topology, x, chunk_bytes=chunk_bytes)
         torch.testing.assert_close(logits, expected, rtol=1e-12, atol=1e-12)
+
+
+@contextmanager
+def one_key_for_a_class() -> Iterator[None]:
+    """Sums and means of edge networks are taken for the same."""
+    with patch.object(NNConv, "edge_weight_key", property(lambda conv: (NNConv,))):
+        yield
+
+
+MUTANTS = {one_key_for_a_class.__name__: one_key_for_a_class}
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found(name: str) -> None:
+    with MUTANTS[name](), pytest.raises(AssertionError):
+        test_it_is_computed_again_for_another_sum("sum", "mean")

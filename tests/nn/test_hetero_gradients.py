@@ -140,6 +140,30 @@ def test_all_gradients_are_those_of_pyg(name: str, combine: str) -> None:
     compare(name, combine)
 
 
+def require_zeros_of_relations_without_edges() -> None:
+    """What edges train has a gradient of zeros where a block has no edges of the relation, as without types."""
+    torch.manual_seed(0)
+    makers = (gat, reading.gine, reading.gatv2, reading.transformer)
+    convs: dict[EdgeType, Conv] = {each: makers[number % len(makers)]().ours for number, each in enumerate(EDGE_TYPES)}
+    layer, x = Layer(HeteroConv(convs)).double(), normal(TYPES.num_nodes, IN)
+    layer.conv.bind_types(TYPES)
+    first, last = TYPES.type_nodes("venue")
+    block = replace(GRAPH).block.slice_destinations(first, last)
+    assert block.edges.relation is not None
+    assert len(block.edges.relation.unique()) == 1
+    named = dict(layer.named_parameters())
+    grads = torch.autograd.grad(layer(block, x, x[first:last]).sum(), list(named.values()), allow_unused=True)
+    of_edges = ("aggregation", "edge_score", "edge_project")
+    left = [
+        name for name, grad in zip(named, grads, strict=True) if grad is None and any(each in name for each in of_edges)
+    ]
+    assert not left, f"not close to zeros, but without a gradient: {left}"
+
+
+def test_relations_without_edges_have_gradients_of_zeros() -> None:
+    require_zeros_of_relations_without_edges()
+
+
 class Net(nn.Module):
     """What PyG's `to_hetero` is given."""
 
@@ -233,12 +257,20 @@ def maximum_of_nothing_is_zero() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def relations_without_edges_left_out() -> Iterator[None]:
+    """What edges train has no gradient where a block has no edges of the relation."""
+    with patch.object(RelationConvs, "parameters_without_edges", lambda relations, present, *, of_weights: []):
+        yield
+
+
 MUTANTS: dict[str, tuple[Callable[[], AbstractContextManager[None]], Callable[[], None]]] = {
     make.__name__: (make, check)
     for make, check in (
         (features_of_the_first_edges, partial(compare, "gine", "sum")),
         (first_for_maximum, partial(compare, "gat", "max")),
         (matrices_of_the_next_relation, partial(compare_models, "sum")),
+        (relations_without_edges_left_out, require_zeros_of_relations_without_edges),
         (maximum_of_nothing_is_zero, partial(compare, "four kinds", "sum")),
     )
 }

@@ -46,6 +46,7 @@ QUICK: list[Key] = [
     ("full", TypedCase("many-read-edges", "weighted")),
     ("split", TypedCase("many-read-edges", "few")),
     ("sampled", TypedCase("sums-read-edges", "weighted")),
+    ("sampled-everything", TypedCase("many-read-edges", "few")),  # no batch has edges of some relations
     ("migrate-merged", TypedCase("gat-one-reads-edges")),
     ("offload-3", TypedCase("many-read-edges", "weighted", "one-node-part")),
     ("tensor", TypedCase("gat-one-reads-edges", "weighted", "one-node-part")),

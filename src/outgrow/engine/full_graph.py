@@ -211,7 +211,7 @@ _AGGREGATE_KEY = "constant aggregate"
 
 class _CachedAggregate(NamedTuple):
     features: Tensor
-    conv: type
+    edge_weight_key: tuple[object, ...]
     aggregate: Tensor
 
 
@@ -224,9 +224,9 @@ def has_static_first_aggregate(model: Model, features: Features) -> bool:
 def first_aggregate_if_cached(layer: Layer, block: Block, features: Features) -> Tensor | None:
     """Return the aggregate stored by `cached_first_aggregate` for such a layer; None if there is none."""
     cached = block.edges.cache.get(_AGGREGATE_KEY)
-    if isinstance(cached, _CachedAggregate) and cached.features is features and cached.conv is type(layer.conv):
-        return cached.aggregate if layer.has_static_aggregate else None
-    return None
+    if not isinstance(cached, _CachedAggregate) or cached.features is not features or not layer.has_static_aggregate:
+        return None
+    return cached.aggregate if cached.edge_weight_key == layer.conv.edge_weight_key else None
 
 
 def cached_first_aggregate(model: Model, block: Block, features: Features) -> Tensor | None:
@@ -251,7 +251,7 @@ def cached_first_aggregate(model: Model, block: Block, features: Features) -> Te
         aggregate = layer.aggregate(
             block.with_rng_key(None), layer.source(features, block.src_nodes), NodeMessages(None, None)
         )
-    block.edges.cache[_AGGREGATE_KEY] = _CachedAggregate(features, type(layer.conv), aggregate)
+    block.edges.cache[_AGGREGATE_KEY] = _CachedAggregate(features, layer.conv.edge_weight_key, aggregate)
     return aggregate
 
 

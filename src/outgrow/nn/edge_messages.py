@@ -155,6 +155,11 @@ class NNConv(Conv):
         assert source.values is not None
         return (mean_weight if self.mean else graph_edge_weight)(block, source.values.dtype)
 
+    @property
+    def edge_weight_key(self) -> tuple[object, ...]:
+        """The class, and whether a mean is taken."""
+        return NNConv, self.mean
+
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the node's own projection plus the products of the sums."""
         # Rows of features are behind one another: one product does the sum over them.

@@ -286,7 +286,15 @@ class HeteroConv(Conv):
         )
         if weight_EK is None or self.spec.static_edge_weight:
             return weight_EK
-        return keep_in_graph(weight_EK, (source.scores, target.scores, *mine.parameters()), used=bool(scored))
+        absent = mine.parameters_without_edges(edges, of_weights=True)
+        kept = (source.scores, target.scores, *absent, *mine.parameters())
+        return keep_in_graph(weight_EK, kept, used=bool(scored) and not absent)
+
+    @property
+    def edge_weight_key(self) -> tuple[object, ...]:
+        """The class, the types, and the keys of the relations' convolutions."""
+        mine = self.relations
+        return HeteroConv, mine.types, *(conv.edge_weight_key for conv in mine.convs)
 
     def update_of_nodes(self, x_VD: Features, aggregate_VCF: Tensor, nodes_V: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the combined updates of each type's in-relations; zeros for a type without any."""

@@ -167,6 +167,12 @@ class Conv(nn.Module, ABC):
         # Never columns, of which it may take the type: strategies call this with slices, or without values.
         return None
 
+    @property
+    def edge_weight_key(self) -> tuple[object, ...]:
+        """Key that is equal for convolutions with the same edge weights, given the same graph and scores."""
+        # Convolutions of other packages may weigh edges by their own state: only the same object is known to be equal.
+        return (type(self) if type(self).__module__.partition(".")[0] == "outgrow" else self,)
+
     def aggregate_first(self) -> Conv | None:
         """Return this convolution, with the same parameters, in a form whose sources are its input.
 

@@ -7,7 +7,7 @@ by itself. Ai et al.: NeutronTP, PVLDB 18(2), 2024, equation 9.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from typing import NamedTuple
 
 import torch
@@ -33,11 +33,6 @@ class PropagationBase(Conv, ABC):
 
     accepts_sparse = False
     carried_columns: int = 0
-
-    @property
-    @abstractmethod
-    def edge_weight_key(self) -> tuple[object, ...]:
-        """Key that is equal for propagations with the same edge weights, given the same scores."""
 
     def source(self, x_VD: Features) -> NodeMessages:
         """Return ``[V, 1, D]``: the input."""

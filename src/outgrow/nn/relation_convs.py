@@ -63,6 +63,23 @@ class RelationConvs:
         every = (each for conv in self.convs for each in conv.parameters() if each.requires_grad)
         yield from islice(every, 1)
 
+    def parameters_without_edges(self, present: Collection[int], *, of_weights: bool) -> list[Tensor]:
+        """Return what would be trained by edges of relations of which a block has none.
+
+        Args:
+            present: Relations that have edges.
+            of_weights: Parameters that edges are weighed with, or those of aggregations.
+        """
+        # As a convolution alone gives zeros there: an optimizer makes a difference between these and no gradient.
+        return [
+            parameter
+            for number, conv in enumerate(self.convs)
+            if number not in present
+            for module in ([conv] if of_weights else [conv.aggregation])
+            if isinstance(module, nn.Module) and not (of_weights and conv.spec.static_edge_weight)
+            for parameter in module.parameters()
+        ]
+
     def edges(self, block: Block) -> dict[int, RelationEdges]:
         """Return the edges of each relation that has any in a block, or whose aggregates of none are not zeros."""
         return {
@@ -120,10 +137,11 @@ class HeteroAggregation(Aggregation):
             (block.edges.num_dst, *units),
             like=next(iter(parts.values()), src_VsCF.new_empty(0, dtype=accumulate_dtype(src_VsCF.dtype))),
         )
-        given = (src_VsCF, dst_VdCF, weight_EK, *mine.parameters())
+        absent = mine.parameters_without_edges(parts, of_weights=False)
+        given = (src_VsCF, dst_VdCF, weight_EK, *absent, *mine.parameters())
         # Edges of some relations alone may have neither trained weights nor destinations that are read.
         weighed = weight_EK is None or not weight_EK.requires_grad or bool(weights.keys() - fixed)
-        used = bool(parts) and weighed and (dst_VdCF is None or bool(targets))
+        used = bool(parts) and not absent and weighed and (dst_VdCF is None or bool(targets))
         return mine.aggregate.from_units(keep_in_graph(table, given, used=used))
 
     def restrict_to_columns(self, first: int, last: int) -> Aggregate:

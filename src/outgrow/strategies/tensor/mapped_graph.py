@@ -18,8 +18,7 @@ from torch import Tensor
 from outgrow.core.block import Block, Edges
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.topology import Topology
-from outgrow.nn.layer import Conv, Layer, NodeMessages
-from outgrow.nn.propagation import PropagationBase
+from outgrow.nn.layer import Layer, NodeMessages
 from outgrow.ops.csc import TransposedEdges, write_transpose
 from outgrow.runtime.system.process_memory import allocate_mapped_tensor
 from outgrow.strategies.tensor.chunk_schedule import chunk_ends
@@ -58,10 +57,7 @@ class MappedGraph:
 
     def edge_weights(self, layer: Layer, block: Block, dtype: torch.dtype) -> Tensor | None:
         """Return the fixed weights of a layer's edges, ``[E, K]``; None if all are 1."""
-        conv = layer.conv
-        # Another package's convolution may weigh edges by its own state: only the same object shares weights.
-        kind = conv.edge_weight_key if isinstance(conv, PropagationBase) else type(conv) if _is_ours(conv) else conv
-        key = kind, layer.spec.self_loops, dtype
+        key = layer.conv.edge_weight_key, layer.spec.self_loops, dtype
         if key not in self._weights:
             self._weights[key] = self._compute_weights(layer, block, dtype)
         return self._weights[key]
@@ -137,8 +133,3 @@ class MappedGraph:
                 out = allocate_mapped_tensor(self.folder, (block.edges.num_edges, weight.shape[1]), weight.dtype)
             out[part.first_edge : part.first_edge + len(weight)] = weight
         return out
-
-
-def _is_ours(conv: Conv) -> bool:
-    """Whether all convolutions of its class weigh edges alike."""
-    return type(conv).__module__.partition(".")[0] == "outgrow"
