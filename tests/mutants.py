@@ -56,7 +56,7 @@ def list_mutants() -> list[Mutant]:
     from tests.nn.test_hetero_gradients import MUTANTS as HETERO_LAYERS
     from tests.nn.test_typed_layers import MUTANTS as TYPED_LAYERS
     from tests.ops.aggregation.test_relation_matmul import MUTANTS as BLOCK_KERNELS
-    from tests.planning.test_typed_traffic import MUTANTS as TYPED_TRAFFIC
+    from tests.planning.test_typed_traffic import MUTANTS as PLANNED_TRAFFIC
 
     from promises import MUTANTS as PROMISES
     from suites.disagreements import MUTANTS as DISAGREEMENTS
@@ -151,7 +151,7 @@ def list_mutants() -> list[Mutant]:
         },
         "ops/aggregation/test_relation_matmul.py::test_a_mutant_is_found": BLOCK_KERNELS,
         "planning/test_typed_traffic.py::test_a_mutant_is_found": {
-            name: (broken.__doc__, broken) for name, (broken, *_) in TYPED_TRAFFIC.items()
+            name: (broken.__doc__, broken) for name, (broken, *_) in PLANNED_TRAFFIC.items()
         },
         "core/test_files.py::test_the_checks_find_mutants": {
             name: (mutant.breaks, mutant.make_write) for name, mutant in WRITES.items()
