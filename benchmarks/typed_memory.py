@@ -3,9 +3,9 @@
     python benchmarks/typed_memory.py --folder DIR
     python benchmarks/typed_memory.py --folder DIR --cases hgt:full:1 sage:full:2 --scale 0.02
 
-Models, two layers 64 wide: HGT and R-GCN with matrices on ``ogbn-mag@SCALE``, whose types without features have learned
-rows; `to_hetero` of SAGE, and GATv2 with 16 features of each edge, on the same graph with random features of all types.
-A case is trained for three epochs from a store in the folder, after one that compiles kernels. See README.md.
+Models, two layers 64 wide: HGT and R-GCN with matrices on ``ogbn-mag@SCALE``, whose types without features have
+learned rows; `to_hetero` of SAGE, and GATv2 with 16 features of each edge, on that graph with random features of all
+types. A case is trained for three epochs from a store in the folder, after one that compiles kernels. See README.md.
 """
 
 from __future__ import annotations

@@ -143,7 +143,8 @@ def send_whole_rows() -> AbstractContextManager[object]:
 def count_first_type_only() -> AbstractContextManager[object]:
     """All rows that a batch sends are as wide as those of the first type."""
     return patch(
-        "outgrow.planning.estimators.split.count_sent_numbers", lambda layer, rows, _: rows * layer.type_widths[0]
+        "outgrow.planning.estimators.split.count_sent_numbers",
+        lambda layer, rows, _: rows * max(layer.type_widths[:1], default=layer.source_width),
     )
 
 
