@@ -30,7 +30,14 @@ FIXED = {
     "propagate",
 }
 """Layers that sum up rows with weights that the graph fixes."""
-RAW = {"rgcn-matrices", "rgcn-blocks", "propagate", "nn", "gine", *(name for name in CONVS if name.endswith("aggregate-first"))}
+RAW = {
+    "rgcn-matrices",
+    "rgcn-blocks",
+    "propagate",
+    "nn",
+    "gine",
+    *(name for name in CONVS if name.endswith("aggregate-first")),
+}
 """Layers whose source rows are their input; PyG's read them within."""
 CONSTANT = FIXED & RAW | {"nn"}
 """Layers whose aggregate of raw features has no parameters; the features of edges that `NNConv` weighs by have none."""
