@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from tests.ops.aggregation import test_relation_matmul as sums
 from torch import Tensor, nn
 
 from outgrow.core.block import Edges
@@ -321,6 +322,8 @@ MUTANTS: dict[str, tuple[str | None, Callable[[], AbstractContextManager[object]
         (mean_over_all_relations, partial(test_rgcn_with_types_is_a_loop_over_relations, "types", None)),
         (weights_of_another_type, partial(test_typed_linear_is_that_of_pyg, False, False)),
         (softmax_by_relation, partial(test_hgt_is_that_of_pyg, "types", IN)),
+        (sums.gradient_of_one_part, partial(sums.test_block_kernels, torch.float64, 4)),
+        (sums.edges_in_the_order_of_the_block, partial(sums.test_block_kernels, torch.float64, 4)),
     )
 }
 

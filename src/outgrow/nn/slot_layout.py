@@ -110,7 +110,7 @@ class TypedRows:
         # Own nodes ascend, and with them their types; those of a batch do not.
         if len(nodes_V) < 2 or bool((nodes_V[1:] >= nodes_V[:-1]).all()):
             borders = torch.tensor(types.borders[1:-1], dtype=torch.int64, device=nodes_V.device)
-            ends = [0, *torch.searchsorted(nodes_V, borders).tolist(), len(nodes_V)]
+            ends = [0, *torch.searchsorted(nodes_V.contiguous(), borders).tolist(), len(nodes_V)]
             found: list[Rows] = [slice(first, last) for first, last in pairwise(ends)]
             counts = [last - first for first, last in pairwise(ends)]
         else:

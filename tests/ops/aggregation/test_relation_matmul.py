@@ -214,13 +214,3 @@ def edges_in_the_order_of_the_block() -> AbstractContextManager[object]:
         "_order",
         lambda *given: replace(order(*given), edge=torch.arange(len(given[1]), dtype=torch.int32)),
     )
-
-
-MUTANTS = {make.__name__: (make.__doc__, make) for make in (gradient_of_one_part, edges_in_the_order_of_the_block)}
-
-
-@pytest.mark.mutant
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_mutant_is_found(mutant: str) -> None:
-    with MUTANTS[mutant][1](), pytest.raises(AssertionError):
-        test_block_kernels(torch.float64, 4)
