@@ -23,7 +23,7 @@ from outgrow.core.block import Edges
 from outgrow.graph.topology import Topology
 from outgrow.nn import EdgeConv, GATConv, GATv2Conv, GINEConv, Layer, NNConv, TransformerConv
 from outgrow.ops import edge_features
-from outgrow.ops.aggregation import edge_attention
+from outgrow.ops.aggregation import edge_attention, edge_relu
 from support import destinations_of, normal, random_topology, topology_of, with_edge_features
 
 IN, OUT, HEADS, EDGE_DIM = 5, 6, 3, 4
@@ -226,6 +226,25 @@ def assert_same(case: Case, topology: Topology) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_and_gradients(name: str, graph: str) -> None:
     assert_same(CASES[name](), GRAPHS[graph])
+
+
+@pytest.mark.parametrize("make", [GATv2Conv, GINEConv])
+def test_sums_in_registers_are_those_of_the_general_kernels(make: type[GATv2Conv] | type[GINEConv]) -> None:
+    block = GRAPHS["multi-graph"].with_self_loops.block
+    torch.manual_seed(0)
+    layer = (
+        Layer(make(IN, OUT, edge_dim=EDGE_DIM)).double()
+        if make is GINEConv
+        else Layer(GATv2Conv(IN, OUT, HEADS, edge_dim=EDGE_DIM)).double()
+    )
+    x = normal(block.edges.num_dst, IN).requires_grad_()
+    found = []
+    for least in (0, 1 << 60):
+        with patch.object(edge_relu, "LEAST_NUMBERS", least):
+            out = layer(block, x, x)
+            found.append([out, *torch.autograd.grad(out.sin().sum(), [x, *layer.parameters()])])
+    for ours, other in zip(*found, strict=True):
+        torch.testing.assert_close(ours, other, rtol=1e-12, atol=1e-12)
 
 
 def test_no_tensor_is_as_long_as_the_edges_and_as_wide_as_the_rows() -> None:

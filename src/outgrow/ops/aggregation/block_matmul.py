@@ -20,13 +20,11 @@ from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.ops.backend import as_numpy, parallel_kernel, prange
 from outgrow.ops.csc import cached_transpose
 from outgrow.ops.kernels.registers import MOST_BYTES
-from outgrow.ops.kernels.work_split import END_ROW, PARTS, ROW, balanced_work
+from outgrow.ops.kernels.work_split import END_ROW, LEAST_NUMBERS, PARTS, ROW, balanced_work
 from outgrow.ops.memory_pool import as_output_rows, pooled_empty, pooled_empty_rows
 
 Array = NDArray[Any]
 
-LEAST_NUMBERS = 1 << 20
-"""Numbers of all edges' rows below which a kernel of its own is not compiled: a product by pairs is as fast then."""
 _MOST_GRADIENT_BYTES = 1 << 25
 
 

@@ -24,7 +24,8 @@ from outgrow.ops.backend import as_numpy, gpu_dispatch, once_differentiable
 from outgrow.ops.csc import cached_transpose
 from outgrow.ops.edge_features import EdgeFeatures, read_edge_features, zero_sums
 from outgrow.ops.kernels.numerics import accumulate_dtype
-from outgrow.ops.kernels.work_split import balanced_work, specialised_width
+from outgrow.ops.kernels.registers import MOST_BYTES
+from outgrow.ops.kernels.work_split import LEAST_NUMBERS, balanced_work, specialised_width
 from outgrow.ops.memory_pool import as_input_rows, as_output_rows
 
 
@@ -190,10 +191,14 @@ def _operands(sums: EdgeSums) -> tuple[Any, ...]:
     return as_input_rows(sums.src), dst, *features, as_numpy(sums.terms), sums.slope
 
 
-def _fixed_widths(num_edges: int, heads: int, terms: Tensor) -> tuple[int, int] | None:
-    """Return the widths that a kernel is compiled for: heads, and columns of each; None for the general kernel."""
-    columns = terms.shape[1]
-    return None if specialised_width(num_edges, columns) is None else (heads, columns // heads)
+def _kernel_options(num_edges: int, heads: int, sums: EdgeSums) -> tuple[tuple[int, int] | None, bool]:
+    """Return the widths that a kernel is compiled for, None for the general one, and whether sums fit registers."""
+    columns = sums.terms.shape[1]
+    numbers = sums.features is None or sums.features.starts is None
+    fits = numbers and sums.src.dtype == sums.terms.dtype and columns * sums.terms.itemsize <= MOST_BYTES
+    if fits and num_edges * columns >= LEAST_NUMBERS:
+        return (heads, columns // heads), True
+    return None if specialised_width(num_edges, columns) is None else (heads, columns // heads), False
 
 
 @gpu_dispatch
@@ -213,7 +218,7 @@ def relu_sum(indptr: Tensor, indices: Tensor, sums: EdgeSums, weight_E1: Tensor 
 def leaky_score(indptr: Tensor, indices: Tensor, sums: EdgeSums, attention_W: Tensor, out_EK: Tensor) -> None:
     """Compute `leaky_scores` into ``out_EK``."""
     ends = as_numpy(indptr)
-    run = make_score_kernel(_fixed_widths(len(indices), out_EK.shape[1], sums.terms))
+    run = make_score_kernel(*_kernel_options(len(indices), out_EK.shape[1], sums))
     run(balanced_work(ends), ends, as_numpy(indices), *_operands(sums), as_numpy(attention_W), as_numpy(out_EK))
 
 
@@ -237,7 +242,7 @@ def relu_grad_src(
     scale = None if scale_EK is None else as_numpy(scale_EK)
     out = as_output_rows(out_VsW)
     cut = np.empty((len(parts), out.shape[1]), out.dtype)
-    run = make_grad_src_kernel(_fixed_widths(len(indices), heads, sums.terms))
+    run = make_grad_src_kernel(*_kernel_options(len(indices), heads, sums))
     given = *_operands(sums)[:-1], (sums.slope, heads), scale, None if rate_VW is None else as_input_rows(rate_VW)
     run(parts, (ends, as_numpy(indices), as_numpy(edge)), *given, (out, cut))
 
@@ -264,6 +269,6 @@ def relu_grad_terms(
     total = zero_sums(len(parts), *d_terms.shape)
     given = *_operands(sums)[:-1], (sums.slope, heads), scale, None if rate_VW is None else as_input_rows(rate_VW)
     cut = np.empty((len(parts), d_terms.shape[1]), given[4].dtype)
-    run = make_grad_terms_kernel(_fixed_widths(len(indices), heads, sums.terms))
+    run = make_grad_terms_kernel(*_kernel_options(len(indices), heads, sums))
     run(parts, (ends, as_numpy(indices)), *given, out, (cut, total))
     as_numpy(d_terms)[:] = total.sum(0)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from outgrow.ops.backend import device_function, parallel_kernel, prange, reducing_kernel
 from outgrow.ops.edge_features import add_edge_product
 from outgrow.ops.kernels.numerics import as_float, prefetch_distance, prefetch_row
+from outgrow.ops.kernels.registers import add_scaled_row, store_accumulator, zero_accumulator
 from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, row_span, store_row
 
 Array = NDArray[Any]
@@ -40,6 +41,22 @@ def _fill_sum(src: Array, u: int, dst: Array | None, v: int, terms: Array, z: Ar
 def _add_product(features: Array | None, starts: Array | None, terms: Array, e: int, z: Array) -> None:
     if features is not None:
         add_edge_product(features, starts, terms, e, z)
+
+
+@device_function
+def _fill_in_registers(
+    src: Array, u: int, dst: Array | None, v: int, features: Array | None, terms: Array, e: int, z: Array, width: int
+) -> None:
+    """Write ``z[e]`` to ``z``, ``[1, W]``, in the order of `_fill_sum` and `_add_product`; ``width`` is a constant."""
+    one = terms.dtype.type(1)
+    total = add_scaled_row(zero_accumulator(terms, width), one, src, u)
+    total = add_scaled_row(total, one, terms, len(terms) - 1)
+    if dst is not None:
+        total = add_scaled_row(total, one, dst, v)
+    if features is not None:
+        for d in range(features.shape[1]):
+            total = add_scaled_row(total, features[e, d], terms, d)
+    store_accumulator(total, z, 0)
 
 
 @cache
@@ -84,8 +101,14 @@ def make_sum_kernel(fixed: int | None) -> Callable[..., None]:
 
 
 @cache
-def make_score_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
-    """Make the kernel of ``out[e, k] = attention[k] . leaky_relu(z[e, k])``."""
+def make_score_kernel(fixed: tuple[int, int] | None, in_registers: bool) -> Callable[..., None]:
+    """Make the kernel of ``out[e, k] = attention[k] . leaky_relu(z[e, k])``.
+
+    Args:
+        fixed: Heads, and columns of each; None for any.
+        in_registers: Whether ``z`` of fixed widths is summed in registers: of numbers of one type.
+    """
+    known = 0 if fixed is None else fixed[0] * fixed[1]
 
     @reducing_kernel
     def relu_score_kernel(
@@ -107,12 +130,16 @@ def make_score_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
         negative_slope = out.dtype.type(slope)
         for part in prange(len(parts)):
             ahead = prefetch_distance(width * src.itemsize)
-            z = np.empty(width, out.dtype)
+            z_row = np.empty((1, width), out.dtype)
+            z = z_row[0]
             for v in range(parts[part, ROW], parts[part, END_ROW]):
                 for e in range(*row_span(parts, part, indptr, v)):
                     prefetch_row(src, indices, e, ahead, width)
-                    _fill_sum(src, indices[e], dst, v, terms, z)
-                    _add_product(features, starts, terms, e, z)
+                    if in_registers:
+                        _fill_in_registers(src, indices[e], dst, v, features, terms, e, z_row, known)
+                    else:
+                        _fill_sum(src, indices[e], dst, v, terms, z)
+                        _add_product(features, starts, terms, e, z)
                     for k in range(heads):
                         score = out.dtype.type(0)
                         for f in range(k * columns, (k + 1) * columns):
@@ -123,11 +150,12 @@ def make_score_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
 
 
 @cache
-def make_grad_src_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
+def make_grad_src_kernel(fixed: tuple[int, int] | None, in_registers: bool) -> Callable[..., None]:
     """Make the kernel of ``out[u] = sum over out-edges e of scale[e] * rate[v] * leaky_relu'(z[e])``.
 
-    ``rate`` has a row for each destination; it is 1 if it is None.
+    ``rate`` has a row for each destination; it is 1 if it is None. Arguments as in `make_score_kernel`.
     """
+    known = 0 if fixed is None else fixed[0] * fixed[1]
 
     @parallel_kernel
     def grad_src_kernel(
@@ -153,7 +181,8 @@ def make_grad_src_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
         negative_slope = out.dtype.type(slope)
         for part in prange(len(parts)):
             ahead = prefetch_distance(width * out.itemsize)
-            total, z = np.empty(width, out.dtype), np.empty(width, out.dtype)
+            total, z_row = np.empty(width, out.dtype), np.empty((1, width), out.dtype)
+            z = z_row[0]
             for u in range(parts[part, ROW], parts[part, END_ROW]):
                 for f in range(width):
                     total[f] = 0
@@ -167,8 +196,11 @@ def make_grad_src_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
                     if scale is not None:
                         prefetch_row(scale, edge, i, _EDGES_AHEAD, count)
                     v, e = indices[i], edge[i]
-                    _fill_sum(src, u, dst, v, terms, z)
-                    _add_product(features, starts, terms, e, z)
+                    if in_registers:
+                        _fill_in_registers(src, u, dst, v, features, terms, e, z_row, known)
+                    else:
+                        _fill_sum(src, u, dst, v, terms, z)
+                        _add_product(features, starts, terms, e, z)
                     for k in range(count):
                         factor = one if scale is None else scale[e, k]
                         below = factor * negative_slope
@@ -186,13 +218,14 @@ def make_grad_src_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
 
 
 @cache
-def make_grad_terms_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]:
+def make_grad_terms_kernel(fixed: tuple[int, int] | None, in_registers: bool) -> Callable[..., None]:
     """Make the kernel of the gradients of ``terms``, of destinations, and of the attention where there is one.
 
     With ``r[e] = scale[e] * rate[v] * leaky_relu'(z[e])``: row ``d`` of ``sums`` is that of ``features[e, d] * r[e]``
     over a share of the edges, row ``I`` that of ``r[e]``, row ``I + 1`` that of ``scale[e] * leaky_relu(z[e])`` if
-    there is such a row; ``out[v]`` is the sum of ``r`` over in-edges.
+    there is such a row; ``out[v]`` is the sum of ``r`` over in-edges. Arguments as in `make_score_kernel`.
     """
+    known = 0 if fixed is None else fixed[0] * fixed[1]
 
     @parallel_kernel
     def grad_terms_kernel(
@@ -225,7 +258,8 @@ def make_grad_terms_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]
         # Whole parts per share: the order of each sum follows from the edges alone, not from the threads.
         for share in prange(shares):
             ahead = prefetch_distance(width * src.itemsize)
-            total, z = np.empty(width, terms.dtype), np.empty(width, terms.dtype)
+            total, z_row = np.empty(width, terms.dtype), np.empty((1, width), terms.dtype)
+            z = z_row[0]
             table = np.zeros((num_rows, width), terms.dtype)
             for part in range(num_parts * share // shares, num_parts * (share + 1) // shares):
                 for v in range(parts[part, ROW], parts[part, END_ROW]):
@@ -234,8 +268,11 @@ def make_grad_terms_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]
                     first, last = row_span(parts, part, indptr, v)
                     for e in range(first, last):
                         prefetch_row(src, indices, e, ahead, width)
-                        _fill_sum(src, indices[e], dst, v, terms, z)
-                        _add_product(features, starts, terms, e, z)
+                        if in_registers:
+                            _fill_in_registers(src, indices[e], dst, v, features, terms, e, z_row, known)
+                        else:
+                            _fill_sum(src, indices[e], dst, v, terms, z)
+                            _add_product(features, starts, terms, e, z)
                         for k in range(count):
                             factor = one if scale is None else scale[e, k]
                             below = factor * negative_slope
@@ -250,7 +287,10 @@ def make_grad_terms_kernel(fixed: tuple[int, int] | None) -> Callable[..., None]
                         for f in range(width):
                             total[f] += z[f]
                         if features is not None:
-                            _add_outer(features, starts, e, z, table, sums[share])
+                            if in_registers:
+                                _add_outer_in_registers(features, e, z_row, table, known)
+                            else:
+                                _add_outer(features, starts, e, z, table, sums[share])
                         # Numbers of a few edges in the type of the rows, those of all edges in float64.
                         if e % _EDGES_PER_TABLE == 0:
                             _add_table(table, sums[share], first_row)
@@ -278,6 +318,15 @@ def _add_outer(features: Array, starts: Array | None, e: int, row: Array, table:
             if code >= 0:
                 for f in range(len(row)):
                     sums[starts[d] + code, f] += row[f]
+
+
+@device_function
+def _add_outer_in_registers(features: Array, e: int, row: Array, table: Array, width: int) -> None:
+    """Add the outer product of the features of edge ``e`` and a row, ``[1, W]``, to ``table``, as `_add_outer` does."""
+    one = table.dtype.type(1)
+    for d in range(features.shape[1]):
+        total = add_scaled_row(zero_accumulator(table, width), one, table, d)
+        store_accumulator(add_scaled_row(total, features[e, d], row, 0), table, d)
 
 
 @device_function

@@ -122,6 +122,8 @@ def _find_split(indptr: NDArray[np.int64], target: int, heavy: int) -> tuple[int
 
 
 _LARGE = 1 << 24
+LEAST_NUMBERS = 1 << 20
+"""Numbers of all edges' rows below which a kernel with sums in registers is not compiled: it would not pay."""
 
 
 def specialised_width(num_edges: int, columns: int) -> int | None:
