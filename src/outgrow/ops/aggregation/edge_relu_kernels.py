@@ -45,14 +45,21 @@ def _add_product(features: Array | None, starts: Array | None, terms: Array, e: 
 
 @device_function
 def _fill_in_registers(
-    src: Array, u: int, dst: Array | None, v: int, features: Array | None, terms: Array, e: int, z: Array, width: int
+    src: Array,
+    dst: Array | None,
+    ends: tuple[int, int],
+    features: Array | None,
+    terms: Array,
+    e: int,
+    z: Array,
+    width: int,
 ) -> None:
     """Write ``z[e]`` to ``z``, ``[1, W]``, in the order of `_fill_sum` and `_add_product`; ``width`` is a constant."""
     one = terms.dtype.type(1)
-    total = add_scaled_row(zero_accumulator(terms, width), one, src, u)
+    total = add_scaled_row(zero_accumulator(terms, width), one, src, ends[0])
     total = add_scaled_row(total, one, terms, len(terms) - 1)
     if dst is not None:
-        total = add_scaled_row(total, one, dst, v)
+        total = add_scaled_row(total, one, dst, ends[1])
     if features is not None:
         for d in range(features.shape[1]):
             total = add_scaled_row(total, features[e, d], terms, d)
@@ -136,7 +143,7 @@ def make_score_kernel(fixed: tuple[int, int] | None, in_registers: bool) -> Call
                 for e in range(*row_span(parts, part, indptr, v)):
                     prefetch_row(src, indices, e, ahead, width)
                     if in_registers:
-                        _fill_in_registers(src, indices[e], dst, v, features, terms, e, z_row, known)
+                        _fill_in_registers(src, dst, (indices[e], v), features, terms, e, z_row, known)
                     else:
                         _fill_sum(src, indices[e], dst, v, terms, z)
                         _add_product(features, starts, terms, e, z)
@@ -197,7 +204,7 @@ def make_grad_src_kernel(fixed: tuple[int, int] | None, in_registers: bool) -> C
                         prefetch_row(scale, edge, i, _EDGES_AHEAD, count)
                     v, e = indices[i], edge[i]
                     if in_registers:
-                        _fill_in_registers(src, u, dst, v, features, terms, e, z_row, known)
+                        _fill_in_registers(src, dst, (u, v), features, terms, e, z_row, known)
                     else:
                         _fill_sum(src, u, dst, v, terms, z)
                         _add_product(features, starts, terms, e, z)
@@ -269,7 +276,7 @@ def make_grad_terms_kernel(fixed: tuple[int, int] | None, in_registers: bool) ->
                     for e in range(first, last):
                         prefetch_row(src, indices, e, ahead, width)
                         if in_registers:
-                            _fill_in_registers(src, indices[e], dst, v, features, terms, e, z_row, known)
+                            _fill_in_registers(src, dst, (indices[e], v), features, terms, e, z_row, known)
                         else:
                             _fill_sum(src, indices[e], dst, v, terms, z)
                             _add_product(features, starts, terms, e, z)
