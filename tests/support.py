@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -22,6 +24,17 @@ from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.storage.scratch_dir import is_in_memory
+
+
+@contextmanager
+def one_kernel_thread() -> Iterator[None]:
+    """Kernels run on one thread."""
+    before = numba.get_num_threads()
+    numba.set_num_threads(1)
+    try:
+        yield
+    finally:
+        numba.set_num_threads(before)
 
 
 def topology_of(

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.app.typed_shop import write_shop
 
+import outgrow as og
 from outgrow.app.cli.main import run_cli
 
 
@@ -77,3 +79,11 @@ def npz(tmp_path: Path) -> Path:
     path = tmp_path / "planted.npz"
     np.savez(path, **planted())
     return path
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of `write_shop`."""
+    folder = tmp_path_factory.mktemp("shop")
+    og.convert(write_shop(folder / "tables"), folder / "shop.store", split="0.5,0.25,0.25")
+    return folder / "shop.store"

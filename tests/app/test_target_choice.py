@@ -17,14 +17,6 @@ from outgrow.graph.store.reader import find_feature_file
 from outgrow.planning.sizes import dataset_sizes
 
 
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of it."""
-    folder = tmp_path_factory.mktemp("shop")
-    og.convert(write_shop(folder / "tables"), folder / "shop.store", split="0.5,0.25,0.25")
-    return folder / "shop.store"
-
-
 def test_tasks_of_types(shop: Path) -> None:
     graph = og.load(shop)
     task = {"shop": og.NodeRegression(loss="huber", sample_weight=[0.5] * SHOPS)}

@@ -18,14 +18,6 @@ from outgrow.graph.store.fingerprint import fingerprint_graph
 from outgrow.graph.store.reader import open_store
 
 
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of it."""
-    folder = tmp_path_factory.mktemp("shop")
-    og.convert(write_shop(folder / "tables"), folder / "shop.store", split="0.5,0.25,0.25")
-    return folder / "shop.store"
-
-
 def test_labels_of_types_are_read_and_stored(shop: Path) -> None:
     graph = open_store(shop, verify=True)
     names = [kind.name for kind in graph.node_types]

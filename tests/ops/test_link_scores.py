@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import NamedTuple
 
-import numba
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from outgrow.ops.kernels import work_split
 from outgrow.ops.link_scores import NodePairs, pair_scores
-from support import normal
+from support import normal, one_kernel_thread
 
 TOLERANCE = {torch.float32: 3e-5, torch.float64: 1e-12}
 
@@ -134,7 +133,7 @@ def test_only_the_gradients_that_are_asked_for() -> None:
 
 
 def test_threads_do_not_matter() -> None:
-    pairs, before = random_pairs(300, 8000, 3).pairs(300), numba.get_num_threads()
+    pairs = random_pairs(300, 8000, 3).pairs(300)
     x = normal(300, 17, dtype=torch.float32).requires_grad_()
     scale = normal(3, 17, dtype=torch.float32).requires_grad_()
 
@@ -143,11 +142,8 @@ def test_threads_do_not_matter() -> None:
         return [out, *torch.autograd.grad(out.square().sum(), [x, scale])]
 
     many = everything()
-    numba.set_num_threads(1)
-    try:
+    with one_kernel_thread():
         one = everything()
-    finally:
-        numba.set_num_threads(before)
     assert all(map(torch.equal, many, one))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
 
+import outgrow as og
 from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.topology import Topology
 from outgrow.runtime.distributed.comm import SingleProcessComm
@@ -86,3 +88,36 @@ def test_the_device_is_used() -> None:
     torch.cuda.reset_peak_memory_stats()
     outputs(Case("gcn-aggregate-first"), "full", torch.device("cuda"))
     assert torch.cuda.max_memory_allocated() > 0
+
+
+TYPED = {
+    "hgt": lambda graph: og.nn.HGT(graph.num_features, 16, graph.num_classes, types=graph.types, heads=4, dropout=0.0),
+    "rgcn": lambda graph: og.nn.TypedRGCN(graph.num_features, 16, graph.num_classes, types=graph.types, dropout=0.0),
+    "hetero": lambda graph: sums_of_means(graph),
+}
+
+
+def sums_of_means(graph: og.Graph) -> og.nn.Model:
+    """SAGE for each edge type, on learned rows of the types without features."""
+    widths = {kind.name: kind.num_columns for kind in graph.node_types if kind.num_columns}
+    learned = {kind.name: kind.last - kind.first for kind in graph.node_types if not kind.num_columns}
+    layers = [
+        og.nn.Layer(og.nn.HeteroConv({each: og.nn.SAGEConv(16, width) for each in graph.types.edge_types}))
+        for width in (16, graph.num_classes)
+    ]
+    return og.nn.Model(layers, encoder=og.nn.HeteroEncoder(widths, 16, embeddings=learned))
+
+
+@pytest.mark.parametrize("strategy", ["full", "offload", "sampled"])
+@pytest.mark.parametrize("name", TYPED)
+def test_models_with_modules_per_type(name: str, strategy: str) -> None:
+    """Types without labels, whose rows the last layer leaves out, among them."""
+    graph = og.load("ogbn-mag@0.002")
+    batches: dict[str, Any] = {"batch_size": 256, "fanout": (5, 5)} if strategy == "sampled" else {}
+    losses = []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        model = TYPED[name](graph).double()
+        run = og.train(graph, model, strategy=strategy, device=device, epochs=3, progress=False, **batches)
+        losses.append(run.summary["loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=LINK_TOLERANCE)

@@ -293,6 +293,9 @@ class FullGraphEpoch:
         self.last_rows = find_last_rows(model, shard, self.objective)
         if self.last_rows is not None:
             self.edges[-1] = self.last_rows.block.edges
+            rowwise = self.objective.as_rowwise
+            assert isinstance(rowwise, NodeObjective)
+            self.objective = rowwise.for_row_range(self.last_rows.first, self.last_rows.last)
         self.first_aggregate = cached_first_aggregate(
             model, shard.layer_view(model.layers_list()[0]).block, inputs.source
         )
@@ -331,9 +334,7 @@ class FullGraphEpoch:
             overlap=self.overlap,
             last_rows=self.last_rows,
         )
-        if self.last_rows is None or not isinstance(self.objective, NodeObjective):
-            return self.objective.loss(logits, key)
-        return self.objective.for_row_range(self.last_rows.first, self.last_rows.last).loss(logits)
+        return self.objective.loss(logits, key)
 
     def close(self) -> None:
         """Release the edges, the cached aggregate and idle memory."""

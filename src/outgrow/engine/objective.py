@@ -55,7 +55,7 @@ class Objective(Protocol):
 
 def row_range(rows_N: Tensor, first: int, last: int) -> slice:
     """Return the slice of ascending rows that are from ``first`` to ``last - 1``."""
-    return slice(*torch.searchsorted(rows_N, torch.tensor([first, last])).tolist())
+    return slice(*torch.searchsorted(rows_N, rows_N.new_tensor([first, last])).tolist())
 
 
 class NodeObjective(NamedTuple):

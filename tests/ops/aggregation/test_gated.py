@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numba
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from outgrow.core.block import Edges
 from outgrow.ops.aggregation.gated import Gated
-from support import Drawn, bipartite, block_of, destinations_of, normal, random_topology
+from support import Drawn, bipartite, block_of, destinations_of, normal, one_kernel_thread, random_topology
 
 GATED = Gated()
 TOLERANCE = {torch.float32: 3e-5, torch.float64: 1e-12}
@@ -101,14 +100,11 @@ def test_rows_that_are_not_contiguous() -> None:
 
 
 def test_threads_do_not_matter() -> None:
-    edges, before = random_topology(300, 4000).block.edges, numba.get_num_threads()
+    edges = random_topology(300, 4000).block.edges
     given = edges, normal(300, 2, 17, dtype=torch.float32), normal(300, 1, 17, seed=1, dtype=torch.float32), None
     many = results(ours, *given)
-    numba.set_num_threads(1)
-    try:
+    with one_kernel_thread():
         one = results(ours, *given)
-    finally:
-        numba.set_num_threads(before)
     assert all(map(torch.equal, many, one))
 
 

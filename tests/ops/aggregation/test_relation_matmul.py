@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-import numba
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,7 +19,17 @@ from outgrow.core.block import Edges
 from outgrow.ops.aggregation import block_matmul, pair_edges
 from outgrow.ops.aggregation.relation_matmul import RelationMatmul, relation_dot, relation_matmul_sum
 from outgrow.ops.linear import use_bfloat16_matmul
-from support import Drawn, bipartite, block_of, destinations_of, normal, random_topology, topology_of, with_relations
+from support import (
+    Drawn,
+    bipartite,
+    block_of,
+    destinations_of,
+    normal,
+    one_kernel_thread,
+    random_topology,
+    topology_of,
+    with_relations,
+)
 
 Array = NDArray[Any]
 
@@ -148,7 +157,7 @@ def test_products_in_bfloat16() -> None:
 
 @pytest.mark.parametrize("kernels", [False, True])
 def test_threads_do_not_matter(kernels: bool) -> None:
-    edges, before = typed(random_topology(300, 4000).block.edges), numba.get_num_threads()
+    edges = typed(random_topology(300, 4000).block.edges)
     leaves = [
         normal(*shape, dtype=torch.float32).requires_grad_()
         for shape in ((300, 12), (edges.num_edges, 4), (RELATIONS, 4, 3, 2), (300, 8))
@@ -161,11 +170,8 @@ def test_threads_do_not_matter(kernels: bool) -> None:
 
     with use_block_kernels() if kernels else nullcontext():
         many = everything()
-        numba.set_num_threads(1)
-        try:
+        with one_kernel_thread():
             one = everything()
-        finally:
-            numba.set_num_threads(before)
     assert all(map(torch.equal, many, one))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numba
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,7 +14,17 @@ from outgrow.core.block import Edges
 from outgrow.core.errors import InputError
 from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.ops.aggregation.relational import RelationScale, basis_weight, relation_mean_weight
-from support import Drawn, bipartite, block_of, destinations_of, naive_sum, normal, random_topology, with_relations
+from support import (
+    Drawn,
+    bipartite,
+    block_of,
+    destinations_of,
+    naive_sum,
+    normal,
+    one_kernel_thread,
+    random_topology,
+    with_relations,
+)
 
 RELATIONS = 4
 TOLERANCE = {torch.float32: 3e-5, torch.float64: 1e-12}
@@ -120,7 +129,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
 
 
 def test_threads_do_not_matter() -> None:
-    edges, before = edges_of(300, 4000), numba.get_num_threads()
+    edges = edges_of(300, 4000)
     weight = normal(edges.num_edges, 1, dtype=torch.float32)
     src = normal(300, 1, 17, dtype=torch.float32).requires_grad_()
     scale = normal(RELATIONS, 17, dtype=torch.float32).requires_grad_()
@@ -130,11 +139,8 @@ def test_threads_do_not_matter() -> None:
         return [out, mixed, *torch.autograd.grad(out.square().sum() + mixed.square().sum(), [src, scale])]
 
     many = everything()
-    numba.set_num_threads(1)
-    try:
+    with one_kernel_thread():
         one = everything()
-    finally:
-        numba.set_num_threads(before)
     assert all(map(torch.equal, many, one))
 
 

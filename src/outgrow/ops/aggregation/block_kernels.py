@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from outgrow.ops.backend import device_function, parallel_kernel, prange, reducing_kernel
 from outgrow.ops.kernels.numerics import LINE_BYTES, prefetch_distance, prefetch_line
-from outgrow.ops.kernels.registers import add_scaled_row, store_accumulator, zero_accumulator
+from outgrow.ops.kernels.registers import add_scaled_row, add_to_row, store_accumulator, zero_accumulator
 from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, row_span, store_row
 
 Array = NDArray[Any]
@@ -43,6 +43,39 @@ def _prefetch_blocks(rows: Array, step: int, indices: Array, first: int, end: in
             prefetch_line(rows, row, column)
 
 
+@device_function
+def _sum_block(
+    rows: Array,
+    step: int,
+    edges: tuple[Array, Array, Array, Array],
+    span: tuple[int, int],
+    weight: Array,
+    k: int,
+    sums: Array,
+    width: int,
+) -> None:
+    """Write the weighted sum of block ``k`` of the rows of some edges to ``sums[k]``; ``width`` is a constant."""
+    _, indices, edge, _ = edges
+    total = zero_accumulator(rows, width)
+    for i in range(span[0], span[1]):
+        total = add_scaled_row(total, weight[edge[i], k if weight.shape[1] > 1 else 0], rows, indices[i] * step + k)
+    store_accumulator(total, sums, k)
+
+
+@device_function
+def _add_product(
+    total: Array, k: int, factors: Array, row: int, matrix: Array, begin: int, height: int, width: int
+) -> None:
+    """Add the product of ``factors[row]`` and ``height`` rows of a matrix, from ``begin`` on, to ``total[k]``.
+
+    Both sizes are constants.
+    """
+    product = add_scaled_row(zero_accumulator(matrix, width), total.dtype.type(1), total, k)
+    for f in range(height):
+        product = add_scaled_row(product, factors[row, f], matrix, begin + f)
+    store_accumulator(product, total, k)
+
+
 @cache
 def make_block_sum(blocks: int, inner: int, outer: int) -> Callable[..., None]:
     """Make the kernel of ``out[m] = sum over edges i of m of (weight[edge[i]] * rows[indices[i]]) @ matrix[relation]``.
@@ -62,10 +95,8 @@ def make_block_sum(blocks: int, inner: int, outer: int) -> Callable[..., None]:
         matrix: Array,
         out: Array,
     ) -> None:
-        indptr, indices, edge, relation = edges
+        indptr, indices, _, relation = edges
         cut = np.empty((len(parts), out.shape[1]), out.dtype)
-        apart = weight.shape[1] > 1
-        one = out.dtype.type(1)
         ahead = prefetch_distance(blocks * inner * rows.itemsize)
         for part in prange(len(parts)):
             sums, row = np.empty((blocks, inner), out.dtype), np.empty(blocks * outer, out.dtype)
@@ -77,16 +108,8 @@ def make_block_sum(blocks: int, inner: int, outer: int) -> Callable[..., None]:
                     end = _find_end(relation, first, last)
                     _prefetch_blocks(rows, step, indices, first, end, ahead, blocks * inner)
                     for k in range(blocks):
-                        given = zero_accumulator(rows, inner)
-                        for i in range(first, end):
-                            scale = weight[edge[i], k if apart else 0]
-                            given = add_scaled_row(given, scale, rows, indices[i] * step + k)
-                        store_accumulator(given, sums, k)
-                        product = add_scaled_row(zero_accumulator(matrix, outer), one, total, k)
-                        begin = (relation[first] * blocks + k) * inner
-                        for f in range(inner):
-                            product = add_scaled_row(product, sums[k, f], matrix, begin + f)
-                        store_accumulator(product, total, k)
+                        _sum_block(rows, step, edges, (first, end), weight, k, sums, inner)
+                        _add_product(total, k, sums, k, matrix, (relation[first] * blocks + k) * inner, inner, outer)
                     first = end
                 store_row(parts, part, indptr, m, row, out, cut)
         add_split_rows(parts, indptr, out, cut)
@@ -122,12 +145,10 @@ def make_block_dot(blocks: int, inner: int, outer: int) -> Callable[..., None]:
                 while first < last:
                     end = _find_end(relation, first, last)
                     _prefetch_blocks(rows, step, indices, first, end, ahead, blocks * inner)
+                    mapped[:] = 0
                     for k in range(blocks):
-                        product = zero_accumulator(back, inner)
-                        begin = (relation[first] * blocks + k) * outer
-                        for f in range(outer):
-                            product = add_scaled_row(product, other[m * other_step + k, f], back, begin + f)
-                        store_accumulator(product, mapped, k)
+                        pair = relation[first] * blocks + k
+                        _add_product(mapped, k, other, m * other_step + k, back, pair * outer, outer, inner)
                     for i in range(first, end):
                         row = indices[i] * step
                         for k in range(blocks):
@@ -164,10 +185,8 @@ def make_block_gradient(blocks: int, inner: int, outer: int) -> Callable[..., No
         out: Array,
         d_matrix: Array,
     ) -> None:
-        indptr, indices, edge, relation = edges
+        indptr, indices, _, relation = edges
         cut = np.empty((len(parts), out.shape[1]), out.dtype)
-        apart = weight.shape[1] > 1
-        one = out.dtype.type(1)
         of_part = len(d_matrix) // len(parts)
         ahead = prefetch_distance(blocks * outer * rows.itemsize)
         for part in prange(len(parts)):
@@ -180,21 +199,12 @@ def make_block_gradient(blocks: int, inner: int, outer: int) -> Callable[..., No
                     end = _find_end(relation, first, last)
                     _prefetch_blocks(rows, step, indices, first, end, ahead, blocks * outer)
                     for k in range(blocks):
-                        given = zero_accumulator(rows, outer)
-                        for i in range(first, end):
-                            scale = weight[edge[i], k if apart else 0]
-                            given = add_scaled_row(given, scale, rows, indices[i] * step + k)
-                        store_accumulator(given, sums, k)
-                        product = add_scaled_row(zero_accumulator(back, inner), one, total, k)
                         pair = relation[first] * blocks + k
-                        for f in range(outer):
-                            product = add_scaled_row(product, sums[k, f], back, pair * outer + f)
-                        store_accumulator(product, total, k)
-                        begin = part * of_part + pair * inner
+                        _sum_block(rows, step, edges, (first, end), weight, k, sums, outer)
+                        _add_product(total, k, sums, k, back, pair * outer, outer, inner)
                         for f in range(inner):
-                            gradient = add_scaled_row(zero_accumulator(back, outer), one, d_matrix, begin + f)
-                            gradient = add_scaled_row(gradient, own[m * own_step + k, f], sums, k)
-                            store_accumulator(gradient, d_matrix, begin + f)
+                            at = part * of_part + pair * inner + f
+                            add_to_row(d_matrix, at, own[m * own_step + k, f], sums, k, outer)
                     first = end
                 store_row(parts, part, indptr, m, row, out, cut)
         add_split_rows(parts, indptr, out, cut)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from outgrow.ops.backend import device_function, parallel_kernel, prange, reducing_kernel
 from outgrow.ops.edge_features import add_edge_product
 from outgrow.ops.kernels.numerics import as_float, prefetch_distance, prefetch_row
-from outgrow.ops.kernels.registers import add_scaled_row, store_accumulator, zero_accumulator
+from outgrow.ops.kernels.registers import add_scaled_row, add_to_row, store_accumulator, zero_accumulator
 from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, row_span, store_row
 
 Array = NDArray[Any]
@@ -295,7 +295,8 @@ def make_grad_terms_kernel(fixed: tuple[int, int] | None, in_registers: bool) ->
                             total[f] += z[f]
                         if features is not None:
                             if in_registers:
-                                _add_outer_in_registers(features, e, z_row, table, known)
+                                for d in range(features.shape[1]):
+                                    add_to_row(table, d, features[e, d], z_row, 0, known)
                             else:
                                 _add_outer(features, starts, e, z, table, sums[share])
                         # Numbers of a few edges in the type of the rows, those of all edges in float64.
@@ -325,15 +326,6 @@ def _add_outer(features: Array, starts: Array | None, e: int, row: Array, table:
             if code >= 0:
                 for f in range(len(row)):
                     sums[starts[d] + code, f] += row[f]
-
-
-@device_function
-def _add_outer_in_registers(features: Array, e: int, row: Array, table: Array, width: int) -> None:
-    """Add the outer product of the features of edge ``e`` and a row, ``[1, W]``, to ``table``, as `_add_outer` does."""
-    one = table.dtype.type(1)
-    for d in range(features.shape[1]):
-        total = add_scaled_row(zero_accumulator(table, width), one, table, d)
-        store_accumulator(add_scaled_row(total, features[e, d], row, 0), table, d)
 
 
 @device_function

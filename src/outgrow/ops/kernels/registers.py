@@ -21,9 +21,11 @@ from numba.core import cgutils
 from numba.extending import models, register_model
 from numpy.typing import NDArray
 
-from outgrow.ops.backend import intrinsic, parallel_kernel, prange
+from outgrow.ops.backend import device_function, intrinsic, parallel_kernel, prange
 from outgrow.ops.kernels.numerics import NUMBERS_AHEAD, prefetch_distance, prefetch_row
 from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, continues_row, row_span
+
+Array = NDArray[Any]
 
 MOST_BYTES = 512
 """Size of the largest accumulator that fits into the registers."""
@@ -116,6 +118,13 @@ def store_accumulator(context: Any, total: Any, out: Any, row: Any) -> Any:
     return types.void(total, out, row), emit_llvm
 
 
+@device_function
+def add_to_row(out: Array, at: int, scale: float, rows: Array, row: int, width: int) -> None:
+    """Add ``scale * rows[row]`` to the first ``width`` numbers of ``out[at]``; ``width`` is a constant. For kernels."""
+    total = add_scaled_row(zero_accumulator(out, width), out.dtype.type(1), out, at)
+    store_accumulator(add_scaled_row(total, scale, rows, row), out, at)
+
+
 def _vector_pointer(context: Any, builder: Any, kinds: Any, given: Any, first: int, count: int) -> Any:
     """Return a pointer to numbers ``first`` to ``first + count - 1`` of a row, as one vector."""
     code: Any = cgutils  # has no types
@@ -135,9 +144,6 @@ def _broadcast_scalar(builder: Any, number: Any, count: int) -> Any:
     one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, ir.Constant(word, 0))
     places = ir.Constant(ir.VectorType(word, count), [0] * count)
     return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), places)
-
-
-Array = NDArray[Any]
 
 
 def fits_in_registers(rows: Array, out: Array, columns: int) -> bool:
