@@ -90,13 +90,6 @@ def test_the_device_is_used() -> None:
     assert torch.cuda.max_memory_allocated() > 0
 
 
-TYPED = {
-    "hgt": lambda graph: og.nn.HGT(graph.num_features, 16, graph.num_classes, types=graph.types, heads=4, dropout=0.0),
-    "rgcn": lambda graph: og.nn.TypedRGCN(graph.num_features, 16, graph.num_classes, types=graph.types, dropout=0.0),
-    "hetero": lambda graph: sums_of_means(graph),
-}
-
-
 def sums_of_means(graph: og.Graph) -> og.nn.Model:
     """SAGE for each edge type, on learned rows of the types without features."""
     widths = {kind.name: kind.num_columns for kind in graph.node_types if kind.num_columns}
@@ -106,6 +99,13 @@ def sums_of_means(graph: og.Graph) -> og.nn.Model:
         for width in (16, graph.num_classes)
     ]
     return og.nn.Model(layers, encoder=og.nn.HeteroEncoder(widths, 16, embeddings=learned))
+
+
+TYPED = {
+    "hgt": lambda graph: og.nn.HGT(graph.num_features, 16, graph.num_classes, types=graph.types, heads=4, dropout=0.0),
+    "rgcn": lambda graph: og.nn.TypedRGCN(graph.num_features, 16, graph.num_classes, types=graph.types, dropout=0.0),
+    "hetero": sums_of_means,
+}
 
 
 @pytest.mark.parametrize("strategy", ["full", "offload", "sampled"])
