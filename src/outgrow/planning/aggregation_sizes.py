@@ -7,10 +7,8 @@ from outgrow.nn.hetero import HeteroConv
 from outgrow.nn.hgt import HGTConv
 from outgrow.nn.layer import Conv
 from outgrow.nn.relation_convs import HeteroAggregation
-from outgrow.nn.relation_sums import RelationMatrixSum
 from outgrow.ops.aggregation.edge_attention import DotProductAttention, DynamicAttention
 from outgrow.ops.aggregation.pair_edges import count_relation_pairs
-from outgrow.ops.aggregation.relation_matmul import RelationMatmul
 from outgrow.ops.aggregation.typed_attention import TypedAttention
 
 
@@ -28,13 +26,6 @@ def count_attention(conv: Conv) -> int:
     """Return the attention weights of an edge that are computed from scores of both ends; one relation has an edge."""
     parts = _parts_of(conv)
     return max(map(count_attention, parts)) if parts else conv.spec.score
-
-
-def groups_by_pair(conv: Conv) -> bool:
-    """Whether edges are grouped by pairs of relation and row, at both ends."""
-    aggregation = conv.aggregation
-    summed = isinstance(aggregation, RelationMatmul) and not aggregation.project_first
-    return summed or isinstance(aggregation, RelationMatrixSum | TypedAttention)
 
 
 def groups_by_relation(conv: Conv) -> bool:

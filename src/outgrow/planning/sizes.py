@@ -22,7 +22,6 @@ from outgrow.planning.aggregation_sizes import (
     count_heads,
     count_inner_numbers,
     count_pairs,
-    groups_by_pair,
     groups_by_relation,
 )
 from outgrow.planning.matrix_sizes import count_matrix_numbers
@@ -303,7 +302,7 @@ def _layer_sizes(layer: Layer, graph: Graph, *, constant: bool, run: int) -> Lay
         edge_scores=_count_edge_scores(layer, graph),
         attention=count_attention(layer.conv),
         heads=count_heads(layer.conv),
-        groups_by_pair=groups_by_pair(layer.conv),
+        groups_by_pair=layer.conv.aggregation.sums_pairs,
         groups_by_relation=groups_by_relation(layer.conv),
         inner_numbers=count_inner_numbers(layer.conv),
         **_type_widths(layer, graph),
