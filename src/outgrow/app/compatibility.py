@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -20,6 +21,7 @@ from outgrow.nn.attention import GATConv
 from outgrow.nn.encoder import Encoder
 from outgrow.nn.layer import Conv, Layer
 from outgrow.nn.model import Model
+from outgrow.nn.node_embedding import find_embeddings
 from outgrow.nn.pyg import PyGAggregation
 from outgrow.nn.tasks import NodeRegression, NodeTask
 from outgrow.nn.type_tasks import TypeTasks
@@ -40,6 +42,7 @@ def validate_problem(graph: Graph, model: Model, task: NodeTask | None = None) -
         InputError: The graph cannot be trained on, or the model or the task does not fit it.
     """
     validate_argument_types(graph, model)
+    graph = select_read_features(graph, model)
     if model.decoder is not None:
         validate_link_problem(graph, model)
         validate_model_fits_graph(graph, model)
@@ -81,6 +84,7 @@ def validate_model_fits_graph(graph: Graph, model: Model) -> None:
         InputError: It does not fit; the model is as it was.
     """
     _validate_parameters(model)
+    graph = select_read_features(graph, model)
     if model.reads_types:
         # First: inputs per type say what they miss by the names of the types.
         _validate_types(graph)
@@ -105,6 +109,15 @@ def validate_model_fits_graph(graph: Graph, model: Model) -> None:
         )
 
 
+def select_read_features(graph: Graph, model: Model) -> Graph:
+    """Return the graph as a model reads it: without features if vectors of nodes replace them."""
+    if model.reads_features:
+        return graph
+    none = torch.empty(graph.num_nodes, 0, dtype=model.dtype)
+    types = tuple(replace(each, num_columns=0) for each in graph.node_types)
+    return replace(graph, features=none, node_types=types)
+
+
 def stage_name(stage: Encoder | Layer) -> str:
     """Return the name of the class of an encoder, or of the convolution of a layer."""
     return type(stage.conv if isinstance(stage, Layer) else stage).__name__
@@ -123,7 +136,7 @@ def _validate_parameters(model: Model) -> None:
 
 def _validate_trainable(model: Model) -> None:
     counts = [each.requires_grad for each in model.parameters()]
-    if not any(counts):
+    if not any(counts) and not find_embeddings(model):
         raise InputError(
             "the model has nothing to train",
             needed="at least one parameter that requires gradients",

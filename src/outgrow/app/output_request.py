@@ -10,7 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outgrow.app.compatibility import validate_argument_types, validate_model_fits_graph, warn_of_unread_weights
+from outgrow.app.compatibility import (
+    select_read_features,
+    validate_argument_types,
+    validate_model_fits_graph,
+    warn_of_unread_weights,
+)
 from outgrow.app.node_names import find_named_nodes
 from outgrow.app.runs.data import align_with_model
 from outgrow.app.runs.workers import Workers, resolve_prediction_workers
@@ -104,6 +109,7 @@ def make_output_request(
     """
     validate_memory_limit(memory)
     validate_argument_types(graph, model)
+    graph = select_read_features(graph, model)
     if graph.features is None:
         raise InputError(
             f"graph {graph.name!r} has no features", needed="features", got="none", repair="add features to the graph"

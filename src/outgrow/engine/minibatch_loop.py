@@ -18,6 +18,7 @@ from torch import Tensor
 from outgrow.core.block import Block
 from outgrow.core.deprecation import renamed_arguments, renamed_members
 from outgrow.engine.batches import BatchConfig, count_sampled_layer
+from outgrow.engine.embeddings.exchange import complete_embedding_gradients, fetch_embedding_rows
 from outgrow.engine.features.assembly import AwaitableFeatures
 from outgrow.engine.features.inputs import move_features_to_device
 from outgrow.engine.features.remote import RemoteFeatureStore
@@ -82,6 +83,7 @@ class MicroBatch(NamedTuple):
             order.
         hop: By how many workers models move before this time step; 0 for the first of a batch.
         is_last: Whether it is the last of its batch.
+        batch_nodes: ``[m]`` int64, the source nodes of all time steps of the batch, in its first one; else None.
     """
 
     step: int
@@ -92,6 +94,7 @@ class MicroBatch(NamedTuple):
     row_positions: Tensor | None
     hop: int
     is_last: bool
+    batch_nodes: Tensor | None
 
 
 _FetchedMicroBatch = tuple[MicroBatch, AwaitableFeatures | None]
@@ -161,6 +164,9 @@ class MiniBatchLoop:
                 if pending is not None:
                     fetched = pending.wait()
                 assert fetched is not None
+                if micro_batch.batch_nodes is not None:
+                    # Not ahead, as features are: the step before has changed the rows.
+                    fetch_embedding_rows(self.model, micro_batch.batch_nodes)
                 if micro_batch.hop:
                     with timeline.span("models travel"):
                         send_model(self.model, self.comm, micro_batch.hop)
@@ -170,6 +176,7 @@ class MiniBatchLoop:
                     # Freed before the next batch is waited for, whose rows may need the memory.
                     fetched = None
                     self.comm.all_reduce_gradients(self.model)
+                    complete_embedding_gradients(self.model)
                     yield self.comm.all_reduce(total).item(), micro_batch.num_seeds
                     total = torch.zeros((), dtype=torch.float64)
 
@@ -183,10 +190,11 @@ class MiniBatchLoop:
             requests, positions = self._request_rows(nodes)
         hops = (0, *plan.hops)
         last = len(nodes) - 1
-        parts = zip(plan.groups, blocks, requests, positions, hops, strict=True)
+        of_batch = [torch.cat(nodes), *[None] * last]
+        parts = zip(plan.groups, blocks, requests, positions, hops, of_batch, strict=True)
         return [
-            MicroBatch(step, seeds, num_seeds, sampled, request, rows, hop, index == last)
-            for index, (seeds, sampled, request, rows, hop) in enumerate(parts)
+            MicroBatch(step, seeds, num_seeds, sampled, request, rows, hop, index == last, each)
+            for index, (seeds, sampled, request, rows, hop, each) in enumerate(parts)
         ]
 
     def _request_rows(self, nodes: list[Tensor]) -> tuple[list[FeatureRequest | None], list[Tensor | None]]:

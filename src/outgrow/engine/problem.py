@@ -12,6 +12,9 @@ from torch import Tensor
 from outgrow.core.deprecation import renamed_members
 from outgrow.core.timeline import Timeline
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
+from outgrow.engine.embeddings.collection import NodeEmbeddings
+from outgrow.engine.embeddings.row_optimizers import RowOptimizer
+from outgrow.engine.embeddings.row_sections import MakeSection
 from outgrow.engine.features.assembly import RowSource, choose_row_source
 from outgrow.engine.features.inputs import ShardInputs, TrainingLabels, fetch_shard_inputs
 from outgrow.engine.features.stored_rows import StoredRows
@@ -44,6 +47,7 @@ class Problem:
         memory_limit: Limit on the bytes in the DEVICE tier of the worker; None for what there is.
         find_feature_file: Returns the .npy file from which dense features are mapped; None if there is none.
         run_facts: Facts that a strategy reports about the run, by name; plain values.
+        embedding_optimizer: Updates the vectors of node embeddings.
         resume_hints: Hints by strategy, from the interrupted run and for the next one; plain values that
             change no result, and may be missing.
     """
@@ -57,6 +61,7 @@ class Problem:
     checkpoint_steps: int | None = None
     memory_limit: int | None = None
     find_feature_file: Callable[[], Path | None] = lambda: None
+    embedding_optimizer: RowOptimizer = field(default_factory=RowOptimizer)
     run_facts: dict[str, object] = field(default_factory=dict)
     resume_hints: dict[str, object] = field(default_factory=dict)
 
@@ -89,6 +94,12 @@ class Problem:
     def input(self) -> ShardInputs:
         """Features of the worker's nodes, in memory; fetched on first access, by all workers together."""
         return fetch_shard_inputs(self.model, self.shard, self.features)
+
+    def open_embeddings(self, make_section: MakeSection, *, gathers_batches: bool) -> NodeEmbeddings:
+        """Make the tables of the model's node embeddings, with their first rows: see `NodeEmbeddings`."""
+        return NodeEmbeddings(
+            self.model, self.shard, self.embedding_optimizer, make_section, gathers_batches=gathers_batches
+        )
 
     @cached_property
     def feature_file(self) -> Path | None:

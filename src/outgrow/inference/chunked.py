@@ -19,6 +19,7 @@ from torch import Tensor
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind, Link
 from outgrow.core.memory_limits import available_bytes
+from outgrow.engine.embeddings.exchange import drop_embedding_rows, fetch_embedding_rows
 from outgrow.engine.features.assembly import RowSource
 from outgrow.engine.features.inputs import move_features_to_device
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
@@ -171,6 +172,8 @@ class ChunkedInference:
         with closing(prefetch_results(gather, self._chunk_ranges(layer, nodes), threads=1, max_ahead=1)) as chunks:
             for chunk in chunks:
                 x = store.send_request(chunk.request).wait()
+                if index == 0:
+                    fetch_embedding_rows(model, nodes[:0] if chunk.block is None else chunk.block.src_nodes)
                 if chunk.block is None:
                     yield chunk.first, empty_output(layer, model).to(comm.device)
                     continue
@@ -180,6 +183,7 @@ class ChunkedInference:
                     rows = model.encode_input(rows, block.src_nodes, None)
                 comm.ledger.add_count("edges_evaluated", block.edges.num_edges)
                 yield chunk.first, layer(block, *src_and_dst_rows(rows, chunk.num_nodes))
+        drop_embedding_rows(model)
 
     def _chunk_ranges(self, layer: Layer, nodes: Tensor) -> list[tuple[int, int]]:
         """Return the range of nodes of each chunk, equally many ranges on all workers."""

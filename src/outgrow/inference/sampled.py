@@ -11,6 +11,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.engine.batches import BatchConfig
+from outgrow.engine.embeddings.exchange import drop_embedding_rows, fetch_embedding_rows
 from outgrow.engine.features.assembly import RowSource
 from outgrow.engine.features.inputs import move_features_to_device
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
@@ -106,6 +107,7 @@ class SampledInference:
         with closing(prefetch_results(sample, self._batches(), threads=1, max_ahead=2)) as batches:
             for batch in batches:
                 x = store.send_request(batch.request).wait()
+                fetch_embedding_rows(model, batch.blocks[0].src_nodes if batch.blocks else batch.nodes)
                 if not batch.blocks:
                     yield batch.nodes, empty_output(self._layers[-1], model)
                     continue
@@ -115,6 +117,7 @@ class SampledInference:
                 x = move_features_to_device(x, comm)
                 is_whole = len(blocks) == len(model.layers_list())
                 yield batch.nodes, to_host(model(blocks, x) if is_whole else model.forward_first(blocks, x))
+        drop_embedding_rows(model)
 
     def _batches(self) -> list[Tensor]:
         """Return the nodes of each batch, equally many batches on all workers, at least one."""

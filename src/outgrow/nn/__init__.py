@@ -41,6 +41,9 @@ from outgrow.nn.layer import ConvSpec as ConvSpec
 from outgrow.nn.layer import Layer as Layer
 from outgrow.nn.layer import NodeMessages as NodeMessages
 from outgrow.nn.model import Model as Model
+from outgrow.nn.node_embedding import NodeEmbedding as NodeEmbedding
+from outgrow.nn.nodewise import MLP as MLP
+from outgrow.nn.nodewise import NodewiseConv as NodewiseConv
 from outgrow.nn.projection import Projection as Projection
 from outgrow.nn.propagation import AttentionPropagateConv as AttentionPropagateConv
 from outgrow.nn.propagation import PropagateConv as PropagateConv

@@ -34,6 +34,7 @@ class Encoder(nn.Module, ABC):
         accepts_half: Whether constant input may be in half precision.
         activation_width: Numbers stored for a row during the forward and the backward pass.
         reads_types: Whether it has modules per node type, and so needs `bind_types`.
+        reads_features: Whether it reads features at all.
     """
 
     in_features: int
@@ -42,6 +43,7 @@ class Encoder(nn.Module, ABC):
     accepts_half: bool = True
     activation_width: int
     reads_types: bool = False
+    reads_features: bool = True
 
     def bind_types(self, types: GraphTypes) -> None:
         """Take the ids and columns of the types of a graph; an encoder without modules per type needs none.
@@ -153,6 +155,7 @@ class SequentialEncoder(Encoder):
         self.accepts_half = first.accepts_half
         self.activation_width = sum(each.activation_width for each in encoders)
         self.reads_types = any(each.reads_types for each in encoders)
+        self.reads_features = first.reads_features
 
     def bind_types(self, types: GraphTypes) -> None:
         """Pass the types on to the encoders."""

@@ -18,7 +18,7 @@ from outgrow.core.graph_schema import GraphSchema
 from outgrow.core.graph_types import GraphTypes
 from outgrow.core.validation import validate_probability
 from outgrow.nn.decoder import Decoder
-from outgrow.nn.encoder import Encoder
+from outgrow.nn.encoder import Encoder, SequentialEncoder
 from outgrow.nn.layer import Features, Layer
 from outgrow.ops.linear import with_dst_prefix
 from outgrow.ops.rng import dropout, dropout_sparse, fold_in, write_dropout
@@ -112,6 +112,16 @@ class Model(nn.Module):
         """
         return Model(self.layers_list(), input_dropout=self.input_dropout, encoder=self.encoder, decoder=decoder)
 
+    @check_arguments()
+    def with_encoder(self, encoder: Encoder) -> Model:
+        """Return a model with an encoder before its input, and before an encoder that it has; parameters are shared.
+
+        Raises:
+            InputError: The width of the encoder is not that of the input.
+        """
+        both = encoder if self.encoder is None else SequentialEncoder([encoder, self.encoder])
+        return Model(self.layers_list(), input_dropout=self.input_dropout, encoder=both, decoder=self.decoder)
+
     def layers_list(self) -> list[Layer]:
         """Return the layers, in order."""
         return [layer for layer in self.layers if isinstance(layer, Layer)]
@@ -135,8 +145,14 @@ class Model(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the first parameter, in which the model computes; float32 if it has none."""
-        return next((each.dtype for each in self.parameters()), torch.float32)
+        """Type of the first parameter, in which the model computes; of vectors of nodes if it has none, or float32."""
+        floats = (each.dtype for each in self.buffers() if each.is_floating_point())
+        return next((each.dtype for each in self.parameters()), next(floats, torch.float32))
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether features of nodes are read; not if vectors of a `NodeEmbedding` replace them."""
+        return self.encoder is None or self.encoder.reads_features
 
     @property
     def reads_relations(self) -> bool:

@@ -22,6 +22,7 @@ from outgrow.core.files import atomic_write, os_errors_as_input_errors
 from outgrow.core.validation import to_python_number
 from outgrow.graph.store.fingerprint import IDS, changed_parts
 from outgrow.training.checkpoint_checks import check_optimizer_state, load_untrusted
+from outgrow.training.embedding_files import remove_embeddings
 from outgrow.training.monitor import MAX, Monitor
 from outgrow.training.optimizers import load_optimizer_state
 
@@ -145,6 +146,8 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     progress: TrainingProgress,
     loop: Mapping[str, Any] | None = None,
+    *,
+    embeddings: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a checkpoint atomically; remove all others but the one before it.
 
@@ -154,6 +157,7 @@ def save_checkpoint(
         optimizer: Its optimizer.
         progress: Progress of training.
         loop: State of all else that decides the next steps: see `Optimization.loop_state`.
+        embeddings: What `save_embeddings` returned, which has written the vectors of nodes; None for a model without.
 
     Returns:
         The file: ``folder/epoch-<number>.pt``, or ``folder/epoch-<number>-step-<number>.pt`` within the next
@@ -162,15 +166,18 @@ def save_checkpoint(
     Raises:
         InputError: The file cannot be written; earlier checkpoints are still there.
     """
-    step_suffix = f"-step-{progress.step:08d}" if progress.step else ""
-    path = folder / f"epoch-{progress.finished_epochs:08d}{step_suffix}.pt"
+    path = folder / f"{checkpoint_name(progress)}.pt"
     state = {name: getattr(progress, name) for name in (field.name for field in fields(progress))}
     # In memory first: when torch itself writes to a full disk, its error does not say so.
     archive = io.BytesIO()
     optimizer_state = optimizer.state_dict()
     optimizer_state["param_groups"] = _to_python_numbers(optimizer_state["param_groups"])
     parts = {"model": model.state_dict(), "optimizer": optimizer_state, "progress": state}
-    torch.save(parts if loop is None else {**parts, "loop": _to_python_numbers(dict(loop))}, archive)
+    if loop is not None:
+        parts["loop"] = _to_python_numbers(dict(loop))
+    if embeddings is not None:
+        parts["embeddings"] = dict(embeddings)
+    torch.save(parts, archive)
     with os_errors_as_input_errors(
         f"cannot write the checkpoint {path}",
         needed="a folder with enough free space",
@@ -187,7 +194,14 @@ def save_checkpoint(
     last = found.index(path) + 1
     for other in (*unfinished, *found[: max(0, last - _KEEP)], *found[last:]):
         other.unlink(missing_ok=True)
+        remove_embeddings(other)
     return path
+
+
+def checkpoint_name(progress: TrainingProgress) -> str:
+    """Return the name of the file of a checkpoint, without its suffix."""
+    step_suffix = f"-step-{progress.step:08d}" if progress.step else ""
+    return f"epoch-{progress.finished_epochs:08d}{step_suffix}"
 
 
 def _to_python_numbers(value: Any) -> Any:

@@ -15,6 +15,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.synonyms import accept_synonyms, rename_keys
 from outgrow.core.validation import out_of_range_error, validate_choice
 from outgrow.engine.batches import BatchConfig, parse_fanouts
+from outgrow.engine.embeddings.row_optimizers import ADAM, EMBEDDING_OPTIMIZERS, SPARSE_ADAM, RowOptimizer
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, SAMPLERS, Fanout
 from outgrow.graph.sampling.temporal_sampler import TEMPORAL_STRATEGIES
 from outgrow.inference.modes import AUTO, EVALUATION_MODES, EvaluationOptions
@@ -66,6 +67,10 @@ class TrainConfig:
             of an epoch may have fewer.
         ema: Decay of an exponential moving average of the weights, such as 0.999; the averaged weights are evaluated,
             and are those of the best and of the final model. None for none.
+        embedding_optimizer: Optimizer of the vectors of a `NodeEmbedding`: ``adam`` (all rows in each step),
+            ``sparse-adam`` (rows of the batch alone) or ``adagrad``; None for ``adam`` on whole graphs and
+            ``sparse-adam`` in mini-batches. Weight decay does not apply to them.
+        embedding_lr: Their learning rate; None for ``lr``. A schedule scales both.
         patience: Number of epochs without a better validation score after which to stop; None for all epochs.
         seed: Seed of all random draws in training.
         batch_size: Seed nodes per step, over all workers; None for all training nodes.
@@ -128,6 +133,8 @@ class TrainConfig:
     clip_grad_norm: float | None = None
     accumulate: int = 1
     ema: float | None = None
+    embedding_optimizer: str | None = None
+    embedding_lr: float | None = None
     patience: int | None = None
     seed: int = 0
     batch_size: int | None = None
@@ -198,6 +205,10 @@ class TrainConfig:
                 raise out_of_range_error(name, "at least 1", value)
         if not 0 < self.lr < float("inf"):
             raise out_of_range_error("lr", "a positive number", self.lr)
+        if self.embedding_lr is not None and not 0 < self.embedding_lr < float("inf"):
+            raise out_of_range_error("embedding_lr", "a positive number", self.embedding_lr)
+        if self.embedding_optimizer is not None:
+            validate_choice("embedding_optimizer", self.embedding_optimizer, dict.fromkeys(EMBEDDING_OPTIMIZERS))
         if not 0 <= self.weight_decay < float("inf"):
             raise out_of_range_error("weight_decay", "zero or a positive number", self.weight_decay)
         if self.clip_grad_norm is not None and not 0 < self.clip_grad_norm < float("inf"):
@@ -308,6 +319,15 @@ class TrainConfig:
             options=self.optimizer_options,
             groups=self.param_groups,
         )
+
+    def make_row_optimizer(self, *, batches: bool) -> RowOptimizer:
+        """Return the optimizer of the vectors of nodes.
+
+        Args:
+            batches: Whether steps are of mini-batches.
+        """
+        name = self.embedding_optimizer or (SPARSE_ADAM if batches else ADAM)
+        return RowOptimizer(name=name, lr=self.lr if self.embedding_lr is None else self.embedding_lr)
 
     def make_schedule(
         self, optimizer: torch.optim.Optimizer, steps_per_epoch: int, *, larger_is_better: bool = True

@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import out_of_range_error, validate_choice
+from outgrow.engine.embeddings.row_optimizers import ADAGRAD
 from outgrow.inference.modes import NONE
 from outgrow.training.given_objects import RecordedObject, describe_choice, read_choice
 from outgrow.training.optimizers import (
@@ -60,6 +61,14 @@ class LoopOptions(Protocol):
     @property
     def optimizer_name(self) -> str:
         """Its name."""
+
+    @property
+    def embedding_optimizer(self) -> str | None:
+        """Optimizer of vectors of nodes; None for the usual one."""
+
+    @property
+    def embedding_lr(self) -> float | None:
+        """Their learning rate; None for ``lr``."""
 
     @property
     def optimizer_options(self) -> Mapping[str, object]:
@@ -237,6 +246,9 @@ def describe_loop(config: LoopOptions) -> str:
             parts["epochs"] = config.epochs
     if config.ema is not None:
         parts["ema"] = True
+    # Both kinds of Adam keep the same moments, so either goes on with those of the other.
+    if config.embedding_optimizer == ADAGRAD:
+        parts["embedding_optimizer"] = ADAGRAD
     if config.accumulate > 1:
         parts["accumulate"] = config.accumulate
     return json.dumps(parts, default=str)
@@ -253,6 +265,8 @@ def describe_options(config: LoopOptions) -> str:
         parts.append(" ".join(["schedule", config.schedule_name, *named, *warmup, "per", config.schedule_per]))
     parts += [f"gradient norm at most {config.clip_grad_norm:g}"] if config.clip_grad_norm is not None else []
     parts += [f"{config.accumulate} batches a step"] if config.accumulate > 1 else []
+    parts += [f"vectors of nodes by {config.embedding_optimizer}"] if config.embedding_optimizer else []
+    parts += [f"with lr {config.embedding_lr:g} for vectors of nodes"] if config.embedding_lr is not None else []
     parts += [f"weights averaged with decay {config.ema:g}"] if config.ema is not None else []
     return ", ".join(parts)
 

@@ -10,11 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.errors import InputError
+from outgrow.engine.embeddings.collection import NodeEmbeddings
 from outgrow.training.checkpoint_checks import check_loop_state, check_plain, check_tensors_fit
 from outgrow.training.config import TrainConfig
 from outgrow.training.loop_options import describe_loop
 from outgrow.training.optimizers import load_optimizer_state
 from outgrow.training.schedules import Schedule
+
+_CLIP_EPS = 1e-6
+"""As in `torch.nn.utils.clip_grad_norm_`."""
 
 
 class Optimization:
@@ -60,6 +64,7 @@ class Optimization:
         self._num_batches = self._num_seeds = 0
         self._averages: dict[str, Tensor] = {}
         self._has_stepped = False
+        self._embeddings: NodeEmbeddings | None = None
 
     @staticmethod
     def from_config(
@@ -99,6 +104,33 @@ class Optimization:
             signature=describe_loop(config),
         )
 
+    def attach_embeddings(self, embeddings: NodeEmbeddings) -> None:
+        """Update these node embeddings too, in every step, with their own optimizer and the schedule's rate.
+
+        Raises:
+            InputError: Averaged weights, or gradients of several batches of a whole graph, are asked for.
+        """
+        if not embeddings:
+            return
+        self._embeddings = embeddings
+        dense = any(not table.gathers_batches for table in embeddings.tables)
+        for option, given, why in (
+            ("ema", self.ema is not None, "vectors of nodes are not averaged"),
+            ("accumulate", dense and self.accumulate > 1, "whole-graph strategies update vectors in every step"),
+        ):
+            if given:
+                raise InputError(
+                    f"{option} does not go with a NodeEmbedding here",
+                    needed=f"no {option}: {why}",
+                    got=f"{option} {getattr(self, option)}",
+                    repair=f"leave {option} out",
+                )
+
+    @property
+    def _rate_factor(self) -> float:
+        """What the schedule has made of the first rate."""
+        return self.lr / float(self._asked[0][0])
+
     @property
     def _groups(self) -> list[dict[str, Any]]:
         return self.optimizer.param_groups
@@ -123,20 +155,22 @@ class Optimization:
             self._add_gradient(num_seeds)
             if self._num_batches < self.accumulate:
                 return False
-            self._take_mean()
-        self._step()
+            self._step(self._take_mean())
+        else:
+            self._step()
         return True
 
     def flush(self) -> bool:
         """Take the step of batches that are left at the end of an epoch; return whether there were some."""
         if self._num_batches == 0:
             return False
-        self._take_mean()
-        self._step()
+        self._step(self._take_mean())
         return True
 
     def discard_batches(self) -> None:
         """Forget the gradients of batches whose step is not complete: their epoch begins again."""
+        if self._embeddings is not None:
+            self._embeddings.clear_gradients()
         self._sums = {}
         self._num_batches = self._num_seeds = 0
 
@@ -145,11 +179,13 @@ class Optimization:
         if self.schedule is not None:
             self.schedule.advance_epoch(monitored)
 
-    def _step(self) -> None:
+    def _step(self, embedding_scale: float = 1.0) -> None:
         if self.clip_grad_norm is not None:
-            # After the sum over all workers, whose gradients are equal: so is the norm.
-            nn.utils.clip_grad_norm_(self._parameters.values(), self.clip_grad_norm)
+            embedding_scale *= self._clip_gradients(self.clip_grad_norm, embedding_scale)
         self.optimizer.step()
+        if self._embeddings is not None:
+            rate = self._embeddings.optimizer.lr * self._rate_factor
+            self._embeddings.update(lr=rate, scale=embedding_scale)
         if not self._has_stepped:
             # An optimizer of the user may keep anything, once it has made a step.
             _require_plain("optimizer", self.optimizer.state_dict())
@@ -161,6 +197,21 @@ class Optimization:
         if self.ema is not None:
             self._update_averages(self.ema)
 
+    def _clip_gradients(self, limit: float, embedding_scale: float) -> float:
+        """Scale all gradients to a norm of at most ``limit``; return the factor for those of node embeddings."""
+        parameters = self._parameters.values()
+        if self._embeddings is None:
+            # After the sum over all workers, whose gradients are equal: so is the norm.
+            nn.utils.clip_grad_norm_(parameters, limit)
+            return 1.0
+        grads = [each.grad for each in parameters if each.grad is not None]
+        squares = sum(float(each.double().square().sum()) for each in grads)
+        squares += self._embeddings.squared_norm() * embedding_scale**2
+        factor = min(1.0, limit / (squares**0.5 + _CLIP_EPS))
+        if grads:
+            torch._foreach_mul_(grads, factor)
+        return factor
+
     def _clear_gradients(self) -> None:
         for parameter in self._parameters.values():
             parameter.grad = None
@@ -171,14 +222,20 @@ class Optimization:
             if parameter.grad is not None:
                 share = parameter.grad.detach() * num_seeds
                 self._sums[name] = self._sums[name].add_(share) if name in self._sums else share
+        if self._embeddings is not None:
+            self._embeddings.scale_batch(num_seeds)
         self._clear_gradients()
         self._num_batches += 1
         self._num_seeds += num_seeds
 
-    def _take_mean(self) -> None:
+    def _take_mean(self) -> float:
+        """Make the sums of gradients means; return the factor that does so for those of node embeddings."""
         for name, total in self._sums.items():
             self._parameters[name].grad = total.div_(self._num_seeds)
-        self.discard_batches()
+        factor = 1 / self._num_seeds
+        self._sums = {}
+        self._num_batches = self._num_seeds = 0
+        return factor
 
     @torch.no_grad()
     def _update_averages(self, decay: float) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import ExitStack
 
+from outgrow.engine.embeddings.collection import NodeEmbeddings
+from outgrow.engine.embeddings.placement import choose_sections, embedding_bytes
+from outgrow.engine.embeddings.row_sections import section_maker
 from outgrow.inference.modes import EvaluationOptions
 from outgrow.strategies.base import Problem, Step, Strategy
 from outgrow.training.evaluation import Evaluation, Metrics
@@ -35,8 +39,12 @@ class PreparedTraining:
         self.problem = problem
         self.evaluation = evaluation
         reporter.start_phase("preparing")
-        self.execution = strategy.prepare(problem)
+        self._stack = ExitStack()
         try:
+            # First: chunks are planned for the memory that vectors leave.
+            self.embeddings = open_embeddings(problem, strategy, self._stack)
+            self.execution = strategy.prepare(problem)
+            self._stack.callback(self.execution.close)
             self.evaluator = ModelEvaluator(
                 problem, evaluation, options, self.execution, reporter, uses_minibatches=strategy.uses_minibatches
             )
@@ -66,5 +74,26 @@ class PreparedTraining:
 
     def close(self) -> None:
         """Release what the strategy holds, and close files."""
-        self.execution.close()
+        self._stack.close()
         self.problem.close()
+
+
+def open_embeddings(problem: Problem, strategy: Strategy, stack: ExitStack) -> NodeEmbeddings:
+    """Make the tables of a model's node embeddings, where there is room for them; none for a model without."""
+    batches = strategy.uses_minibatches
+    optimizer, shard = problem.embedding_optimizer, problem.shard
+    needed = embedding_bytes(problem.model, optimizer, len(shard.owned_nodes), gathers_batches=batches)
+    make_section, on_disk = section_maker(shard.comm.device), False
+    if needed:
+        scratch = strategy.options().get("scratch_dir")
+        make_section, on_disk = choose_sections(
+            stack,
+            shard.comm,
+            needed,
+            limit=strategy.memory_limit,
+            scratch_dir=None if scratch is None else str(scratch),
+        )
+        problem.run_facts.update(embedding_bytes=needed, embeddings_on_disk=on_disk)
+    embeddings = problem.open_embeddings(make_section, gathers_batches=batches)
+    stack.callback(embeddings.close)
+    return embeddings

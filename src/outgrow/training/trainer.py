@@ -8,11 +8,14 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind
+from outgrow.engine.embeddings.collection import NodeEmbeddings
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.training import checkpoint
@@ -21,6 +24,7 @@ from outgrow.training.callbacks import EpochReport
 from outgrow.training.checkpoint import TrainingProgress
 from outgrow.training.config import TrainConfig
 from outgrow.training.divergence import all_finite, divergence_error, has_finite_gradient
+from outgrow.training.embedding_files import gather_vectors, load_embeddings, save_embeddings
 from outgrow.training.evaluation import Evaluation, Metrics
 from outgrow.training.loop_options import no_score_error
 from outgrow.training.model_evaluator import ModelEvaluator
@@ -93,6 +97,8 @@ class Trainer:
             config, problem.model, problem.num_steps, larger_is_better=evaluation.monitor.higher_is_better
         )
         self.progress = TrainingProgress.at_start(evaluation.monitor)
+        self.embeddings: NodeEmbeddings | None = None
+        self._saved_embeddings: tuple[Path, Mapping[str, Any]] | None = None
         batches = problem.batches
         sampling = f"fanout {batches.describe()}, weighted {batches.weighted}"
         # Not for the default: checkpoints of earlier versions do not name it.
@@ -130,6 +136,8 @@ class Trainer:
         self.progress = checkpoint.restore_checkpoint(
             saved, path, self.problem.model, self.optimizer, self.optimization
         )
+        # Read when there are tables to read them into.
+        self._saved_embeddings = path.parent, saved.get("embeddings") or {}
         self.progress.adopt_data(data or {})
         if self.progress.step == 0:
             self.optimization.discard_batches()
@@ -151,6 +159,7 @@ class Trainer:
         prepared = PreparedTraining(self.problem, self.evaluation, strategy, self.config.evaluation, self.reporter)
         with closing(prepared):
             execution, evaluator = prepared.execution, prepared.evaluator
+            self._open_embeddings(prepared.embeddings)
             if self.optimization.needs_score and not evaluator.validates:
                 raise no_score_error("nothing to validate on")
             self.callbacks.tell_start(strategy.name, self.progress.finished_epochs)
@@ -176,6 +185,23 @@ class Trainer:
             if stopped == FAILED:
                 raise self.callbacks.make_error(self.progress.finished_epochs, self.folder)
             return self._make_result(evaluator, stopped)
+
+    def _open_embeddings(self, embeddings: NodeEmbeddings) -> None:
+        """Take in the vectors of nodes: those of the checkpoint of a run that resumes."""
+        self.optimization.attach_embeddings(embeddings)
+        if not embeddings:
+            return
+        self.embeddings = embeddings
+        if self._saved_embeddings is not None:
+            load_embeddings(*self._saved_embeddings, embeddings)
+            self._saved_embeddings = None
+        if self.problem.run_facts.get("embeddings_on_disk") and not self.comm.broadcast(self.folder is not None):
+            raise InputError(
+                "the vectors of the nodes do not fit into memory",
+                needed="a directory of the run, in whose checkpoints they are kept",
+                got=f"{self.problem.run_facts['embedding_bytes']:,} bytes and no directory",
+                repair='give og.train a directory: og.train(..., out="runs/first")',
+            )
 
     def _train_epoch(self, execution: Execution, evaluator: ModelEvaluator, steps: Generator[Step]) -> EpochReport:
         progress, config, timeline = self.progress, self.config, self.problem.timeline
@@ -223,6 +249,8 @@ class Trainer:
         with timeline.span("optimizer"):
             self.optimization.flush()
         progress.seconds_so_far += time.perf_counter() - began
+        if self.embeddings is not None:
+            self.embeddings.require_finite(f"epoch {progress.finished_epochs + 1}")
         seconds = progress.seconds_so_far - seconds_before
         phases = {name: took for name, took in (timeline.phases - phases_before).items() if name != SAVE}
         edges = self.ledger.counters["edges_aggregated"] - edges_before
@@ -268,6 +296,8 @@ class Trainer:
             # A copy: the optimizer updates parameters in place.
             state = self.problem.model.state_dict()
             progress.best_model = {name: value.to("cpu", copy=True) for name, value in state.items()}
+            for table in self.embeddings.tables if self.embeddings is not None else ():
+                table.keep_best()
         return progress.best_epoch == progress.finished_epochs
 
     def _is_out_of_patience(self) -> bool:
@@ -294,13 +324,26 @@ class Trainer:
             seeds = progress.seeds_so_far
             loss = progress.loss_so_far / seeds if seeds else progress.loss[-1]
             raise divergence_error(self.problem, execution, self._step_label(epoch, progress.step), loss)
+        vectors = self._save_embeddings()
         if self.folder is not None and self.comm.is_rank_zero:
             with self.problem.timeline.span(SAVE):
                 path = checkpoint.save_checkpoint(
-                    self.folder, self.problem.model, self.optimizer, progress, self.optimization.loop_state()
+                    self.folder,
+                    self.problem.model,
+                    self.optimizer,
+                    progress,
+                    self.optimization.loop_state(),
+                    embeddings=vectors,
                 )
             self.callbacks.tell_checkpoint(progress, path)
         return progress.finished_epochs
+
+    def _save_embeddings(self) -> dict[str, Any] | None:
+        """Write the vectors of nodes beside the checkpoint; return what it records. All workers together."""
+        if self.embeddings is None or not self.comm.broadcast(self.folder is not None):
+            return None
+        with self.problem.timeline.span(SAVE):
+            return save_embeddings(self.folder, checkpoint.checkpoint_name(self.progress), self.embeddings)
 
     def _all_reduce_when_valid(self, count: int) -> int:
         """Sum over all workers after each has validated its input; if one fails, none continues."""
@@ -313,8 +356,12 @@ class Trainer:
     def _make_result(self, evaluator: ModelEvaluator, stopped: str) -> TrainResult:
         if self.progress.best_model is not None:
             self.problem.model.load_state_dict(self.progress.best_model)
+            for table in self.embeddings.tables if self.embeddings is not None else ():
+                table.restore_best()
         else:
             self.optimization.adopt_averages()
         val, test, logits = evaluator.score_result()
+        if self.embeddings is not None and not self.problem.run_facts.get("embeddings_on_disk"):
+            gather_vectors(self.embeddings)
         self.callbacks.tell_end(self.progress, stopped, val, test)
         return TrainResult(progress=self.progress, val=val, test=test, logits=logits, stop_reason=stopped)

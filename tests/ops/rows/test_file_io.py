@@ -87,7 +87,7 @@ def test_add(module: ModuleType, file: int, rows: list[int], gap_rows: int, run_
     at = random.integers(0, 20, len(rows))
     module.pwrite_from(file, OFFSET, held.numpy())
     staged, given_rows = torch.full((run_rows, WIDTH), float("nan")), np.array(rows, dtype=np.int64)
-    runs, pages, written = module.add_file_rows(file, OFFSET, given_rows, gap_rows, staged, (added, at))
+    runs, pages, written = module.change_file_rows(file, OFFSET, given_rows, gap_rows, staged, (added, at), adds=True)
     expected = held.clone()
     expected[rows] += added[at]
     module.pread_into(file, OFFSET, found := np.empty((ROWS, WIDTH), dtype=np.float32))
@@ -105,8 +105,8 @@ def test_runs_and_pages_are_counted(module: ModuleType, file: int) -> None:
     assert module.read_file_rows(file, 0, rows, 2, staged, out, np.arange(5)) == (3, 4 + 2 + 1)
     assert module.read_file_rows(file, 100, rows, 2, staged, out, np.arange(5)) == (3, 5 + 3 + 2)
     added = torch.ones(5, width), np.arange(5)
-    assert module.add_file_rows(file, 0, rows, 2, staged, added) == (3, 7, 7 * 4096)
-    assert module.add_file_rows(file, 100, rows, 1, staged, added) == (4, 9, 5 * 4096)
+    assert module.change_file_rows(file, 0, rows, 2, staged, added, adds=True) == (3, 7, 7 * 4096)
+    assert module.change_file_rows(file, 100, rows, 1, staged, added, adds=True) == (4, 9, 5 * 4096)
 
 
 def test_far_into_a_file(module: ModuleType, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_far_into_a_file(module: ModuleType, tmp_path: Path) -> None:
     rows, at = np.array([9_000_000, 9_000_002], dtype=np.int32), np.arange(2)  # behind 9 GB
     added, out = normal(2, 256).float(), torch.empty(2, 256)
     os.truncate(file, 10 << 30)
-    module.add_file_rows(file, 3, rows, 0, torch.empty(4, 256), (added, at))
+    module.change_file_rows(file, 3, rows, 0, torch.empty(4, 256), (added, at), adds=True)
     module.read_file_rows(file, 3, rows, 4, torch.empty(4, 256), out, at)
     assert torch.equal(out, added)
     assert os.pread(file, 1024, 3 + 9_000_002 * 1024) == added[1].numpy().tobytes()
@@ -132,10 +132,10 @@ def test_the_end_of_a_file_and_other_errors(module: ModuleType, file: int, tmp_p
     with pytest.raises(EOFError):
         module.read_file_rows(file, size - 7, at, 0, staged, values, at)
     with pytest.raises(EOFError):
-        module.add_file_rows(file, size - 7, at, 0, staged, (values, at))
+        module.change_file_rows(file, size - 7, at, 0, staged, (values, at), adds=True)
     for call in (
         lambda: module.pwrite_from(closed, 0, some),
-        lambda: module.add_file_rows(closed, 0, at, 0, staged, (values, at)),
+        lambda: module.change_file_rows(closed, 0, at, 0, staged, (values, at), adds=True),
     ):
         with pytest.raises(OSError, match="Bad file descriptor") as caught:
             call()
@@ -183,7 +183,7 @@ def test_kernels_are_kept_on_disk(file: int) -> None:
     copies = [file_io, another("file_rows_again")]
     for module in copies:
         module.read_file_rows(file, 0, rows, 0, staged, out, rows)
-        module.add_file_rows(file, 0, rows, 0, staged, (out, rows))
+        module.change_file_rows(file, 0, rows, 0, staged, (out, rows), adds=True)
     for kernel in (copies[1]._read_rows, copies[1]._add_rows):
         assert sum(kernel.stats.cache_hits.values()) == 1
         assert not kernel.stats.cache_misses

@@ -19,6 +19,7 @@ from outgrow.core.files import atomic_write, os_errors_as_input_errors
 from outgrow.core.validation import finite_or_none, require_local_path
 from outgrow.training import checkpoint
 from outgrow.training.callbacks import Callback, EpochReport
+from outgrow.training.embedding_files import read_vectors
 
 SPLITS = "splits.json"
 """File of a directory that holds a run for each of several splits, in directories ``split-0`` and so on."""
@@ -231,6 +232,8 @@ class RunDirectory(Callback):
         path = self.latest_checkpoint(log_warning)
         saved = checkpoint.load_checkpoint(path)
         checkpoint.load_parameters(model, checkpoint.final_parameters(saved), path)
+        if saved.get("embeddings"):
+            read_vectors(path.parent, saved["embeddings"], model, best=saved["progress"]["best_model"] is not None)
 
     def truncate_after(self, epoch: int) -> None:
         """Drop the metrics of epochs after ``epoch``, which are about to be trained again."""

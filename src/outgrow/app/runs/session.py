@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from outgrow.app.compatibility import validate_problem
+from outgrow.app.compatibility import select_read_features, validate_problem
 from outgrow.app.link_task import make_link_evaluation, make_link_problem, make_link_split, remove_held_out_links
 from outgrow.app.loggers.tensorboard import TensorBoard
 from outgrow.app.messages import log_warning
@@ -228,9 +228,9 @@ class Session:
 
     def _make_problem(self) -> tuple[Problem, Evaluation]:
         """Shard the graph; return the training problem and the evaluation."""
-        graph = self.graph
         model = self.model
         comm = self.comm
+        graph = select_read_features(self.graph, model)
         if model.decoder is None:
             share = self.strategy.shard_graph(graph, comm, model, self.config.batch_config)
             # Workers map the store of the graph itself; of its labels and splits, those of the targets count.
@@ -242,6 +242,7 @@ class Session:
                 checkpoint_steps=self.config.checkpoint_steps,
                 memory_limit=self.strategy.memory_limit if self.strategy.uses_minibatches else None,
                 find_feature_file=partial(find_feature_file, graph),
+                embedding_optimizer=self.config.make_row_optimizer(batches=self.strategy.uses_minibatches),
             )
             labels = targeted.task_labels
             assert labels is not None
@@ -255,7 +256,11 @@ class Session:
         # Held-out links are no edges of the training graph: message passing must not see the answers.
         share = self.strategy.shard_graph(remove_held_out_links(graph, split), comm, model)
         problem = make_link_problem(graph, model, self.config, share)
-        problem = replace(problem, find_feature_file=partial(find_feature_file, graph))
+        problem = replace(
+            problem,
+            find_feature_file=partial(find_feature_file, graph),
+            embedding_optimizer=self.config.make_row_optimizer(batches=False),
+        )
         monitor = choose_link_monitor(self.config.monitor, self.config.monitor_mode, LINK_METRICS)
         return problem, make_link_evaluation(graph, model, split, share, monitor)
 

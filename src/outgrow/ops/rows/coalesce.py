@@ -83,6 +83,15 @@ def scatter_add_range(table: Array, first: int, rows: Array, start: int, end: in
 
 
 @serial_kernel
+def scatter_range(table: Array, first: int, rows: Array, start: int, end: int, values: Array, at: Array) -> None:
+    """Set ``table[rows[i]] = values[at[i]]`` for a range of the rows, in a table that begins at row ``first``."""
+    for i in range(start, end):
+        row, source = rows[i] - first, at[i]
+        for column in range(table.shape[1]):
+            table[row, column] = values[source, column]
+
+
+@serial_kernel
 def _split_groups(rows: Array, gap_rows: int, run_rows: int, num_groups: int, starts: Array) -> int:
     for i in range(1, len(rows)):
         if rows[i] <= rows[i - 1]:

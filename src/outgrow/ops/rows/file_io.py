@@ -21,7 +21,7 @@ from torch import Tensor
 
 from outgrow.ops.backend import overload, serial_kernel
 from outgrow.ops.kernels.numerics import as_float, kernel_view
-from outgrow.ops.rows.coalesce import coalesce_end, scatter_add_range
+from outgrow.ops.rows.coalesce import coalesce_end, scatter_add_range, scatter_range
 from outgrow.ops.rows.gather import WORDS
 
 Array = NDArray[Any]
@@ -88,10 +88,10 @@ def read_file_rows(
     return runs, pages
 
 
-def add_file_rows(
-    file: int, offset: int, rows_N: Array, gap_rows: int, staged_SW: Tensor, added: tuple[Tensor, Array]
+def change_file_rows(
+    file: int, offset: int, rows_N: Array, gap_rows: int, staged_SW: Tensor, given: tuple[Tensor, Array], *, adds: bool
 ) -> tuple[int, int, int]:
-    """Add ``values[at[i]]`` to row ``rows[i]`` of the file.
+    """Add ``values[at[i]]`` to row ``rows[i]`` of the file, or write it there.
 
     Rows in the gaps of a run are written back unchanged, which is cheaper than a system call per row.
 
@@ -102,7 +102,8 @@ def add_file_rows(
         gap_rows: Most rows between two neighbours of one run, which is read and written at once.
         staged_SW: ``[S, W]`` contiguous float32 or float64, of the type of the file, overwritten; no run is
             longer.
-        added: ``values [M, W]`` float32 or float64, and ``at [N]`` integer.
+        given: ``values [M, W]`` float32 or float64, and ``at [N]`` integer.
+        adds: Whether values are added to what is there.
 
     Returns:
         Number of runs read, of the pages of `PAGE_BYTES` that they lie in, and of bytes written.
@@ -111,12 +112,12 @@ def add_file_rows(
         EOFError: The file ends too early.
         OSError: A system call failed.
     """
-    values_MW, at_N = added
+    values_MW, at_N = given
     rows = _as_int64(rows_N)
     at = _as_int64(at_N)
     values = values_MW.detach().numpy()
     staged = staged_SW.numpy()
-    error, runs, pages, written = _add_rows(file, offset, rows, gap_rows, staged, values, at)
+    error, runs, pages, written = _change_rows(file, offset, rows, gap_rows, staged, values, at, adds)
     raise_errno(error)
     return runs, pages, written
 
@@ -230,8 +231,8 @@ def _read_rows(
 
 
 @io_kernel
-def _add_rows(
-    file: int, offset: int, rows: Array, gap_rows: int, staged: Array, values: Array, at: Array
+def _change_rows(
+    file: int, offset: int, rows: Array, gap_rows: int, staged: Array, values: Array, at: Array, adds: bool
 ) -> tuple[int, int, int, int]:
     end, runs, pages, written, row_bytes = 0, 0, 0, 0, staged.shape[1] * staged.itemsize
     while end < len(rows):
@@ -245,7 +246,10 @@ def _add_rows(
         pages += count_pages(begin, num_rows * row_bytes)
         # Rows are ascending and distinct, so no other run or thread writes the same row; the groups' runs are
         # disjoint.
-        scatter_add_range(staged, first, rows, start, end, values, at)
+        if adds:
+            scatter_add_range(staged, first, rows, start, end, values, at)
+        else:
+            scatter_range(staged, first, rows, start, end, values, at)
         error = pwrite_memory(file, begin, staged[:num_rows])
         if error != 0:
             return error, runs, pages, written

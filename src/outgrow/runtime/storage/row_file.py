@@ -24,7 +24,7 @@ from torch import Tensor
 from outgrow.core.errors import InputError
 from outgrow.ops.backend import as_numpy, as_tensor
 from outgrow.ops.rows.coalesce import split_groups
-from outgrow.ops.rows.file_io import PAGE_BYTES, add_file_rows, count_pages, pread_into, pwrite_from, read_file_rows
+from outgrow.ops.rows.file_io import PAGE_BYTES, change_file_rows, count_pages, pread_into, pwrite_from, read_file_rows
 from outgrow.ops.rows.gather import gather_rows
 from outgrow.runtime.storage.row_storage import RowStorage
 
@@ -174,10 +174,17 @@ class RowFile(RowStorage):
 
     def _add_rows(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
         """Read runs, add to their selected rows and write them back, on the threads."""
+        self._change_rows(rows_N, values_MW, at_N, adds=True)
+
+    def _write_rows(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
+        """Read runs, replace their selected rows and write them back, on the threads."""
+        self._change_rows(rows_N, values_MW, at_N, adds=False)
+
+    def _change_rows(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor, *, adds: bool) -> None:
         self._check_writable()
         rows, at = as_numpy(rows_N), as_numpy(at_N)
         self._io_pool.run_tasks(
-            partial(self._add_group, rows[here], (values_MW, at[here]))
+            partial(self._change_group, rows[here], (values_MW, at[here]), adds=adds)
             for here in self._coalesce_rows(rows, self._added_gap_rows)
         )
 
@@ -199,10 +206,11 @@ class RowFile(RowStorage):
             moved = read_file_rows(self._file.fileno(), self._offset, rows, self._gap_rows, staged, out_MW, to)
         self._io_pool.count_io(*moved)
 
-    def _add_group(self, rows: Array, added: tuple[Tensor, Array]) -> None:
+    def _change_group(self, rows: Array, given: tuple[Tensor, Array], *, adds: bool) -> None:
         staged = self._staging_rows(self._run_rows)
+        gap = self._added_gap_rows
         with self._explain_errors():
-            moved = add_file_rows(self._file.fileno(), self._offset, rows, self._added_gap_rows, staged, added)
+            moved = change_file_rows(self._file.fileno(), self._offset, rows, gap, staged, given, adds=adds)
         self._io_pool.count_io(*moved)
 
     def _read_part(self, first: int, out_nW: Tensor) -> None:

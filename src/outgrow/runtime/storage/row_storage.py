@@ -80,6 +80,19 @@ class RowStorage(ABC):
         _check_lossless_cast(values_MW.dtype, self.dtype)
         self._add_rows(rows_N, values_MW, at_N)
 
+    def write_rows(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
+        """Write selected rows: ``host[rows[i]] = values[at[i]]``; in threads as for `add_rows`.
+
+        Args:
+            rows_N: ``[N]`` int32 or int64, ascending and distinct.
+            values_MW: ``[M, W]`` of the type of the rows; any strides.
+            at_N: ``[N]`` int32 or int64.
+        """
+        self._check_row_ids(rows_N)
+        if values_MW.dtype != self.dtype:
+            raise TypeError(f"rows are of {self.dtype}, not of {values_MW.dtype}")
+        self._write_rows(rows_N, values_MW.detach(), at_N)
+
     @abstractmethod
     def close(self) -> None:
         """Release the rows."""
@@ -95,6 +108,9 @@ class RowStorage(ABC):
 
     @abstractmethod
     def _add_rows(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None: ...
+
+    @abstractmethod
+    def _write_rows(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None: ...
 
     def _check_row_ids(self, rows_N: Tensor) -> None:
         # Ids ascend, so both ends are enough.
@@ -141,6 +157,9 @@ class InMemoryRows(RowStorage):
 
     def _add_rows(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
         scatter_add_rows(self._values_VW, rows_N, values_MW, at_N)
+
+    def _write_rows(self, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
+        self._values_VW[rows_N.long()] = values_MW[at_N.long()]
 
     def close(self) -> None:
         """Release the tensor."""

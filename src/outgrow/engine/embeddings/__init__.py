@@ -1,0 +1,1 @@
+"""Node embeddings in training: rows with their owners, exchange of rows and gradients, row-wise optimizers."""

@@ -1,0 +1,92 @@
+"""`NodeEmbeddings`: the tables of all node embeddings of a model on one worker."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from outgrow.core.errors import TrainingError
+from outgrow.engine.embeddings.row_gradients import squared_norm
+from outgrow.engine.embeddings.row_optimizers import RowOptimizer
+from outgrow.engine.embeddings.row_sections import MakeSection
+from outgrow.engine.embeddings.table import EmbeddingTable
+from outgrow.engine.shard import GraphShard
+from outgrow.nn.model import Model
+from outgrow.nn.node_embedding import find_embeddings
+
+
+class NodeEmbeddings:
+    """Tables of the node embeddings of a model, to which they are bound until `close`. Final.
+
+    Args:
+        model: The model.
+        shard: The worker's shard of the graph.
+        optimizer: Updates rows.
+        make_section: Makes what rows are kept in.
+        gathers_batches: See `EmbeddingTable`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        shard: GraphShard,
+        optimizer: RowOptimizer,
+        make_section: MakeSection,
+        *,
+        gathers_batches: bool,
+    ) -> None:
+        self.comm = shard.comm
+        self.optimizer = optimizer
+        self.tables = [
+            EmbeddingTable(name, each, shard, optimizer, make_section, gathers_batches=gathers_batches)
+            for name, each in find_embeddings(model).items()
+        ]
+        for table in self.tables:
+            table.draw_rows()
+            table.embedding.rows = table
+
+    def __bool__(self) -> bool:
+        return bool(self.tables)
+
+    def scale_batch(self, factor: float) -> None:
+        """Multiply the gradients of the last batch with a factor."""
+        for table in self.tables:
+            table.gradients.scale_new(factor)
+
+    def squared_norm(self) -> float:
+        """Return the sum of the squares of the gradients of all rows, over all workers. All workers together."""
+        own = math.fsum(squared_norm(each.gradients, len(each.nodes), each.block_rows) for each in self.tables)
+        return float(self.comm.all_reduce(torch.tensor(own, dtype=torch.float64)))
+
+    def update(self, *, lr: float, scale: float = 1.0) -> None:
+        """Update the own rows of all tables: see `EmbeddingTable.update`."""
+        for table in self.tables:
+            table.update(lr=lr, scale=scale)
+
+    def clear_gradients(self) -> None:
+        """Forget all gradients."""
+        for table in self.tables:
+            table.gradients.clear()
+
+    def require_finite(self, step: str) -> None:
+        """Check all rows. All workers together.
+
+        Raises:
+            TrainingError: A row is not finite.
+        """
+        for table in self.tables:
+            found = [each for each in self.comm.all_gather_object(table.find_non_finite()) if each is not None]
+            if found:
+                raise TrainingError(
+                    f"training diverged in {step}: the vector of node {min(found)} in {table.name} is not finite",
+                    needed="vectors that are finite",
+                    got="NaN or infinity; checkpoints are those written before",
+                    repair="lower the learning rate, or embedding_lr: start a new run or, where there is a checkpoint, "
+                    "go on from it with --resume",
+                )
+
+    def close(self) -> None:
+        """Release all rows."""
+        for table in self.tables:
+            table.close()

@@ -1,0 +1,55 @@
+"""Where the rows of node embeddings are kept: in memory or, where there is too little, in files."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from outgrow.core.memory_limits import available_bytes
+from outgrow.engine.embeddings.row_optimizers import RowOptimizer
+from outgrow.engine.embeddings.row_sections import MakeSection, file_section_maker, section_maker
+from outgrow.nn.model import Model
+from outgrow.nn.node_embedding import find_embeddings
+from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.storage.row_file import IoPool
+from outgrow.runtime.storage.scratch_dir import scratch_directory
+
+MEMORY_SHARE = 0.25
+"""Share of the memory of a worker that vectors with their gradients and moments may take."""
+
+
+def embedding_bytes(model: Model, optimizer: RowOptimizer, num_nodes: int, *, gathers_batches: bool) -> int:
+    """Return the bytes of the vectors of some nodes, with their moments and, for whole graphs, gradients.
+
+    Args:
+        model: The model.
+        optimizer: Updates rows.
+        num_nodes: Number of nodes.
+        gathers_batches: Whether gradients are those of batches, which are not counted.
+    """
+    copies = 1 + len(optimizer.state_names) + (not gathers_batches)
+    row_bytes = sum(each.dim * each.dtype.itemsize for each in find_embeddings(model).values())
+    return num_nodes * copies * row_bytes
+
+
+def choose_sections(
+    stack: ExitStack, comm: Comm, needed_bytes: int, *, limit: int | None, scratch_dir: str | None
+) -> tuple[MakeSection, bool]:
+    """Return what makes sections, and whether these are files. All workers together.
+
+    Args:
+        stack: Ends the files.
+        comm: Communicator of the workers.
+        needed_bytes: Bytes of the rows of this worker.
+        limit: Limit on the bytes in the memory of the worker; None for what there is.
+        scratch_dir: Folder for files; None for the system's temporary folder.
+    """
+    free = available_bytes() // comm.local_world_size if limit is None else limit
+    fits = comm.device.type != "cpu" or needed_bytes <= MEMORY_SHARE * free
+    # Agreed on, as other choices are: one worker's files would be another's memory.
+    if all(comm.all_gather_object(fits)):
+        return section_maker(comm.device), False
+    folder = stack.enter_context(scratch_directory(None if scratch_dir is None else Path(scratch_dir), needed_bytes))
+    io_pool = IoPool()
+    stack.callback(io_pool.close)
+    return file_section_maker(folder, io_pool), True

@@ -1,0 +1,88 @@
+"""`NodewiseConv` and `MLP`: layers that read a node alone, for models of features or node vectors without a graph.
+
+Letters as in `outgrow.nn.layer`.
+"""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from torch import Tensor
+
+from outgrow.core.arguments import check_arguments
+from outgrow.core.errors import InputError
+from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
+from outgrow.nn.model import Model
+from outgrow.nn.projection import Projection
+from outgrow.nn.stack import LayerPosition, StackOptions, accept_stack_options, make_stack
+from outgrow.ops.aggregation.no_messages import NoMessages
+from outgrow.ops.sparse import SparseRows
+
+
+@check_arguments()
+class NodewiseConv(Conv):
+    """``x'_v = x_v W + b``, or ``x'_v = x_v``: no neighbour is read, and no row is sent.
+
+    Args:
+        in_features: ``D``.
+        out_features: ``O``.
+        linear: Whether the row is multiplied; else it is passed on as it is.
+
+    Raises:
+        InputError: Rows are to be passed on to another width.
+    """
+
+    accepts_half = True
+    reads_weights = False
+
+    def __init__(self, in_features: int, out_features: int, *, linear: bool = True) -> None:
+        super().__init__()
+        if not linear and in_features != out_features:
+            raise InputError(
+                "a NodewiseConv that passes rows on has two widths",
+                needed="one width",
+                got=f"{in_features} in, {out_features} out",
+                repair="make both equal, or leave linear=False out",
+            )
+        self.itself = Projection(in_features, out_features, bias=True) if linear else None
+        self.aggregation = NoMessages()
+        self.accepts_sparse = linear
+        self.accepts_half = linear
+        self.spec = ConvSpec(
+            in_features=in_features,
+            out_features=out_features,
+            source=(1, 0),
+            aggregate=(1, 0),
+            static_edge_weight=True,
+            reads_target=True,
+        )
+
+    def source(self, x_VD: Features) -> NodeMessages:
+        """Return ``[V, 1, 0]``: nothing."""
+        rows = x_VD.values.new_zeros(len(x_VD), 0) if isinstance(x_VD, SparseRows) else x_VD[:, :0]
+        return NodeMessages(rows[:, None], None)
+
+    def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
+        """Return ``[Vd, O]``: the row, multiplied or as it is."""
+        if self.itself is None:
+            assert isinstance(x_VD, Tensor)
+            return x_VD
+        out: Tensor = self.itself(x_VD)
+        return out
+
+
+@accept_stack_options()
+def MLP(in_features: int, hidden: int, out_features: int, **stack: Unpack[StackOptions]) -> Model:
+    """A stack of `NodewiseConv`: a multilayer perceptron of each node's own row, without neighbours.
+
+    Args:
+        in_features: Width of the features.
+        hidden: Width of hidden layers.
+        out_features: Number of classes.
+        **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
+    """
+
+    def make_conv(width_in: int, width_out: int, position: LayerPosition) -> Conv:
+        return NodewiseConv(width_in, width_out)
+
+    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
