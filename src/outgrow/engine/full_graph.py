@@ -87,6 +87,8 @@ def layer_forward(
     view = shard.layer_view(layer)
     block = (view.block if rows is None else rows.block).with_rng_key(key)
     x_dst = x_own if rows is None else slice_rows(x_own, rows.first, rows.last)
+    if not layer.sends_messages:
+        return layer.update(x_dst, layer.no_aggregate(x_dst), block)
     source, target = layer.source_and_target(x_own, x_dst, view.block.dst_nodes, block.dst_nodes)
     if view.local_graph is None:
         aggregate = layer.aggregate(block, source, target)

@@ -51,16 +51,17 @@ class NodewiseConv(Conv):
         self.spec = ConvSpec(
             in_features=in_features,
             out_features=out_features,
-            source=(1, 0),
-            aggregate=(1, 0),
+            source=(1, 1),
+            aggregate=(1, 1),
             static_edge_weight=True,
             reads_target=True,
         )
 
     def source(self, x_VD: Features) -> NodeMessages:
-        """Return ``[V, 1, 0]``: nothing."""
-        rows = x_VD.values.new_zeros(len(x_VD), 0) if isinstance(x_VD, SparseRows) else x_VD[:, :0]
-        return NodeMessages(rows[:, None], None)
+        """Return ``[V, 1, 1]``: a zero, since strategies that keep source rows in tables keep rows of some width."""
+        if isinstance(x_VD, SparseRows):
+            return NodeMessages(x_VD.values.new_zeros(len(x_VD), 1, 1), None)
+        return NodeMessages(0 * x_VD[:, None, :1], None)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the row, multiplied or as it is."""

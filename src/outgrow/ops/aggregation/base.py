@@ -28,6 +28,7 @@ class Aggregation(ABC):
         additive: The result over all in-edges is the sum of the results over parts of them.
         has_parameters: The result depends on parameters of modules that are not its own.
         sums_pairs: Rows are summed by pairs of relation and row first (`outgrow.ops.aggregation.pair_edges`).
+        reads_sources: Results depend on the rows of sources at all.
         empty: Result for a destination without in-edges.
     """
 
@@ -35,6 +36,7 @@ class Aggregation(ABC):
     additive: bool
     has_parameters: bool = False
     sums_pairs: bool = False
+    reads_sources: bool = True
     empty: float = 0.0
 
     @abstractmethod

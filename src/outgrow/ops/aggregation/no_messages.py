@@ -9,12 +9,13 @@ from outgrow.ops.aggregation.base import Aggregation
 
 
 class NoMessages(Aggregation):
-    """Rows without columns for all destinations; edges are not read. Final."""
+    """Zeros for all destinations; edges are not read. Final."""
 
-    sliceable = False
-    additive = False
+    sliceable = True
+    additive = True
+    reads_sources = False
 
     def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
-        """Return ``[Vd, 1, 0]``."""
-        # A product with nothing keeps the result in autograd, so that backward passes find the sources.
-        return src_VsCF.new_zeros(block.edges.num_dst, 1, 0) + 0 * src_VsCF.sum()
+        """Return ``[Vd, C, F]`` zeros."""
+        # The product keeps the result in autograd, where backward passes look for the gradient of the sources.
+        return src_VsCF.new_zeros(block.edges.num_dst, *src_VsCF.shape[1:]) + 0 * src_VsCF.sum()

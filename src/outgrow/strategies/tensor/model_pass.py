@@ -88,6 +88,8 @@ class SlicedModelPass:
         """Return the aggregate of the own nodes, ``[n, C, F]``."""
         if index == 0 and self.first_aggregate is not None:
             return self.first_aggregate
+        if not layer.sends_messages:
+            return layer.no_aggregate(x)
         if index == 0 and self.feature_slices is not None:
             return self.aggregation.aggregate_slices(layer, key, self.feature_slices)
         return self.aggregation.aggregate_rows(
