@@ -14,7 +14,7 @@ from outgrow.core.validation import validate_choice
 from outgrow.engine.link_ranking import KnownLinks, LinkRanker
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import GraphShard
-from outgrow.graph.builders.validate import NO_EMBEDDINGS, validate_held_out_links
+from outgrow.graph.builders.validate import LEARNED_VECTORS, validate_held_out_links
 from outgrow.graph.graph import Graph
 from outgrow.graph.link_split import LinkSplit, mark_relations, split_links, take_held_out_links
 from outgrow.graph.topology import Topology
@@ -166,22 +166,23 @@ def validate_link_problem(graph: Graph, model: Model) -> None:
         validate_relations(graph.topology.block.edges, decoder.num_relations)
 
 
-def validate_link_graph(graph: Graph) -> None:
+def validate_link_graph(graph: Graph, *, needs_features: bool = True) -> None:
     """Check that a graph has what every link model needs.
+
+    Args:
+        graph: The graph.
+        needs_features: Whether the model reads features, if the graph has none.
 
     Raises:
         InputError: The graph has no features, or no edges, or comes with links of other nodes or relations.
     """
     validate_held_out_links(graph.held_out_links, graph.num_nodes, graph.num_relations)
-    if graph.features is None or graph.num_edges == 0:
-        units = "give each node features, such as a unit vector of its own: docs/links.md, Links that are given"
+    if (needs_features and graph.features is None) or graph.num_edges == 0:
         raise InputError(
             f"{graph.name} cannot be trained on",
             needed="features and edges",
             got=f"{graph.num_features:,} features, {graph.num_edges:,} edges",
-            repair=f"give features in nodes.csv, or features or feat_* in nodes.npz, beside the edges{NO_EMBEDDINGS}"
-            if graph.held_out_links is None
-            else units,
+            repair=f"give features in nodes.csv, or features or feat_* in nodes.npz, beside the edges{LEARNED_VECTORS}",
         )
 
 

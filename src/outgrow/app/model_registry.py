@@ -13,11 +13,16 @@ from outgrow.nn.decoder import Decoder, DistMult, Dot
 from outgrow.nn.decoupled import Decoupled, DecoupledGAT
 from outgrow.nn.edge_models import GINE, EdgeNetwork, GATv2, Transformer
 from outgrow.nn.model import Model
+from outgrow.nn.node_embedding import NodeEmbedding
+from outgrow.nn.nodewise import MLP, Embedding
 from outgrow.nn.stack import Stack
 from outgrow.nn.to_hetero import to_hetero
 from outgrow.nn.typed_models import HGT, TypedRGCN
 from outgrow.nn.zoo import GAT, GCN, GGCN, GGNN, GIN, RGCN, SAGE, CommNet, FiLM, RGCNDiagonal
 
+EMBEDDING_OPTIONS: Mapping[str, type] = {"embedding": int, "embedding_combine": str, "embedding_std": float}
+"""Options of a `NodeEmbedding` before the first layer of a model, and their types."""
+_OUTSIDE = {"hidden", "hetero", "decoder", *EMBEDDING_OPTIONS}
 _NOT_OPTIONS = {"in_features", "out_features", "stack", "activation", "return"}
 
 
@@ -64,6 +69,8 @@ MODELS: Mapping[str, ModelEntry] = {
     "hgt": ModelEntry(build=HGT, graph_options=("types",), encodes_types=True),
     "rgcn": ModelEntry(build=RGCN, graph_options=("sparse_input", "num_relations")),
     "rgcn-typed": ModelEntry(build=TypedRGCN, graph_options=("sparse_input", "types"), encodes_types=True),
+    "embedding": ModelEntry(build=Embedding),
+    "mlp": ModelEntry(build=MLP),
     "rgcn-diagonal": ModelEntry(build=RGCNDiagonal, graph_options=("num_relations",)),
 }
 
@@ -123,7 +130,8 @@ def reads_types(name: str, settings: Mapping[str, object]) -> bool:
 def model_options(name: str) -> dict[str, Any]:
     """Return options of a model and their types, ``hidden`` first and ``decoder``, one of `DECODERS`, last.
 
-    Models of one kind of edges also have ``hetero``: a copy of each convolution for each edge type (`to_hetero`).
+    Models of one kind of edges also have ``hetero``: a copy of each convolution for each edge type (`to_hetero`); those
+    without inputs per type have ``embedding``, the width of a `NodeEmbedding` before the first layer, with its options.
 
     Raises:
         InputError: There is no such model.
@@ -131,9 +139,31 @@ def model_options(name: str) -> dict[str, Any]:
     entry = validate_choice("model", name, MODELS)
     # Signatures are the only list of options: a new parameter of a model needs no entry here.
     typed = {"hetero": bool} if entry.typed else {}
-    hints = {"hidden": int, **get_type_hints(Stack), **get_type_hints(entry.build), **typed, "decoder": str}
+    vectors = {} if entry.encodes_types or entry.build is Embedding else EMBEDDING_OPTIONS
+    hints = {"hidden": int, **get_type_hints(Stack), **get_type_hints(entry.build), **typed, **vectors, "decoder": str}
     hidden = _NOT_OPTIONS | set(entry.graph_options) | set(entry.fixed_options)
     return {option: hint for option, hint in hints.items() if option not in hidden}
+
+
+def adds_vectors(name: str, settings: Mapping[str, object]) -> bool:
+    """Whether a model of this name and these settings has a vector for each node."""
+    return name == "embedding" or "embedding" in settings
+
+
+def _make_embedding(graph: Graph, options: Mapping[str, object]) -> NodeEmbedding | None:
+    """Return the embedding that options ask for before the first layer of a model."""
+    given = {name.removeprefix("embedding_"): options[name] for name in EMBEDDING_OPTIONS if name in options}
+    if "embedding" not in given:
+        if given:
+            raise InputError(
+                "options of vectors of nodes are given without their width",
+                needed="embedding, the width of a vector",
+                got=", ".join(f"embedding_{name}={value}" for name, value in given.items()),
+                repair="give embedding=64 too",
+            )
+        return None
+    dim: Any = given.pop("embedding")
+    return NodeEmbedding(dim, in_features=graph.num_features, **given)  # type: ignore[arg-type]
 
 
 def build_model(name: str, graph: Graph, options: Mapping[str, object]) -> Model:
@@ -152,7 +182,7 @@ def build_model(name: str, graph: Graph, options: Mapping[str, object]) -> Model
     for option in options:
         validate_choice(f"option of model {name}", option, known)
     validate_types(options, known)
-    rest = {key: value for key, value in options.items() if key not in ("hidden", "hetero", "decoder")}
+    rest = {key: value for key, value in options.items() if key not in _OUTSIDE}
     entry, hidden, decoder = MODELS[name], options["hidden"], options.get("decoder")
     if entry.needs_edge_features:
         _require_edge_features(graph, name)
@@ -161,7 +191,15 @@ def build_model(name: str, graph: Graph, options: Mapping[str, object]) -> Model
     try:
         # A link model ends with embeddings for the decoder instead of a logit for each class.
         width = graph.num_classes if make_decoder is None else hidden
-        model = entry.build(graph.num_features, hidden, width, **entry.fixed_options, **given, **rest)
+        encoder = _make_embedding(graph, options)
+        columns = graph.num_features
+        if encoder is not None:
+            columns = encoder.out_features
+            # The first layer reads vectors, which are dense.
+            given |= {"sparse_input": False} if "sparse_input" in given else {}
+        model = entry.build(columns, hidden, width, **entry.fixed_options, **given, **rest)
+        if encoder is not None:
+            model = model.with_encoder(encoder)
         if options.get("hetero"):
             model = to_hetero(model, graph)
         return model if make_decoder is None else model.with_decoder(make_decoder(graph, hidden))

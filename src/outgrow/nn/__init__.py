@@ -43,6 +43,7 @@ from outgrow.nn.layer import NodeMessages as NodeMessages
 from outgrow.nn.model import Model as Model
 from outgrow.nn.node_embedding import NodeEmbedding as NodeEmbedding
 from outgrow.nn.nodewise import MLP as MLP
+from outgrow.nn.nodewise import Embedding as Embedding
 from outgrow.nn.nodewise import NodewiseConv as NodewiseConv
 from outgrow.nn.projection import Projection as Projection
 from outgrow.nn.propagation import AttentionPropagateConv as AttentionPropagateConv

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
-from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
+from outgrow.nn.epilogue import Epilogue
+from outgrow.nn.layer import Conv, ConvSpec, Features, Layer, NodeMessages
 from outgrow.nn.model import Model
+from outgrow.nn.node_embedding import NodeEmbedding
 from outgrow.nn.projection import Projection
 from outgrow.nn.stack import LayerPosition, StackOptions, accept_stack_options, make_stack
 from outgrow.ops.aggregation.no_messages import NoMessages
@@ -70,6 +72,32 @@ class NodewiseConv(Conv):
             return x_VD
         out: Tensor = self.itself(x_VD)
         return out
+
+
+@check_arguments()
+def Embedding(
+    in_features: int,
+    hidden: int,
+    out_features: int,
+    *,
+    combine: str | None = None,
+    std: float | None = None,
+    dropout: float = 0.0,
+) -> Model:
+    """A `NodeEmbedding` and no neighbours: the shallow embedding of knowledge graphs, or a linear model of features.
+
+    Args:
+        in_features: Width of the features; 0 for a graph without features.
+        hidden: Width of the vectors.
+        out_features: Number of classes or, for links, ``hidden``: the vectors then go to the decoder as they are.
+        combine: See `NodeEmbedding`.
+        std: See `NodeEmbedding`.
+        dropout: Probability of zeroing a number of the result, in [0, 1).
+    """
+    encoder = NodeEmbedding(hidden, in_features=in_features, combine=combine, std=std)
+    width = encoder.out_features
+    conv = NodewiseConv(width, out_features, linear=width != out_features)
+    return Model([Layer(conv, Epilogue(dropout=dropout))], encoder=encoder)
 
 
 @accept_stack_options()

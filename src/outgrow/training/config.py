@@ -306,7 +306,8 @@ class TrainConfig:
         Raises:
             InputError: The type of the parameters does not hold a number.
         """
-        largest = max(torch.finfo(each.dtype).max for each in model.parameters())
+        floats = [each.dtype for each in model.parameters()] or [torch.float32]
+        largest = max(torch.finfo(each).max for each in floats)
         for name in ("lr", "weight_decay"):
             if getattr(self, name) > largest:
                 raise out_of_range_error(name, f"at most {largest:.3g}, for these parameters", getattr(self, name))

@@ -129,7 +129,8 @@ def build_optimizer(
         InputError: A pattern matches nothing, or the optimizer refuses its arguments.
     """
     refuse_recorded("optimizer", choice)
-    parameters: Any = group_parameters(model, groups) if groups else model.parameters()
+    # Where vectors of nodes are all there is to train, the optimizer has a parameter without numbers.
+    parameters: Any = group_parameters(model, groups) if groups else [*model.parameters()] or [_no_parameter()]
     kind = optimizer_class(choice)
     if kind is not None:
         known = signature_options(_signature_of(kind), ())
@@ -151,6 +152,10 @@ def build_optimizer(
         made = call_maker(f"the optimizer of {owner}", factory, parameters)
     _validate_made(made, owner, model)
     return made  # type: ignore[no-any-return]
+
+
+def _no_parameter() -> nn.Parameter:
+    return nn.Parameter(torch.zeros(0))
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
@@ -245,7 +250,9 @@ def _validate_made(made: object, owner: str, model: nn.Module) -> None:
             got=describe_value(made),
             repair="choose another optimizer",
         )
-    held = {id(parameter) for group in made.param_groups for parameter in group["params"]}
+    held = {id(each) for group in made.param_groups for each in group["params"] if each.numel()}
+    if not any(each.numel() for each in model.parameters()):
+        return
     if not held or held - {id(parameter) for parameter in model.parameters()}:
         raise InputError(
             f"the optimizer of {owner} is one of other parameters",

@@ -18,7 +18,7 @@ from outgrow.app.compatibility import (
 )
 from outgrow.app.link_task import validate_link_graph, validate_link_options
 from outgrow.app.metric_checks import validate_metric_names, validate_metrics
-from outgrow.app.model_registry import AUTO, MODELS, choose_decoder, model_options
+from outgrow.app.model_registry import AUTO, MODELS, adds_vectors, choose_decoder, model_options
 from outgrow.app.node_task import describe_outputs, make_node_task
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
 from outgrow.app.runs.config import absolute_source, build_seeded_model, training_record
@@ -147,11 +147,13 @@ def plan_new_run(
     )
     model_settings = {**recipe.model, **model_part}
     loaded = graph.load()
+    # Vectors of nodes take the place of features that a graph does not have.
+    needs_features = not adds_vectors(name, model_settings)
     if "decoder" not in model_settings:
-        require_trainable(loaded)
+        require_trainable(loaded, needs_features=needs_features)
     else:
         # Link models learn from the edges alone and need no labels.
-        validate_link_graph(loaded)
+        validate_link_graph(loaded, needs_features=needs_features)
         validate_link_options(loaded, config, options)
         # Resolved before it is recorded, so that a resumed run builds the same model.
         if model_settings["decoder"] == AUTO:

@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "val", "test")
 
-NO_EMBEDDINGS = "; a vector learned for each node is not among what is trained: give fixed ones, such as random vectors"
+LEARNED_VECTORS = "; or train a vector for each node: --model embedding, or --set embedding=64 (og.nn.NodeEmbedding)"
 """What to say where features are missing."""
 
 
-def require_trainable(graph: Graph) -> None:
+def require_trainable(graph: Graph, *, needs_features: bool = True) -> None:
     """Refuse a graph that can be looked at, but not trained on.
+
+    Args:
+        graph: The graph.
+        needs_features: Whether the model reads features, if the graph has none.
 
     Raises:
         InputError: No features, no labels or an empty training split.
@@ -34,7 +38,7 @@ def require_trainable(graph: Graph) -> None:
     lacks = [
         what
         for what, missing in (
-            ("features", graph.features is None),
+            ("features", needs_features and graph.features is None),
             ("labels", graph.labels is None and not graph.type_labels),
             ("nodes to train on", len(graph.split.train) == 0),
         )
@@ -47,7 +51,7 @@ def require_trainable(graph: Graph) -> None:
             got=f"no {', no '.join(lacks)}",
             repair="give nodes.csv beside the edges, with numbers, labels and a split (--split 0.6,0.2,0.2), or "
             "nodes.npz with features or feat_*, label, train_idx, val_idx and test_idx"
-            + (NO_EMBEDDINGS if graph.features is None else ""),
+            + (LEARNED_VECTORS if graph.features is None else ""),
         )
 
 

@@ -33,6 +33,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
+from outgrow.nn.node_embedding import find_embeddings
 from outgrow.ops import memory_pool
 from outgrow.runtime.system.device import free_device_bytes
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, inference_after_batches
@@ -139,6 +140,14 @@ class Orchestrate(Strategy):
             InputError: One of these is not so.
         """
         super().validate_model(model)
+        if find_embeddings(model):
+            raise InputError(
+                f"strategy {self.name} cannot train vectors of nodes",
+                needed="a model without a NodeEmbedding: rows of hot nodes are computed on the CPU for several later "
+                "batches, each of which changes the vectors that they are computed from",
+                got="a model with a NodeEmbedding",
+                repair="choose strategy sampled, migrate or split",
+            )
         if len(model.layers_list()) < 2:
             raise InputError(
                 f"strategy {self.name} has nothing to share in a model of one layer",
