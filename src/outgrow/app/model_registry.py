@@ -37,6 +37,7 @@ class ModelEntry:
         needs_edge_features: Whether the model cannot be built for a graph whose edges have no features.
         typed: Whether its layers may be copied for each edge type (`to_hetero`).
         encodes_types: Whether it finds the feature columns of each node type itself.
+        is_stack: Whether it has the options of `Stack`.
     """
 
     build: Callable[..., Model]
@@ -45,6 +46,7 @@ class ModelEntry:
     needs_edge_features: bool = False
     typed: bool = False
     encodes_types: bool = False
+    is_stack: bool = True
 
 
 MODELS: Mapping[str, ModelEntry] = {
@@ -69,7 +71,7 @@ MODELS: Mapping[str, ModelEntry] = {
     "hgt": ModelEntry(build=HGT, graph_options=("types",), encodes_types=True),
     "rgcn": ModelEntry(build=RGCN, graph_options=("sparse_input", "num_relations")),
     "rgcn-typed": ModelEntry(build=TypedRGCN, graph_options=("sparse_input", "types"), encodes_types=True),
-    "embedding": ModelEntry(build=Embedding),
+    "embedding": ModelEntry(build=Embedding, is_stack=False),
     "mlp": ModelEntry(build=MLP),
     "rgcn-diagonal": ModelEntry(build=RGCNDiagonal, graph_options=("num_relations",)),
 }
@@ -139,8 +141,9 @@ def model_options(name: str) -> dict[str, Any]:
     entry = validate_choice("model", name, MODELS)
     # Signatures are the only list of options: a new parameter of a model needs no entry here.
     typed = {"hetero": bool} if entry.typed else {}
-    vectors = {} if entry.encodes_types or entry.build is Embedding else EMBEDDING_OPTIONS
-    hints = {"hidden": int, **get_type_hints(Stack), **get_type_hints(entry.build), **typed, **vectors, "decoder": str}
+    vectors = {} if entry.encodes_types or name == "embedding" else EMBEDDING_OPTIONS
+    stack = get_type_hints(Stack) if entry.is_stack else {}
+    hints = {"hidden": int, **stack, **get_type_hints(entry.build), **typed, **vectors, "decoder": str}
     hidden = _NOT_OPTIONS | set(entry.graph_options) | set(entry.fixed_options)
     return {option: hint for option, hint in hints.items() if option not in hidden}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from outgrow.app.model_registry import model_options
 from outgrow.core.validation import validate_choice
@@ -86,8 +86,12 @@ def choose_model(graph: str) -> str:
 def find_recipe(graph: str, model: str, *, links: bool = False) -> Recipe:
     """Return the recipe of a model on a data set, or one for any graph; ``links`` for link prediction."""
     if links:
-        return _WORDNET_LINKS if graph == "wordnet" else _LINKS
-    return _BY_DATA_SET.get((graph, model), _ANY_GRAPH)
+        found = _WORDNET_LINKS if graph == "wordnet" else _LINKS
+    else:
+        found = _BY_DATA_SET.get((graph, model), _ANY_GRAPH)
+    known = model_options(model)
+    # A model without layers, such as one of vectors alone, has no use for their number.
+    return replace(found, model={name: value for name, value in found.model.items() if name in known})
 
 
 def make_train_config(recipe: Recipe, options: Mapping[str, object], others: Collection[str] = ()) -> TrainConfig:

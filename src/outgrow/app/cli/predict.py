@@ -114,7 +114,8 @@ def _load_best_model(
     made = read_model_record(config, directory.path)
     loaded = datasets.load_graph(graph, data_dir=data_dir) if graph else load_recorded_graph(config, data_dir)
     recorded = config["model"]
-    _require_features(loaded)
+    if made.reads_features:
+        _require_features(loaded)
     loaded = align_with_record(loaded, config, reads_relations=made.reads_relations, reads_types=made.reads_types)
     model = load_best_model(directory, made, lambda: loaded)
     # Runs of older versions recorded no task: they had classes.

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from outgrow.app.model_registry import build_model, model_options, reads_relations, reads_types
+from outgrow.app.model_registry import adds_vectors, build_model, model_options, reads_relations, reads_types
 from outgrow.app.node_task import graph_for_model
 from outgrow.app.runs.python_model import PYTHON, load_python_model
 from outgrow.app.runs.workers import Workers
@@ -106,6 +106,11 @@ class RecordedModel:
     def predicts_links(self) -> bool:
         """Whether the model has a decoder."""
         return "decoder" in self.options if self.made is None else self.made.decoder is not None
+
+    @property
+    def reads_features(self) -> bool:
+        """Whether the model cannot do without features of nodes."""
+        return not adds_vectors(self.name, self.options) if self.made is None else self.made.reads_features
 
     @property
     def reads_relations(self) -> bool:
