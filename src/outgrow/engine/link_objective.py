@@ -77,14 +77,19 @@ class LinkObjective:
         return each.sum() / (self.total * (1 + self.negatives))
 
     def _draw_pairs(self, key: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return both nodes of all pairs, their relations, and whether they are links of the graph."""
+        """Return tails and heads of all pairs, their relations, and whether they are links of the graph."""
         head, tail, relation = self.links
-        drawn = [sample_negatives(head, tail, self.number, self.ends, fold_in(key, k)) for k in range(self.negatives)]
-        first, second = (torch.cat(parts) for parts in zip((tail, head), *drawn, strict=True))
-        target = torch.zeros(len(first), dtype=torch.bool)
+        first, second = [tail], [head]
+        for k in range(self.negatives):
+            kept, drawn = sample_negatives(head, tail, self.number, self.ends, fold_in(key, k))
+            # What replaces a tail is a tail: decoders may score a link and its reverse differently.
+            keeps_head = kept == head
+            first.append(torch.where(keeps_head, drawn, tail))
+            second.append(torch.where(keeps_head, head, drawn))
+        target = torch.zeros(len(head) * (1 + self.negatives), dtype=torch.bool)
         # The links of the graph come first, then the negatives.
         target[: len(head)] = True
-        return first, second, relation.repeat(1 + self.negatives), target
+        return torch.cat(first), torch.cat(second), relation.repeat(1 + self.negatives), target
 
     def _gather_rows(self, out: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         """Return the row number of each node, and the rows: the own ones, then those of others."""
