@@ -20,7 +20,7 @@ from suites.typed_mutants import MUTANTS as TYPED
 
 TESTS = Path(__file__).parent
 NUMBERS = {
-    "tests/suites/test_exactness.py": 66,
+    "tests/suites/test_exactness.py": 67,
     "tests/suites/test_objectives.py": 5,
     "tests/suites/test_links.py": 7,
     "tests/suites/test_held_out.py": 5,

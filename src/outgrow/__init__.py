@@ -38,9 +38,12 @@ if TYPE_CHECKING:
     from outgrow.app.own_loop import launch as launch
     from outgrow.app.own_loop import prepare as prepare
     from outgrow.app.plan.table import PlanReport as PlanReport
+    from outgrow.app.prediction_run import save_embeddings as save_embeddings
     from outgrow.app.runs.load_run import load_run as load_run
     from outgrow.app.runs.result import Run as Run
     from outgrow.app.runs.workers import Workers as Workers
+    from outgrow.app.top_links import TopLinks as TopLinks
+    from outgrow.app.top_links import top_links as top_links
     from outgrow.core.errors import InputError as InputError
     from outgrow.core.errors import OutgrowError as OutgrowError
     from outgrow.core.errors import StoreError as StoreError
@@ -77,11 +80,14 @@ _HOME = {
     "load": "outgrow.app.api",
     "plan": "outgrow.app.api",
     "predict": "outgrow.app.api",
+    "save_embeddings": "outgrow.app.prediction_run",
     "save_graph": "outgrow.app.graph_sources",
     "train": "outgrow.app.api",
     "Training": "outgrow.app.own_loop",
     "launch": "outgrow.app.own_loop",
     "prepare": "outgrow.app.own_loop",
+    "TopLinks": "outgrow.app.top_links",
+    "top_links": "outgrow.app.top_links",
     "Workers": "outgrow.app.runs.local_workers",
     "NeighborLoader": "outgrow.app.neighbor_loader",
     "PlanReport": "outgrow.app.plan.table",
@@ -137,6 +143,7 @@ __all__ = [
     "SplitParallel",
     "StoreError",
     "TensorParallel",
+    "TopLinks",
     "TrainConfig",
     "Training",
     "TrainingError",
@@ -157,8 +164,10 @@ __all__ = [
     "plan",
     "predict",
     "prepare",
+    "save_embeddings",
     "save_graph",
     "strategies",
+    "top_links",
     "train",
 ]
 # Before torch is imported by any of the names: OpenMP reads its settings when it is loaded.

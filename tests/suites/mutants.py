@@ -106,6 +106,9 @@ MUTANTS = {
     "mean_of_local_means": Mutant(tensor_mutants.mean_of_local_means, TENSOR),
     "partial_gradients_of_scores": Mutant(tensor_mutants.partial_gradients_of_scores, TENSOR, ATTENTION),
     "columns_misplaced": Mutant(tensor_mutants.columns_misplaced, TENSOR, (*GCN, "decoupled")),
+    "gradient_of_a_sum_for_its_first_channel": Mutant(
+        tensor_mutants.gradient_of_a_sum_for_its_first_channel, TENSOR, ("rgcn-project-first",)
+    ),
     "rows_taken_for_sorted": Mutant(tensor_mutants.rows_taken_for_sorted, TENSOR),
     "slices_in_another_order": Mutant(tensor_mutants.slices_in_another_order, TENSOR, (*GCN, "ggcn")),
     "gathered_without_gradient": Mutant(tensor_mutants.gathered_without_gradient, TENSOR, APART),

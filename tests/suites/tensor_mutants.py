@@ -93,11 +93,26 @@ def columns_misplaced() -> Iterator[Hits]:
     """Columns of the slices that come from others, and of their gradients, are one place off."""
     hits, right = Hits(), PipelinedSum.receive_slices
 
-    def arrive(self: PipelinedSum, trip: PendingRows, party: NodeGroup, slices: Tensor) -> None:
-        right(self, trip, party, slices)
+    def arrive(self: PipelinedSum, trip: PendingRows, party: NodeGroup, slices: Tensor, channels: int) -> None:
+        right(self, trip, party, slices, channels)
         if self.comm.size > 1 and slices.shape[2] > 1:
             hits.note(len(party.nodes) > 0)
             slices[party.nodes] = slices[party.nodes].roll(1, 2)
+
+    with patch.object(PipelinedSum, "receive_slices", arrive):
+        yield hits
+
+
+@contextmanager
+def gradient_of_a_sum_for_its_first_channel() -> Iterator[Hits]:
+    """The gradient of a sum over channels reaches the first of them alone."""
+    hits, right = Hits(), PipelinedSum.receive_slices
+
+    def arrive(self: PipelinedSum, trip: PendingRows, party: NodeGroup, slices: Tensor, channels: int) -> None:
+        right(self, trip, party, slices, channels)
+        if channels < slices.shape[1]:
+            hits.note(len(party.nodes) > 0)
+            slices[party.nodes, 1:] = 0
 
     with patch.object(PipelinedSum, "receive_slices", arrive):
         yield hits
@@ -108,10 +123,10 @@ def rows_taken_for_sorted() -> Iterator[Hits]:
     """Rows of a chunk are in the order of their workers, and are taken for those of ascending nodes."""
     hits, right = Hits(), PipelinedSum.receive_slices
 
-    def arrive(self: PipelinedSum, trip: PendingRows, party: NodeGroup, slices: Tensor) -> None:
+    def arrive(self: PipelinedSum, trip: PendingRows, party: NodeGroup, slices: Tensor, channels: int) -> None:
         wrong = party.nodes.sort().values
         hits.note(not torch.equal(wrong, party.nodes))
-        right(self, trip, party._replace(nodes=wrong), slices)
+        right(self, trip, party._replace(nodes=wrong), slices, channels)
 
     with patch.object(PipelinedSum, "receive_slices", arrive):
         yield hits

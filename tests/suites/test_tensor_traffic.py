@@ -101,7 +101,12 @@ MODELS = {
     ),
     "rgcn aggregates to bases first": Traffic(
         lambda: RGCN(8, 16, 2, num_relations=RELATIONS, bases=2),
-        Moves(features=RAW, trained=(Sliced(2, 8), *both_ways((2, 2)))),
+        Moves(features=RAW, trained=(Sliced(2, 8), Sliced(2, 2), Sliced(1, 2))),
+    ),
+    "rgcn sums bases before the gather, in one chunk and in many": Traffic(
+        lambda: RGCN(8, 2, 2, num_relations=RELATIONS, bases=3, layers=2),
+        Moves(trained=(Sliced(3, 2), Sliced(1, 2), Sliced(1, 2), Sliced(3, 2))),
+        TensorParallel(chunks=5),
     ),
     "decoupled, 2 rounds": Traffic(lambda: Decoupled(8, 16, 2, rounds=2), ONE_OF_CLASSES),
     "decoupled, 5 rounds": Traffic(lambda: Decoupled(8, 16, 2, rounds=5), ONE_OF_CLASSES),

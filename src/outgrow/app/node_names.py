@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from outgrow.core.errors import InputError
 from outgrow.graph.graph import Graph
 from outgrow.graph.node_ids import ArrowArray
 
@@ -69,3 +71,37 @@ def _list_texts(nodes: Any) -> Sequence[str] | None:
         return None
     values = given.tolist() if isinstance(given, np.ndarray) else given
     return values if values and all(isinstance(value, str) for value in values) else None
+
+
+def find_nodes(graph: Graph, nodes: Any, node_type: str | None = None) -> Any:
+    """Return the numbers of nodes asked about by ids that are texts, or by numbers, one or several; others as they are.
+
+    Args:
+        graph: The graph.
+        nodes: A node, or ``[n]`` nodes.
+        node_type: Type of these nodes; None for any.
+
+    Raises:
+        InputError: The graph keeps no ids, or a node has no such id; likely ones are named.
+    """
+    many = [nodes] if isinstance(nodes, str | int | np.integer) else nodes
+    names = None if isinstance(many, Tensor) else _list_texts(many)
+    return many if names is None else graph.index_of(names, node_type=node_type)
+
+
+def parse_nodes(graph: Graph, texts: Sequence[str], node_type: str | None = None) -> Tensor:
+    """Return ``[n]`` int64: the nodes that were written as ids or, where the graph keeps none, as numbers.
+
+    Raises:
+        InputError: See `find_nodes`; or a text is no number.
+    """
+    if graph.ids is not None:
+        return graph.index_of(list(texts), node_type=node_type)
+    if wrong := [text for text in texts if not (text.isascii() and text.isdecimal())]:
+        raise InputError(
+            f"the nodes of {graph.name!r} have no ids but their numbers",
+            needed=f"numbers from 0 to {graph.num_nodes - 1}",
+            got=repr(wrong[0]),
+            repair="give the number of the node; or convert the tables with --relabel, which keeps ids",
+        )
+    return torch.tensor([int(text) for text in texts], dtype=torch.int64)

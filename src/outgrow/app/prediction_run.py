@@ -13,12 +13,21 @@ import torch
 
 from outgrow.app.node_names import NodeNames
 from outgrow.app.node_outputs import allocate_table, compute_output_tables, iterate_outputs
-from outgrow.app.output_request import OutputRequest, embedding_depth, logit_depth
+from outgrow.app.output_request import Nodes, OutputRequest, embedding_depth, logit_depth, make_output_request
 from outgrow.app.output_workers import OutputFile, fill_output_files
-from outgrow.app.predictions import PredictionFormat, PredictionRows, count_group_rows, write_predictions
+from outgrow.app.predictions import (
+    PredictionFormat,
+    PredictionRows,
+    count_group_rows,
+    validate_output_path,
+    write_predictions,
+)
 from outgrow.app.runs.directory import convert_write_errors
+from outgrow.core.arguments import check_arguments
 from outgrow.core.files import atomic_write
+from outgrow.graph.graph import Graph
 from outgrow.graph.store.manifest import ArrayEntry
+from outgrow.nn.model import Model
 from outgrow.runtime.storage.tempdir_reaper import temporary_directory
 
 
@@ -55,6 +64,41 @@ def write_prediction_file(request: OutputRequest, form: PredictionFormat, out: P
             pass
 
 
+@check_arguments(unchecked=("graph", "model", "nodes"))
+def save_embeddings(
+    graph: Graph,
+    model: Model,
+    out: str | Path,
+    nodes: Nodes = None,
+    *,
+    device: str = "auto",
+    workers: int = 1,
+    memory: str | None = None,
+) -> None:
+    """Write embeddings of nodes to a file, in blocks, so that there may be more of them than fit into memory.
+
+    A ``.parquet`` file has the columns ``node`` (the number), ``id`` and ``type`` where the graph has these, and
+    ``embedding``, a list of ``H`` numbers; an ``.npy`` file an array ``[n, H]``. It appears complete or not at all.
+
+    Args:
+        graph: Graph with what the model reads.
+        model: Model with at least two layers or a decoder.
+        out: File to write or replace.
+        nodes: Nodes: see `embed`, as are ``device``, ``workers`` and ``memory``.
+        device: What each worker computes on.
+        workers: Number of worker processes on this host.
+        memory: Limit on the memory of a worker.
+
+    Raises:
+        InputError: The file cannot be written, or see `embed`.
+        WorkerError: A worker has died.
+    """
+    path = Path(out)
+    validate_output_path(path)
+    request = make_output_request(graph, model, nodes, device=device, workers=workers, memory=memory)
+    write_prediction_file(request, PredictionFormat(what="embeddings", has_labels=False), path)
+
+
 @contextmanager
 def _hidden_folder(out: Path) -> Iterator[Path]:
     """Create a folder beside a file, removed when the context ends or when this process does, even by SIGKILL."""
@@ -69,7 +113,7 @@ def _find_depths(request: OutputRequest, form: PredictionFormat, *, is_table: bo
     if form.what != "embeddings":
         return [logit_depth(request.model)]
     embeddings = embedding_depth(request.model)
-    needs_logits = is_table and request.model.decoder is None
+    needs_logits = is_table and form.has_labels and request.model.decoder is None
     return [embeddings, logit_depth(request.model)] if needs_logits else [embeddings]
 
 

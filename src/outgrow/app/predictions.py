@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +57,7 @@ class PredictionFormat:
         multi_label: Whether a node may have several labels.
         regression: Whether outputs are numbers, not logits of classes.
         types: Outputs of each node type, where types have outputs of their own; or empty.
+        has_labels: Whether a table of embeddings of a model of nodes has columns of labels, too.
     """
 
     what: str
@@ -64,6 +65,7 @@ class PredictionFormat:
     multi_label: bool = False
     regression: bool = False
     types: tuple[TypeOutputs, ...] = ()
+    has_labels: bool = True
 
     def for_type(self, outputs: TypeOutputs) -> PredictionFormat:
         """Return the format of the rows of one node type."""
@@ -91,22 +93,27 @@ class PredictionFormat:
         return logits.sigmoid() if self.multi_label else logits.softmax(1)
 
 
-def validate_output_path(out: Path) -> None:
-    """Check that predictions can be written to a file, before anything is computed.
+def validate_output_path(out: Path, endings: Sequence[str] = (".parquet", ".npy")) -> None:
+    """Check that a file can be written, before anything is computed.
+
+    Args:
+        out: The file.
+        endings: What its name may end in.
 
     Raises:
         InputError: Its name has an unknown ending, or its directory is missing or read-only.
     """
     folder = out.resolve().parent
-    repair = "give another --out, such as predictions.parquet"
+    repair = f"give another --out, such as {out.stem or 'predictions'}.parquet"
     if out.is_dir():
         needed, got = "the name of a file", "a directory"
     elif not folder.is_dir():
         needed, got = "a file in a directory that exists", f"no directory {folder}"
     elif not os.access(folder, os.W_OK | os.X_OK):
         needed, got = "a writable directory", f"no permission to write to {folder}"
-    elif out.suffix not in (".parquet", ".npy"):
-        needed, got = "a name that ends in .parquet or .npy", f"the ending {out.suffix!r}" if out.suffix else "none"
+    elif out.suffix not in endings:
+        needed = f"a name that ends in {' or '.join(endings)}"
+        got = f"the ending {out.suffix!r}" if out.suffix else "none"
     else:
         return
     raise InputError(f"cannot write {out}", needed=needed, got=got, repair=repair)

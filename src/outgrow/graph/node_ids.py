@@ -14,6 +14,7 @@ from torch import Tensor
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.graph.id_order import Repetitions, Space, iterate_runs, sort_nodes
+from outgrow.graph.likely_ids import find_likely_ids
 from outgrow.ops.text_hash import find_integers, find_texts, hash_texts
 
 ArrowArray = Any
@@ -247,7 +248,8 @@ class NodeIds:
             found = np.where(here >= 0, here, found)
         if (found < 0).any():
             missing = [str(wanted[int(at)]) for at in np.flatnonzero(found < 0)[:_SHOWN]]
-            raise unknown_ids_error(int((found < 0).sum()), missing)
+            likely = find_likely_ids(self.texts.to_arrow(), missing[0]) if self.are_text else []
+            raise unknown_ids_error(int((found < 0).sum()), missing, likely)
         return torch.from_numpy(found)
 
     def find(self, ids: ArrowArray, first: int = 0, last: int | None = None) -> NDArray[np.int64]:
@@ -317,13 +319,15 @@ def duplicate_ids_error(count: int, first: Sequence[str]) -> InputError:
     )
 
 
-def unknown_ids_error(count: int, first: Sequence[str]) -> InputError:
-    """Return the error of ids that no node has."""
+def unknown_ids_error(count: int, first: Sequence[str], likely: Sequence[str] = ()) -> InputError:
+    """Return the error of ids that no node has; ``likely`` are those that may have been meant by the first."""
     return InputError(
         "no node has such an id",
         needed="ids of nodes of the graph",
         got=f"{count:,} others, such as {', '.join(repr(name) for name in first)}",
-        repair="correct the ids; outgrow info shows what ids are like",
+        repair=f"did you mean {' or '.join(repr(name) for name in likely)}?"
+        if likely
+        else "correct the ids; outgrow info shows what ids are like",
     )
 
 

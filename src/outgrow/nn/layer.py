@@ -60,8 +60,8 @@ class ConvSpec:
         source_widths: Numbers that are used of a source row of each node type, the first ones of its channels and
             columns; the others are zeros, which no link carries. Empty if all rows are used whole.
         score_widths: The same for the scores of a source.
-        target_in_features: ``D`` of destinations; None if it is that of sources, as of every convolution but those
-            inside a `outgrow.nn.hetero.HeteroConv`.
+        target_in_features: ``D`` of destinations; None if it is that of sources, as outside of `HeteroConv`.
+        sums_channels: `Conv.update` only sums the channels of the aggregate; it may be given their sum as one channel.
     """
 
     in_features: int
@@ -78,6 +78,7 @@ class ConvSpec:
     source_widths: tuple[int, ...] = ()
     score_widths: tuple[int, ...] = ()
     target_in_features: int | None = None
+    sums_channels: bool = False
 
 
 @renamed_members(**old_names.CONV)

@@ -74,6 +74,8 @@ class RGCNConv(Conv):
             source_is_input=not self.accepts_sparse,
             reads_target=True,
             needs_full_neighborhood=True,
+            # The sum over bases needs one column of each at a time, so whoever cuts columns may take it.
+            sums_channels=self.accepts_sparse,
         )
 
     def with_projection_first(self) -> Conv:

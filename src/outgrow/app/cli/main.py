@@ -12,7 +12,20 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from outgrow.app.cli import append, calibrate, convert, datasets, doctor, info, partition, plan, predict, report, train
+from outgrow.app.cli import (
+    append,
+    calibrate,
+    convert,
+    datasets,
+    doctor,
+    info,
+    links,
+    partition,
+    plan,
+    predict,
+    report,
+    train,
+)
 from outgrow.app.messages import log_warning
 from outgrow.core.errors import InputError, OutgrowError, WorkerError
 from outgrow.core.memory_limits import available_bytes
@@ -31,6 +44,7 @@ for command in (
     train.train,
     plan.plan,
     predict.predict,
+    links.links,
     report.report,
     info.info,
     convert.convert,

@@ -9,7 +9,6 @@ import typer
 
 from outgrow.app.cli.options import DEVICE
 from outgrow.app.messages import log_message
-from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.runtime.system.environment import gc_paused_import, torchrun_world_size
 
@@ -103,21 +102,12 @@ def _load_best_model(
 ) -> tuple[Graph, Model, PredictionFormat]:
     """Return the graph to predict on, the best model of a run, and what is written of its outputs."""
     from outgrow.app.predictions import PredictionFormat, choose_output
-    from outgrow.app.runs.config import load_recorded_graph, read_model_record
-    from outgrow.app.runs.data import align_with_record
-    from outgrow.app.runs.load_run import load_best_model
+    from outgrow.app.runs.load_run import load_run_for_prediction
     from outgrow.app.type_predictions import choose_typed_output, list_type_outputs
-    from outgrow.graph import datasets
     from outgrow.nn.regression import NodeRegression
 
-    config = directory.config
-    made = read_model_record(config, directory.path)
-    loaded = datasets.load_graph(graph, data_dir=data_dir) if graph else load_recorded_graph(config, data_dir)
-    recorded = config["model"]
-    if made.reads_features:
-        _require_features(loaded)
-    loaded = align_with_record(loaded, config, reads_relations=made.reads_relations, reads_types=made.reads_types)
-    model = load_best_model(directory, made, lambda: loaded)
+    loaded, model = load_run_for_prediction(directory, graph, data_dir)
+    recorded = directory.config["model"]
     # Runs of older versions recorded no task: they had classes.
     regression = recorded.get("task") == NodeRegression.kind
     types = list_type_outputs(loaded, recorded.get("targets", ()))
@@ -129,13 +119,3 @@ def _load_best_model(
         types=types,
     )
     return loaded, model, form
-
-
-def _require_features(graph: Graph) -> None:
-    if graph.num_features == 0:
-        raise InputError(
-            f"the model of the run does not fit {graph.name!r}",
-            needed="features, as many as the graph of the run has",
-            got="none",
-            repair="give a graph with features",
-        )

@@ -8,10 +8,13 @@ from pathlib import Path
 
 from outgrow.app.report.data import read_run
 from outgrow.app.runs.config import RecordedModel, load_recorded_graph, read_model_record
+from outgrow.app.runs.data import align_with_record
 from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.result import Run
 from outgrow.core.arguments import check_arguments
+from outgrow.core.errors import InputError
 from outgrow.core.graph_schema import GraphSchema
+from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
 
@@ -42,6 +45,36 @@ def load_run(path: str | Path, *, data_dir: str | Path | None = None) -> Run:
     made = read_model_record(config, folder)
     model = load_best_model(directory, made, lambda: load_recorded_graph(config, place))
     return Run(model=model, logits=None, summary=dict(found.summary), directory=folder)
+
+
+def load_run_for_prediction(directory: RunDirectory, graph: str | None, data_dir: Path | None) -> tuple[Graph, Model]:
+    """Return the graph to predict on, as the best model of a run knows relations and columns, and that model.
+
+    Args:
+        directory: Directory of the run.
+        graph: Another graph than the run's: a data set, a store or a file; None for the run's.
+        data_dir: Folder to look in first for the files of a named data set.
+
+    Raises:
+        InputError: The graph or the model cannot be loaded, or do not fit.
+    """
+    config = directory.config
+    made = read_model_record(config, directory.path)
+    loaded = datasets.load_graph(graph, data_dir=data_dir) if graph else load_recorded_graph(config, data_dir)
+    if made.reads_features:
+        _require_features(loaded)
+    loaded = align_with_record(loaded, config, reads_relations=made.reads_relations, reads_types=made.reads_types)
+    return loaded, load_best_model(directory, made, lambda: loaded)
+
+
+def _require_features(graph: Graph) -> None:
+    if graph.num_features == 0:
+        raise InputError(
+            f"the model of the run does not fit {graph.name!r}",
+            needed="features, as many as the graph of the run has",
+            got="none",
+            repair="give a graph with features",
+        )
 
 
 def load_best_model(directory: RunDirectory, made: RecordedModel, load_graph: Callable[[], Graph]) -> Model:

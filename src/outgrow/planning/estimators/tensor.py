@@ -145,7 +145,9 @@ def _layer_exchanges(work: Workload, layer: LayerSizes, *, raw: bool, constant: 
     # The attention of an edge needs all columns of both ends, which no slice has: whole scores go to all workers.
     if widths.score:
         yield SliceExchange(1, 2 * widths.score, to_all_workers=True)
-    yield SliceExchange(*widths.aggregate, has_gradient=trained)
+    # A sum over channels is taken before the gather.
+    channels, columns = widths.aggregate
+    yield SliceExchange(1 if widths.sums_channels else channels, columns, has_gradient=trained)
 
 
 def _exchange_volume(exchange: SliceExchange, nodes: Matrix, layout: WorkerLayout) -> dict[Link, int]:

@@ -71,7 +71,7 @@ class SlicedAggregation:
     def aggregate_rows(
         self, layer: Layer, key: int | None, source: NodeMessages, target: NodeMessages, kind: Kind
     ) -> Tensor:
-        """Return a layer's aggregate, ``[n, C, F]``.
+        """Return a layer's aggregate, ``[n, C, F]``; ``[n, 1, F]`` if the layer sums channels.
 
         Args:
             layer: The layer.
@@ -197,13 +197,16 @@ class SlicedAggregation:
         assert rows is not None
         for _ in range(count):
             self._count_work(layer)
-        return self._pipeline_for(layer)(rows, weight, count, kind)
+        return self._pipeline_for(layer)(rows, weight, count, kind, sums_channels=layer.spec.sums_channels)
 
     def _aggregate_and_gather(
         self, layer: Layer, block: Block, source: NodeMessages, target: NodeMessages, kind: Kind = Kind.ACTIVATIONS
     ) -> Tensor:
         weight = self._weigh_edges(layer, block, source, target)
         slices = self._aggregate_columns(layer, block, source, target, weight)
+        if layer.spec.sums_channels:
+            # Before the gather, which then moves one channel.
+            slices = slices.sum(1, keepdim=True)
         return self.column_exchange.to_rows(slices, layer.spec.aggregate[1], kind)
 
     def _weigh_edges(self, layer: Layer, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:

@@ -85,7 +85,9 @@ class PipelinedSum:
         self.num_edges = sum(len(chunk.indices) for chunk in schedules.forward)
         self._transposed_weights: tuple[Tensor, Tensor] | None = None
 
-    def __call__(self, rows_nCF: Tensor, weight_EC: Tensor | None, count: int, kind: Kind) -> Tensor:
+    def __call__(
+        self, rows_nCF: Tensor, weight_EC: Tensor | None, count: int, kind: Kind, *, sums_channels: bool = False
+    ) -> Tensor:
         """Return the own rows after some rounds, ``[n, C, F]``. Differentiable in rows and weights.
 
         Args:
@@ -93,8 +95,9 @@ class PipelinedSum:
             weight_EC: Weight of each edge in every round; None if all are 1.
             count: Number of rounds, at least 1.
             kind: Kind of the rows, for the ledger.
+            sums_channels: Whether to return the sum over channels, ``[n, 1, F]``, which is taken before it is sent.
         """
-        return _PipelinedSumFunction.apply(rows_nCF, weight_EC, self, count, kind)  # type: ignore[no-any-return, no-untyped-call]
+        return _PipelinedSumFunction.apply(rows_nCF, weight_EC, self, count, kind, sums_channels)  # type: ignore[no-any-return, no-untyped-call]
 
     def transpose_weights(self, weight_EC: Tensor) -> Tensor:
         """Return constant weights in the order of out-edges, ``[E, C]``; cached for the following passes."""
@@ -128,22 +131,32 @@ class PipelinedSum:
                 yield pending.popleft()
         yield from pending
 
-    def receive_slices(self, pending: PendingRows, group: NodeGroup, slices_VCf: Tensor) -> None:
-        """Wait for a split and write it to the rows of its nodes."""
+    def receive_slices(self, pending: PendingRows, group: NodeGroup, slices_VCf: Tensor, channels: int) -> None:
+        """Wait for a split, of as many channels or of one for all, and write it to the rows of its nodes."""
         with self.timeline.span("wait for split"):
             rows = pending.arrival.wait()
         self.timeline.record_since("split", pending.label, pending.start)
-        rows = rows.view(len(group.nodes), *slices_VCf.shape[1:])
-        slices_VCf.index_copy_(0, group.nodes, rows.to(self.comm.device))
+        rows = rows.view(len(group.nodes), channels, slices_VCf.shape[2]).to(self.comm.device)
+        slices_VCf.index_copy_(0, group.nodes, rows.expand(-1, slices_VCf.shape[1], -1))
 
     def send_rows(
-        self, slices_VCf: Tensor, group: NodeGroup, ranges: ColumnRanges, kind: Kind, number: int
+        self,
+        slices_VCf: Tensor,
+        group: NodeGroup,
+        columns: int,
+        kind: Kind,
+        number: int,
+        *,
+        sums_channels: bool = False,
     ) -> PendingRows:
-        """Start the gather of the rows of chunk ``number``."""
-        route = slice_split_sizes(group.sizes, self.comm.rank, slices_VCf.shape[1], ranges).reverse
+        """Start the gather of ``columns`` columns of the rows of chunk ``number``, or of their sums over channels."""
         # A copy in the order of the workers; it is sent while the next chunk is summed.
-        rows = slices_VCf.index_select(0, group.nodes).view(-1).to(self.row_device)
-        return PendingRows(self.comm.all_to_all(rows, route, kind), f"gather {number}", time.monotonic())
+        rows = slices_VCf.index_select(0, group.nodes)
+        rows = rows.sum(1, keepdim=True) if sums_channels else rows
+        cut = column_ranges(columns, self.comm.size)
+        route = slice_split_sizes(group.sizes, self.comm.rank, rows.shape[1], cut).reverse
+        sent = rows.view(-1).to(self.row_device)
+        return PendingRows(self.comm.all_to_all(sent, route, kind), f"gather {number}", time.monotonic())
 
     def receive_rows(
         self, pending: Sequence[PendingRows], chunks: Sequence[AggregationChunk], rows_nCF: Tensor
@@ -158,10 +171,10 @@ class PipelinedSum:
             rows_nCF.index_copy_(0, mine, merge_slices(flat, (len(mine), *rows_nCF.shape[1:]), cut))
         return rows_nCF
 
-    def allocate_slices(self, rows_nCF: Tensor) -> Tensor:
+    def allocate_slices(self, rows_nCF: Tensor, channels: int) -> Tensor:
         """Return uninitialised memory for the worker's columns of all nodes, without padding between rows."""
         first, last = self.column_ranges(rows_nCF)[self.comm.rank]
-        shape = self.num_nodes, rows_nCF.shape[1], last - first
+        shape = self.num_nodes, channels, last - first
         like = rows_nCF.new_empty(0, device=self.comm.device)
         return (
             pooled_empty(shape, like) if self.mapped_graph is None else self.mapped_graph.allocate_slices(shape, like)
@@ -179,23 +192,30 @@ class PipelinedSum:
 class _PipelinedSumFunction(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, rows_nCF: Tensor, weight_EC: Tensor | None, pipeline: PipelinedSum, count: int, kind: Kind
+        ctx: Any,
+        rows_nCF: Tensor,
+        weight_EC: Tensor | None,
+        pipeline: PipelinedSum,
+        count: int,
+        kind: Kind,
+        sums_channels: bool,
     ) -> Tensor:
         chunks = pipeline.schedules.forward
-        cut = pipeline.column_ranges(rows_nCF)
+        num_rows, channels, columns = rows_nCF.shape
         pending = pipeline.pending_slices(rows_nCF, chunks, kind)
         gathers = list[PendingRows]()
         kept = list[Tensor]()
-        slices = pipeline.allocate_slices(rows_nCF)
+        slices = pipeline.allocate_slices(rows_nCF, channels)
         for number in range(count):
-            made = pipeline.allocate_slices(rows_nCF)
+            made = pipeline.allocate_slices(rows_nCF, channels)
             for place, chunk in enumerate(chunks):
                 if number == 0:
-                    pipeline.receive_slices(next(pending), chunk.read_group, slices)
+                    pipeline.receive_slices(next(pending), chunk.read_group, slices, channels)
                 pipeline.sum_chunk(chunk, weight_EC, slices, made)
                 # Rows that this chunk has completed leave while the following chunks are summed.
                 if number == count - 1:
-                    gathers.append(pipeline.send_rows(made, chunk.output_group, cut, Kind.ACTIVATIONS, place))
+                    given = chunk.output_group, columns, Kind.ACTIVATIONS, place
+                    gathers.append(pipeline.send_rows(made, *given, sums_channels=sums_channels))
             if ctx.needs_input_grad[1]:
                 # The gradient of the weights needs every round's input; that of the rows needs none.
                 kept.append(slices)
@@ -204,46 +224,50 @@ class _PipelinedSumFunction(torch.autograd.Function):
         ctx.count = count
         ctx.kept = kept
         ctx.weight = weight_EC
+        ctx.channels = channels
+        shape = num_rows, 1 if sums_channels else channels, columns
         # Every gather was started before the first is waited for.
-        return pipeline.receive_rows(gathers, chunks, pooled_empty(tuple(rows_nCF.shape), rows_nCF))
+        return pipeline.receive_rows(gathers, chunks, pooled_empty(shape, rows_nCF))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_nCF: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+    def backward(ctx: Any, grad_nCF: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         weight_EC = ctx.weight
         pipeline: PipelinedSum = ctx.pipeline
         kept = ctx.kept
         wants_rows, wants_weight = ctx.needs_input_grad[:2]
         chunks = pipeline.schedules.backward
-        cut = pipeline.column_ranges(grad_nCF)
+        num_rows, sent_channels, columns = grad_nCF.shape
         pending = pipeline.pending_slices(grad_nCF, chunks, Kind.GRADIENTS)
         gathers = list[PendingRows]()
-        slices = pipeline.allocate_slices(grad_nCF)
+        # The gradient of a sum over channels is that of each of them.
+        slices = pipeline.allocate_slices(grad_nCF, ctx.channels)
         total = None
         # Fixed weights are sorted once so that every pass reads them in sequence. Trained ones change with
         # each step, so the fused kernel reads them by edge number instead.
         transposed = None if weight_EC is None or wants_weight else pipeline.transpose_weights(weight_EC)
         for number in range(ctx.count):
-            made = pipeline.allocate_slices(grad_nCF)
+            made = pipeline.allocate_slices(grad_nCF, ctx.channels)
             d_weight = _empty_like(weight_EC) if wants_weight else None
             for place, chunk in enumerate(chunks):
                 if number == 0:
-                    pipeline.receive_slices(next(pending), chunk.read_group, slices)
+                    pipeline.receive_slices(next(pending), chunk.read_group, slices, sent_channels)
                 if d_weight is None:
                     pipeline.sum_chunk(chunk, transposed, slices, made)
                 else:
                     with pipeline.timeline.span("aggregate"):
                         _backward_chunk(chunk, weight_EC, slices, kept[-1], made, d_weight)
                 if number == ctx.count - 1 and wants_rows:
-                    gathers.append(pipeline.send_rows(made, chunk.output_group, cut, Kind.GRADIENTS, place))
+                    gathers.append(pipeline.send_rows(made, chunk.output_group, columns, Kind.GRADIENTS, place))
             if d_weight is not None:
                 # All rounds share one tensor of weights, so their gradients add up.
                 total = d_weight if total is None else total.add_(d_weight)
                 # Rounds run backwards: the input of the last one is no longer needed.
                 kept.pop()
             slices = made
-        grad = pipeline.receive_rows(gathers, chunks, _empty_like(grad_nCF)) if wants_rows else None
-        return grad, total, None, None, None
+        shape = num_rows, ctx.channels, columns
+        grad = pipeline.receive_rows(gathers, chunks, pooled_empty(shape, grad_nCF)) if wants_rows else None
+        return grad, total, None, None, None, None
 
 
 def _edge_numbers(chunk: AggregationChunk) -> Tensor:
