@@ -23,6 +23,7 @@ from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.strategies.base import Problem
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import LinkEvaluation
+from outgrow.training.link_training import make_link_options
 from outgrow.training.monitor import Monitor
 
 SPLIT_OPTIONS = ("val_links", "test_links", "split_seed")
@@ -102,12 +103,8 @@ def make_link_problem(graph: Graph, model: Model, config: TrainConfig, share: Gr
     """Make the training problem on a shard of the graph without held-out links."""
     assert graph.features is not None
     relations = find_link_relations(graph, config)
-    targets = LinkTargets(
-        ends=node_type_offsets(graph),
-        negatives=config.negatives,
-        num_targets=_count_edges(share.topology, relations),
-        relations=relations,
-    )
+    options = make_link_options(config, node_type_offsets(graph), relations)
+    targets = LinkTargets(options=options, num_targets=_count_edges(share.topology, relations))
     return Problem(
         shard=share,
         features=graph.features,

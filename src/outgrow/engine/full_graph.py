@@ -15,7 +15,8 @@ from outgrow.core.block import Block
 from outgrow.core.deprecation import renamed_arguments
 from outgrow.core.ledger import Kind
 from outgrow.engine.features.inputs import ShardInputs
-from outgrow.engine.objective import NodeObjective, Objective
+from outgrow.engine.hidden_edges import shard_of_step
+from outgrow.engine.objective import NodeObjective, Objective, StepObjective
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.halo import LocalGraph
 from outgrow.nn.layer import Features, Layer, NodeMessages
@@ -256,7 +257,7 @@ def cached_first_aggregate(model: Model, block: Block, features: Features) -> Te
 
 
 class FullGraphEpoch:
-    """Full-graph epochs on a shard, with the rows of all layers in memory.
+    """Steps over all nodes of a shard, with the rows of all layers in memory.
 
     A constant aggregate of the first layer is computed once, in the constructor.
 
@@ -269,6 +270,7 @@ class FullGraphEpoch:
         objective: The training objective.
         seed: Seed of every random draw.
         overlap: Whether to aggregate own rows while others are received.
+        hides_edges: Whether steps hide edges, so that no aggregate is constant.
     """
 
     def __init__(
@@ -280,6 +282,7 @@ class FullGraphEpoch:
         seed: int,
         *,
         overlap: bool = True,
+        hides_edges: bool = False,
     ) -> None:
         self.model = model
         self.shard = shard
@@ -296,45 +299,59 @@ class FullGraphEpoch:
             rowwise = self.objective.as_rowwise
             assert isinstance(rowwise, NodeObjective)
             self.objective = rowwise.for_row_range(self.last_rows.first, self.last_rows.last)
-        self.first_aggregate = cached_first_aggregate(
-            model, shard.layer_view(model.layers_list()[0]).block, inputs.source
-        )
+        self.first_aggregate = None
+        if not hides_edges:
+            block = shard.layer_view(model.layers_list()[0]).block
+            self.first_aggregate = cached_first_aggregate(model, block, inputs.source)
         if self.first_aggregate is not None:
             self.ledger.add_count("edges_aggregated", self.edges[0].num_edges)
 
-    def run_epoch(self, epoch: int) -> float:
-        """Return the loss over all workers, and leave the global gradient in ``.grad``. All workers together.
+    def run_step(self, epoch: int, number: int = 0) -> tuple[float, int]:
+        """Compute a step, and leave the global gradient in ``.grad``. All workers together.
 
         Args:
-            epoch: Number of the epoch; with the seed it determines all random draws.
+            epoch: Number of the epoch; with the seed and the step it determines all random draws.
+            number: Number of the step in the epoch.
+
+        Returns:
+            The loss over all workers, and the number of nodes or links that it is the mean of. If that is 0, there is
+            no gradient.
         """
-        # The epoch has a single step, number 0.
-        key = fold_in(self.seed, epoch, 0)
+        key = fold_in(self.seed, epoch, number)
         timeline = self.comm.timeline
+        objective = self.objective.for_step(self.seed, epoch, number)
+        if not objective.num_targets:
+            return 0.0, 0
         with timeline.span("forward"):
-            loss = self._forward(key)
+            shard = shard_of_step(self.shard, objective.hidden)
+            loss = self._forward(shard, objective, key)
         with timeline.span("backward"):
             torch.autograd.backward(loss)
         self.comm.all_reduce_gradients(self.model)
+        self._count_work(shard)
+        return self.comm.all_reduce(loss.detach().double().cpu()).item(), objective.num_targets
+
+    def _count_work(self, shard: GraphShard) -> None:
+        layers = self.model.layers_list()
+        seen = self.edges if shard is self.shard else [shard.layer_view(layer).block.edges for layer in layers]
         # A cached aggregate was counted when it was computed.
-        for index, edges in enumerate(self.edges):
+        for index, edges in enumerate(seen):
             if index > 0 or self.first_aggregate is None:
                 self.ledger.add_count("edges_aggregated", edges.num_edges)
             self.ledger.add_count("rows_computed", edges.num_dst)
-        return self.comm.all_reduce(loss.detach().double().cpu()).item()
 
-    def _forward(self, key: int) -> Tensor:
+    def _forward(self, shard: GraphShard, objective: StepObjective, key: int) -> Tensor:
         """Return the loss. Logits are held by it alone: they are freed as soon as their gradient is known."""
         logits = full_forward(
             self.model,
-            self.shard,
+            shard,
             self.inputs,
             key,
             first_aggregate=self.first_aggregate,
             overlap=self.overlap,
             last_rows=self.last_rows,
         )
-        return self.objective.loss(logits, key)
+        return objective.loss(logits, key)
 
     def close(self) -> None:
         """Release the edges, the cached aggregate and idle memory."""

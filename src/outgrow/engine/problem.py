@@ -73,13 +73,27 @@ class Problem:
     @property
     def num_steps(self) -> int:
         """Number of steps of an epoch."""
+        if isinstance(self.targets, LinkTargets):
+            return self.targets.options.steps.num_steps
         return self.batches.num_steps(self.num_train)
+
+    @property
+    def hides_edges(self) -> bool:
+        """Whether layers see another part of the graph in each step, so that nothing computed from it is kept."""
+        return isinstance(self.targets, LinkTargets) and self.targets.options.steps.hide > 0
 
     @property
     def node_targets(self) -> NodeTargets:
         """Labelled nodes to train on; only for problems of nodes."""
         assert isinstance(self.targets, NodeTargets)
         return self.targets
+
+    def describe_link_steps(self) -> str:
+        """Return what decides about the steps of links, for `Trainer`; empty for one step that hides nothing."""
+        steps = self.targets.options.steps if isinstance(self.targets, LinkTargets) else None
+        if steps is None or (steps.num_steps == 1 and steps.hide == 0):
+            return ""
+        return f", link_steps {steps.num_steps}, hide {steps.hide}"
 
     def describe_task(self) -> dict[str, object]:
         """Return the options of a task of nodes, as plain values; nothing for links."""
