@@ -86,10 +86,11 @@ def test_what_decoders_take() -> None:
     assert distmult().num_relations == RELATIONS
 
 
-def test_scales_of_relations_begin_within_the_bounds_of_xavier() -> None:
-    scale = distmult().relation
-    assert scale.shape == (RELATIONS, COLUMNS)
-    assert 0 < scale.abs().max().item() <= (6 / (RELATIONS + COLUMNS)) ** 0.5
+def test_scores_of_unit_rows_begin_with_a_deviation_of_one() -> None:
+    torch.manual_seed(0)
+    heads, tails = normal(4000, 32), normal(4000, 32, seed=1)
+    score = DistMult(32, 50).double().score(heads, torch.arange(4000) % 50, tails)
+    assert 0.9 < score.std().item() < 1.1
 
 
 @pytest.mark.parametrize(("columns", "relations"), [(4, 0), (4, -1), (0, 3), (-2, 3)])

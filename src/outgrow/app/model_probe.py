@@ -231,7 +231,8 @@ def _find_untrained(model: Model) -> list[str]:
         # Different factors, so that no gradient cancels.
         total = (x * torch.linspace(1, 2, x.numel(), dtype=x.dtype).view_as(x)).sum()
         if model.decoder is not None:
-            total = total + (model.decoder.column_scale(x) * x.sum()).sum()
+            # Not of a node with itself: a distance of zero has no gradient.
+            total = total + model.decoder.score(x[:1], torch.zeros(1, dtype=torch.int64), x[1:2]).sum()
         grads: Sequence[Tensor | None] = (
             torch.autograd.grad(total, [each for _, each in named], allow_unused=True) if named else ()
         )

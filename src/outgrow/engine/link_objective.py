@@ -167,12 +167,16 @@ class LinksOfStep:
         return torch.zeros_like(score).index_copy(0, pairs.order, score)
 
     def _draw_pairs(self, key: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return both nodes of all pairs and their relations: of the links, then of each number of negatives."""
+        """Return tails, heads and relations of all pairs: of the links, then of each number of negatives."""
         head, tail, relation = self.links
-        count = self.options.negatives
-        drawn = [sample_negatives(head, tail, self.number, self.options.ends, fold_in(key, k)) for k in range(count)]
-        first, second = (torch.cat(parts) for parts in zip((tail, head), *drawn, strict=True))
-        return first, second, relation.repeat(1 + count)
+        first, second = [tail], [head]
+        for k in range(self.options.negatives):
+            kept, drawn = sample_negatives(head, tail, self.number, self.options.ends, fold_in(key, k))
+            # What replaces a tail is a tail: decoders may score a link and its reverse differently.
+            keeps_head = kept == head
+            first.append(torch.where(keeps_head, drawn, tail))
+            second.append(torch.where(keeps_head, head, drawn))
+        return torch.cat(first), torch.cat(second), relation.repeat(1 + self.options.negatives)
 
     def _gather_rows(self, out: Tensor, *nodes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the row number of each node, and the rows: the own ones, then those of others."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from outgrow.core.ledger import Kind
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.link_split import LinkTriples
-from outgrow.nn.decoder import Decoder
+from outgrow.nn.decoder import Decoder, ProductDecoder
 from outgrow.ops.link_scores import rank_counts
 from outgrow.ops.rows.gather import concat_ranges
 
@@ -178,6 +178,7 @@ class LinkRanker:
         """Return the query rows on all workers, ``[Q, F]``, from the owner of each node."""
         at, mine = _positions_in(self.shard.owned_nodes, ranking_queries.node)
         queries = out.new_zeros(len(at), out.shape[1])
+        assert isinstance(self.decoder, ProductDecoder)
         # Zero on the workers that do not own the node, so a sum hands each row to all of them.
         queries[mine] = self.decoder.link_queries(out[at[mine]], ranking_queries.relation[mine].to(out.device))
         return self.shard.comm.all_reduce(queries, Kind.ACTIVATIONS)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from outgrow.core.block import Edges
 from outgrow.ops.aggregation.relational import relational_scale_grad, relational_spmm
+from outgrow.ops.aggregation.spmm import spmm
 from outgrow.ops.backend import (
     as_numpy,
     as_tensor,
@@ -39,7 +40,7 @@ class NodePairs:
     """Pairs of rows, ordered by their first rows.
 
     Attributes:
-        edges: One edge for each pair, from its second row to its first.
+        edges: One edge for each pair, from its second row to its first: from the head of a link to its tail.
         relation: ``[P]`` int64.
         order: ``[P]`` integer, the original position of each pair.
     """
@@ -64,6 +65,34 @@ class NodePairs:
             relation=relation_P[order],
             order=order,
         )
+
+
+def gather_pair_rows(x_NF: Tensor, pairs: NodePairs) -> tuple[Tensor, Tensor]:
+    """Return ``[P, F]`` and ``[P, F]``: the first and the second row of each pair.
+
+    Differentiable: the gradient of a row is summed in the order of its pairs, on every device.
+    """
+    return _GatherPairRows.apply(x_NF, pairs)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _GatherPairRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_NF: Tensor, pairs: NodePairs) -> tuple[Tensor, Tensor]:
+        ctx.pairs = pairs
+        first = torch.repeat_interleave(pairs.edges.indptr.diff(), output_size=len(pairs.relation))
+        return x_NF.index_select(0, first), x_NF.index_select(0, pairs.edges.indices)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, first_PF: Tensor, second_PF: Tensor) -> tuple[Tensor, None]:
+        edges = ctx.pairs.edges
+        d_x = first_PF.new_empty(edges.num_src, 1, first_PF.shape[1])
+        at = torch.arange(edges.num_edges, device=first_PF.device)
+        spmm(edges.indptr, at, None, None, first_PF[:, None].contiguous(), d_x)
+        back = cached_transpose(edges)
+        other = torch.empty_like(d_x)
+        spmm(back.indptr, back.edge, None, None, second_PF[:, None].contiguous(), other)
+        return (d_x + other)[:, 0], None
 
 
 def pair_scores(x_NF: Tensor, pairs: NodePairs, scale_RF: Tensor) -> Tensor:
