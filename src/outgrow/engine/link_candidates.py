@@ -170,14 +170,15 @@ class CandidatePlanner:
         starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         node = query // self.answers.num_relations
         place, answer = self.answers.answers_to(query, side)
-        weight = torch.ones(len(query), dtype=torch.float64)
-        if isinstance(self.options.loss, AllAnswers):
-            weight = counts / self._count_asked(node, place, answer, asked)
         slot = torch.full((self.shard.topology.num_nodes,), -1)
         slot[candidates] = torch.arange(len(candidates))
         known = slot[answer] >= 0
+        place, answer = place[known], answer[known]
+        weight = torch.ones(len(query), dtype=torch.float64)
+        if isinstance(self.options.loss, AllAnswers):
+            weight = counts / self._count_asked(node, place, answer, asked)
         # Parallel edges are one answer, which the sorted codes have side by side.
-        pairs = torch.unique_consecutive(torch.stack([place[known], slot[answer[known]]]), dim=1)
+        place, answer = torch.unique_consecutive(torch.stack([place, slot[answer]]), dim=1).contiguous()
         itself = slot[node]
         loops = (itself >= 0).nonzero()[:, 0]
         return CandidateQueries(
@@ -188,8 +189,8 @@ class CandidatePlanner:
             starts=starts,
             link=here[order],
             candidates=candidates,
-            answer_query=pairs[0],
-            answer=pairs[1],
+            answer_query=place,
+            answer=answer,
             loop_query=loops,
             loop=itself[loops],
         )

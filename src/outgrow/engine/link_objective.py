@@ -141,7 +141,9 @@ class LinksOfStep:
         at, rows = self._gather_rows(out, first, second)
         score = self._score_pairs(rows, at[first], at[second], relation)
         # The links of the graph come first, then the negatives, number by number.
-        link, negative = score[: len(self.links)], score[len(self.links) :].view(-1, len(self.links)).T
+        shape = 1 + self.options.negatives, len(self.links)
+        link, *negatives = score.view(shape).unbind()
+        negative = torch.stack(negatives, 1)
         return score_loss(self.options.loss, link, negative) / self.num_targets, rows, at
 
     def _loss_of_queries(self, out: Tensor, key: int, planner: CandidatePlanner) -> tuple[Tensor, Tensor, Tensor]:
