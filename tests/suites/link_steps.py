@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
-from typing import Any, NamedTuple
-from unittest.mock import patch
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from outgrow.core.block import Block
-from outgrow.engine import link_candidates
-from outgrow.engine.hidden_edges import HiddenEdges
-from outgrow.engine.link_candidates import CandidatePlanner
-from outgrow.engine.link_objective import LinksOfStep
-from outgrow.engine.link_options import LinkOptions, LinkSteps, PairsOfStep, Regularizer
+from outgrow.engine.link_options import LinkOptions, LinkSteps, Regularizer
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import GraphShard, PartitionShard
-from outgrow.graph.link_split import LinkTriples
 from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, RGCN, SAGE, Decoupled, DistMult, Dot, Epilogue, Layer, Model, SAGEMaxConv
 from outgrow.ops.link_scores import sample_negatives
@@ -38,7 +29,6 @@ from suites.cases import DEALS
 from suites.exactness import Gradient, step_of, underived
 from suites.hits import Hits
 from support import destinations_of, disk_folder, normal, random_topology, topology_of, whole_blocks, with_relations
-from thread_group import run_in_threads
 
 IN, HIDDEN, OUT, RELATIONS, SEED, EPOCH = 6, 6, 5, 3, 11, 3
 PAIRS_KEY, NEGATIVES_KEY, CANDIDATES_KEY = (int.from_bytes(name) for name in (b"PAIR", b"LINK", b"CAND"))
@@ -76,7 +66,9 @@ Mutant = Callable[[], AbstractContextManager[Hits]]
 MODELS: dict[str, Callable[[], Model]] = {
     "gcn": lambda: GCN(IN, HIDDEN, OUT, dropout=0.3),
     "sage": lambda: SAGE(IN, HIDDEN, OUT, dropout=0.3),
-    "sage-max": lambda: Model([Layer(SAGEMaxConv(IN, HIDDEN), Epilogue(activation=torch.relu)), Layer(SAGEMaxConv(HIDDEN, OUT))]),
+    "sage-max": lambda: Model(
+        [Layer(SAGEMaxConv(IN, HIDDEN), Epilogue(activation=torch.relu)), Layer(SAGEMaxConv(HIDDEN, OUT))]
+    ),
     "gat": lambda: GAT(IN, HIDDEN, OUT, heads=2, dropout=0.3),
     "rgcn": lambda: RGCN(IN, HIDDEN, OUT, num_relations=RELATIONS, bases=2, dropout=0.3),
     "decoupled": lambda: Decoupled(IN, HIDDEN, OUT, rounds=3, dropout=0.3),
@@ -110,9 +102,20 @@ LOSSES = [
         for graph in ("typed", "weighted")
     ),
     *(Case(loss="k-vs-all", steps=steps, graph=graph) for steps in (1, 3) for graph in ("typed", "weighted")),
-    *(Case("gcn", "dot", 2, 0.5, loss, sampling, 6) for loss in ("bce", "softmax") for sampling in ("shared", "in-batch")),
-    *(Case(loss=loss, sampling="shared", negatives=3, deal="one-node-part", graph="isolated") for loss in ("softmax", "margin")),
-    *(Case(regularizer=name, sampling=sampling, negatives=3, relations=(0, 2)) for name in ("n3", "l2") for sampling in ("uniform", "shared")),
+    *(
+        Case("gcn", "dot", 2, 0.5, loss, sampling, 6)
+        for loss in ("bce", "softmax")
+        for sampling in ("shared", "in-batch")
+    ),
+    *(
+        Case(loss=loss, sampling="shared", negatives=3, deal="one-node-part", graph="isolated")
+        for loss in ("softmax", "margin")
+    ),
+    *(
+        Case(regularizer=name, sampling=sampling, negatives=3, relations=(0, 2))
+        for name in ("n3", "l2")
+        for sampling in ("uniform", "shared")
+    ),
     Case("rgcn", steps=2, hide=0.5, loss="softmax", sampling="shared", negatives=8, relations=(1,)),
 ]
 """What is computed of scores."""
@@ -273,7 +276,9 @@ def loss_of(case: Case, facts: Facts, model: Model, out: Tensor, key: int) -> Te
 
     parts = []
     if case.loss == "k-vs-all":
-        queries = {(side, link[side], link.relation, facts.span_of(link[1 - side])) for link in facts.asked for side in (0, 1)}
+        queries = {
+            (side, link[side], link.relation, facts.span_of(link[1 - side])) for link in facts.asked for side in (0, 1)
+        }
         parts = [all_answers(facts, query, score) for query in sorted(queries)]
         return torch.stack(parts).mean()
     shared = {span: facts.candidates(span, key) for span in facts.spans} if case.sampling != "uniform" else {}

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from outgrow.engine import link_objective
-from outgrow.engine.link_objective import LinkObjective, LinksOfStep
+from outgrow.engine.link_objective import LinksOfStep
 from outgrow.engine.link_options import LinkOptions
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import GraphShard, PartitionShard

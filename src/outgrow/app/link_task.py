@@ -11,6 +11,7 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
+from outgrow.engine.link_options import DEGREE, SHARED
 from outgrow.engine.link_ranking import KnownLinks, LinkRanker
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import GraphShard
@@ -66,7 +67,7 @@ def find_link_relations(graph: Graph, config: TrainConfig) -> Tensor | None:
 
 
 def validate_link_options(graph: Graph, config: TrainConfig, given: Iterable[str] = ()) -> None:
-    """Check that nothing asks for a split of links that the graph comes with.
+    """Check that nothing asks for a split of links that the graph comes with, or for more negatives than nodes.
 
     Args:
         graph: The graph.
@@ -74,9 +75,11 @@ def validate_link_options(graph: Graph, config: TrainConfig, given: Iterable[str
         given: Names of options that were given.
 
     Raises:
-        InputError: An option of the split is given, or is not at its default; or a relation does not exist.
+        InputError: An option of the split is given, or is not at its default; a relation does not exist; or a type of
+            nodes that links have as ends is smaller than the negatives drawn of it.
     """
     find_link_relations(graph, config)
+    _validate_negatives(graph, config)
     if graph.held_out_links is None:
         return
     default = {each.name: each.default for each in fields(TrainConfig) if each.name in SPLIT_OPTIONS}
@@ -90,6 +93,29 @@ def validate_link_options(graph: Graph, config: TrainConfig, given: Iterable[str
             + f", and a graph that comes with {val:,} links to validate on and {test:,} to test on",
             repair="leave these options out; to draw another split, give all links as the edges of one graph",
         )
+
+
+def _validate_negatives(graph: Graph, config: TrainConfig) -> None:
+    if config.negative_sampling not in (SHARED, DEGREE):
+        return
+    # Each is drawn once at most.
+    ends = node_type_offsets(graph).tolist()
+    names = [each.name for each in graph.node_types] or ["nodes"]
+    for name, first, last in zip(names, ends, ends[1:], strict=False):
+        if config.negatives > last - first and _has_edges(graph.topology, first, last):
+            raise InputError(
+                "more negatives are asked for than there are nodes",
+                needed=f"at most {last - first:,}, the number of {name}",
+                got=f"negatives {config.negatives:,}, negative_sampling {config.negative_sampling}",
+                repair="give fewer negatives, or negative_sampling all or uniform",
+            )
+
+
+def _has_edges(topology: Topology, first: int, last: int) -> bool:
+    """Whether some nodes are ends of edges."""
+    if int(topology.indptr[last]) > int(topology.indptr[first]):
+        return True
+    return bool(((topology.indices >= first) & (topology.indices < last)).any())
 
 
 def has_validation_links(graph: Graph, config: TrainConfig) -> bool:

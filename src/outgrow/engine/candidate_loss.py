@@ -106,9 +106,9 @@ class _Work:
             sums[0].index_add_(0, at, d_asked)
         if d_block is not None:
             d_candidates += d_block
-        for total, part in zip(sums[2:], others, strict=True):
+        for known, part in zip(sums[2:], others, strict=True):
             if part is not None:
-                total += part
+                known.add_(part)
         return found
 
     def _grade(

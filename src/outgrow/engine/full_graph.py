@@ -6,7 +6,7 @@ edges may be computed in parts, the sum over own rows overlaps with the exchange
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,17 +16,16 @@ from outgrow.core.deprecation import renamed_arguments
 from outgrow.core.ledger import Kind
 from outgrow.engine.features.inputs import ShardInputs
 from outgrow.engine.hidden_edges import shard_of_step
+from outgrow.engine.local_weights import weights_by_part
 from outgrow.engine.objective import NodeObjective, Objective, StepObjective
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.halo import LocalGraph
 from outgrow.nn.layer import Features, Layer, NodeMessages
 from outgrow.nn.model import Model, layer_key
 from outgrow.ops import memory_pool
-from outgrow.ops.backend import once_differentiable
 from outgrow.ops.rng import fold_in
 from outgrow.ops.sparse import slice_rows
 
-_WEIGHT_KEY = "weights by part"
 MOST_ROWS = 0.9
 """Share of the rows above which the last layer computes all: sums for parts of them do not overlap with an exchange."""
 
@@ -117,51 +116,12 @@ def _aggregate_in_parts(
     others = shard.fetch_halo(source.values, Kind.ACTIVATIONS, of_values)
     score = None if source.scores is None else shard.with_halo(source.scores, Kind.ACTIVATIONS, of_scores)
     weight = layer.conv.edge_weight(block, NodeMessages(source.values, score), target)
-    own_weight, halo_weight = _weights_by_part(local, weight)
+    own_weight, halo_weight = weights_by_part(local, weight)
     aggregation = layer.conv.aggregation
     local_sum = aggregation(local.local_edges, source.values, target.values, own_weight)
     halo_sum = aggregation(local.halo_edges, others.wait(), target.values, halo_weight)
     # In place, as fresh pages cost more than the sum; but a view of padded rows must not be changed.
     return local_sum + halo_sum if local_sum._is_view() else local_sum.add_(halo_sum)
-
-
-def _weights_by_part(local: LocalGraph, weight_EK: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Return the weights of the edges of each part; those that the graph fixes are split once."""
-    if weight_EK is None:
-        return None, None
-    order = local.edge_order
-    num_own = local.local_edges.edges.num_edges
-    # Trained weights differ in each step, and their gradients have to be merged again.
-    if weight_EK.requires_grad:
-        return _SplitWeights.apply(weight_EK, order, num_own)  # type: ignore[no-any-return, no-untyped-call]
-    # By identity: a fixed weight is the same tensor in every step.
-    cached: Any = local.block.edges.cache.get(_WEIGHT_KEY)
-    if cached is None or cached[0] is not weight_EK:
-        cached = weight_EK, *_split_weights(weight_EK, order, num_own)
-        local.block.edges.cache[_WEIGHT_KEY] = cached
-    return cached[1], cached[2]
-
-
-def _split_weights(weight_EK: Tensor, order: Tensor, num_own: int) -> tuple[Tensor, Tensor]:
-    return weight_EK.index_select(0, order[:num_own]), weight_EK.index_select(0, order[num_own:])
-
-
-class _SplitWeights(torch.autograd.Function):
-    """Split the weights of all edges into two parts."""
-
-    @staticmethod
-    def forward(ctx: Any, weight_EK: Tensor, order: Tensor, num_own: int) -> tuple[Tensor, Tensor]:
-        ctx.order = order
-        ctx.num_own = num_own
-        return _split_weights(weight_EK, order, num_own)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, own: Tensor, halo: Tensor) -> tuple[Tensor, None, None]:
-        out = own.new_empty(len(ctx.order), *own.shape[1:])
-        out[ctx.order[: ctx.num_own]] = own
-        out[ctx.order[ctx.num_own :]] = halo
-        return out, None, None
 
 
 @renamed_arguments(known="first_aggregate", given="inputs", share="shard")

@@ -23,8 +23,8 @@ from outgrow.ops.csc import destination, in_degree
 from outgrow.ops.pair_draws import PairRange, mark_edges_of_pairs, mark_linked_pairs
 from outgrow.runtime.distributed.comm import ExchangeHandle
 
-BYTES_PER_EDGE = 64
-"""Most that the edges that are left take in a step, with their positions, ids and weights, beside their transpose."""
+BYTES_PER_EDGE = 112
+"""Most that an edge that is left takes in a step: its position, id, relation and weight, transposed and by pairs."""
 _CHUNK_EDGES = 1 << 22
 """Edges whose degrees are summed at a time, which bounds the copy."""
 

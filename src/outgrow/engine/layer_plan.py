@@ -109,9 +109,7 @@ class LayerPlan(NamedTuple):
         return NodeMessages(wide, rows_NW[:, channels * columns :] if self.layer.spec.score else None)
 
 
-def plan_layers(
-    model: Model, features: Features, *, cache: bool, keeps_constants: bool = True
-) -> list[LayerPlan]:
+def plan_layers(model: Model, features: Features, *, cache: bool, keeps_constants: bool = True) -> list[LayerPlan]:
     """Return the plans of all layers of a model.
 
     Args:

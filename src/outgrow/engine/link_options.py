@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import Tensor
@@ -103,8 +103,8 @@ class LinkOptions:
     ends: Tensor
     negatives: int = 1
     relations: Tensor | None = None
-    steps: LinkSteps = LinkSteps()
-    loss: LinkLoss | AllAnswers = BinaryCrossEntropy()
+    steps: LinkSteps = field(default_factory=LinkSteps)
+    loss: LinkLoss | AllAnswers = field(default_factory=BinaryCrossEntropy)
     sampling: str = UNIFORM
     regularizer: Regularizer | None = None
 

@@ -15,6 +15,7 @@ from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.features.assembly import RowSource, choose_row_source
 from outgrow.engine.features.inputs import ShardInputs, TrainingLabels, fetch_shard_inputs
 from outgrow.engine.features.stored_rows import StoredRows
+from outgrow.engine.hidden_edges import BYTES_PER_EDGE
 from outgrow.engine.objective import LinkTargets, NodeTargets, Objective
 from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
@@ -87,6 +88,11 @@ class Problem:
         """Labelled nodes to train on; only for problems of nodes."""
         assert isinstance(self.targets, NodeTargets)
         return self.targets
+
+    @property
+    def hidden_edge_bytes(self) -> int:
+        """Bytes that a step takes for each edge that it has in memory, if it hides some of them."""
+        return BYTES_PER_EDGE if self.hides_edges else 0
 
     def describe_link_steps(self) -> str:
         """Return what decides about the steps of links, for `Trainer`; empty for one step that hides nothing."""

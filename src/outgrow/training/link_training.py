@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import out_of_range_error, validate_choice
-from outgrow.engine.link_options import ALL, NEGATIVE_SAMPLING, REGULARIZERS, UNIFORM, LinkOptions, LinkSteps, Regularizer
+from outgrow.engine.link_options import (
+    ALL,
+    NEGATIVE_SAMPLING,
+    REGULARIZERS,
+    UNIFORM,
+    LinkOptions,
+    LinkSteps,
+    Regularizer,
+)
 from outgrow.nn.link_losses import (
     AllAnswers,
     BinaryCrossEntropy,
@@ -87,6 +96,14 @@ def validate_link_training(config: Any) -> None:
             got=f"negatives {config.negatives}, negative_sampling {config.negative_sampling}",
             repair="leave them out, or choose another loss or sampling",
         )
+
+
+def find_link_training(config: Any) -> list[str]:
+    """Return the options of a `TrainConfig` about how links are trained on that are not at their defaults."""
+    default = {each.name: each.default for each in fields(config)}
+    # Numbers of negatives have always been taken without links, as records of runs of nodes hold them.
+    names = (name for name in LINK_TRAINING_OPTIONS if name != "negatives")
+    return [name for name in names if getattr(config, name) != default[name]]
 
 
 def _require(name: str, value: float | None, fits: bool, losses: str) -> None:

@@ -104,9 +104,7 @@ class Offload(Strategy):
         began = time.perf_counter()
         return_freed_memory()
         comm = problem.shard.comm
-        traits = plan_layers(
-            problem.model, problem.features, cache=self.cache, keeps_constants=not problem.hides_edges
-        )
+        traits = plan_layers(problem.model, problem.features, cache=self.cache, keeps_constants=not problem.hides_edges)
         beside = problem.objective_bytes  # first, since a goal holds memory from when it is made
         held = used_device_bytes(comm.device)
         base = held + beside
@@ -218,6 +216,7 @@ class _ChunkedExecution:
             bandwidths=DISK_BANDWIDTHS if on_disk else PINNED_BANDWIDTHS,
             number_bytes=dtype.itemsize,
             base_bytes=limit.base_bytes,
+            edge_bytes=problem.hidden_edge_bytes,
         )
         return cutter, OffloadStorage(share, folder, self._io_pool, dtype, sharing=options.sharing)
 
@@ -279,11 +278,12 @@ def _fits_in_memory(problem: Problem, layer_plans: list[LayerPlan], base: int, b
     share = problem.shard
     ends = share.topology.indptr
     own = share.owned_nodes
+    num_edges = int((ends[own + 1] - ends[own]).sum())
     fits = fits_whole(
-        base,
+        base + problem.hidden_edge_bytes * (num_edges + len(own)),
         layer_plans,
         num_own=len(own),
-        num_edges=int((ends[own + 1] - ends[own]).sum()),
+        num_edges=num_edges,
         num_nodes=share.topology.num_nodes,
         number_bytes=problem.number_bytes,
         edge_row_bytes=share.topology.edge_row_bytes,

@@ -150,7 +150,6 @@ class TensorParallel(Strategy):
             # If a step of the preparation fails, the stack removes the files; else the execution closes it.
             return _TensorExecution(problem, self, _make_mapped_graph(problem, self, stack), stack.pop_all())
 
-
     def _validate_hidden_edges(self) -> None:
         fixed = {"on_disk": self.on_disk in _DISK_LEVELS[1:], "attention": self.attention == "coefficients"}
         given = [f"{name}={getattr(self, name)}" for name, refused in fixed.items() if refused]
@@ -202,6 +201,7 @@ def _max_memory_needs(problem: Problem, chunks: int) -> MemoryNeeds:
     # First, since making the objective allocates memory that the measurement below must include.
     objective_bytes = problem.objective_bytes
     base = used_device_bytes(shard.comm.device) + objective_bytes
+    base += problem.hidden_edge_bytes * (shard.topology.num_edges + shard.topology.num_nodes)
     number_bytes = problem.number_bytes
     plans = plan_layers(problem.model, problem.features, cache=True)
     sizes = measure_graph_sizes(shard, problem.features, number_bytes)
@@ -274,9 +274,7 @@ class _TensorExecution:
             shares_weights=shares,
         )
         caches = options.cache_first_aggregate and not problem.hides_edges
-        self.model_pass = SlicedModelPass(
-            problem.model, shard, problem.features, sums, cache_first_aggregate=caches
-        )
+        self.model_pass = SlicedModelPass(problem.model, shard, problem.features, sums, cache_first_aggregate=caches)
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         """Yield the steps of a full-graph epoch: one, or as many as links are trained on in."""
