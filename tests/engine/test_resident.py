@@ -46,7 +46,7 @@ def test_an_epoch_is_the_same_every_time_and_another_is_not(world: Planted, kind
     work = passes_of(problem)
     losses, grads = [], []
     for epoch in (1, 2, 1):
-        losses.append(work.run_epoch(epoch))
+        losses.append(work.run_step(epoch)[0])
         grads.append(gradients(problem))
     assert losses[0] == losses[2] != losses[1]
     assert all(torch.equal(a, b) for a, b in zip(grads[0], grads[2], strict=True))
@@ -62,9 +62,9 @@ def test_half_the_goal_is_half_the_loss(world: Planted) -> None:
     halves = [NodeObjective(task, labels[part], rows[part], total) for part in (slice(0, 9), slice(9, None))]
     parts = []
     for goal in halves:
-        loss = passes_of(problem, goal).run_epoch(3)
+        loss = passes_of(problem, goal).run_step(3)[0]
         parts.append([torch.tensor(loss, dtype=torch.float64), *gradients(problem)])
-    loss = passes_of(problem).run_epoch(3)
+    loss = passes_of(problem).run_step(3)[0]
     for one, other, whole in zip(*parts, [torch.tensor(loss, dtype=torch.float64), *gradients(problem)], strict=True):
         torch.testing.assert_close(one + other, whole, rtol=1e-12, atol=1e-14)
 

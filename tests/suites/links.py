@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -13,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from outgrow.engine import link_objective
-from outgrow.engine.link_objective import LinkObjective
+from outgrow.engine.link_objective import LinksOfStep
+from outgrow.engine.link_options import LinkOptions
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import GraphShard, PartitionShard
 from outgrow.graph.link_split import LinkTriples
@@ -111,13 +113,12 @@ def features_of(case: Case) -> Tensor:
 
 
 def problem_of(case: Case, share: GraphShard) -> Problem:
-    ends = torch.tensor(GRAPHS[case.graph][1])
-    targets = LinkTargets(
-        ends=ends,
+    options = LinkOptions(
+        ends=torch.tensor(GRAPHS[case.graph][1]),
         negatives=case.negatives,
-        num_targets=share.topology.num_edges,
         relations=torch.tensor(case.relations) if case.relations else None,
     )
+    targets = LinkTargets(options=options, num_targets=share.topology.num_edges)
     return Problem(shard=share, features=features_of(case), targets=targets, model=model_of(case), seed=SEED)
 
 
@@ -217,71 +218,71 @@ def links_numbered_by_each_worker() -> Iterator[Hits]:
 @contextmanager
 def fetched_rows_without_gradient() -> Iterator[Hits]:
     """What a worker's links want of the nodes of others is not told to these."""
-    hits, right = Hits(), LinkObjective._gather_rows
+    hits, right = Hits(), LinksOfStep._gather_rows
 
-    def gathered(self: LinkObjective, *given: Any) -> tuple[Tensor, Tensor]:
+    def gathered(self: LinksOfStep, *given: Any) -> tuple[Tensor, Tensor]:
         at, rows = right(self, *given)
         own = len(self.shard.owned_nodes)
         hits.note(len(rows) > own)
         return at, torch.cat([rows[:own], rows[own:].detach()])
 
-    with patch.object(LinkObjective, "_gather_rows", gathered):
+    with patch.object(LinksOfStep, "_gather_rows", gathered):
         yield hits
 
 
 @contextmanager
 def mean_over_own_links() -> Iterator[Hits]:
     """The loss is the mean over the worker's own links."""
-    hits, right = Hits(), LinkObjective.__init__
+    hits, right = Hits(), LinksOfStep.__init__
 
-    def begin(self: LinkObjective, *given: Any, **options: Any) -> None:
+    def begin(self: LinksOfStep, *given: Any, **options: Any) -> None:
         right(self, *given, **options)
-        hits.note(self.total != len(self.links))
-        self.total = max(1, len(self.links))
+        hits.note(self.num_targets != len(self.links))
+        self.num_targets = max(1, len(self.links))
 
-    with patch.object(LinkObjective, "__init__", begin):
+    with patch.object(LinksOfStep, "__init__", begin):
         yield hits
 
 
 @contextmanager
 def fetched_rows_misplaced() -> Iterator[Hits]:
     """Fetched rows are one place off."""
-    hits, right = Hits(), LinkObjective._gather_rows
+    hits, right = Hits(), LinksOfStep._gather_rows
 
-    def gathered(self: LinkObjective, *given: Any) -> tuple[Tensor, Tensor]:
+    def gathered(self: LinksOfStep, *given: Any) -> tuple[Tensor, Tensor]:
         at, rows = right(self, *given)
         own = len(self.shard.owned_nodes)
         hits.note(len(rows) > own + 1)
         return at, torch.cat([rows[:own], rows[own:].roll(1, 0)])
 
-    with patch.object(LinkObjective, "_gather_rows", gathered):
+    with patch.object(LinksOfStep, "_gather_rows", gathered):
         yield hits
 
 
 @contextmanager
 def same_negatives_in_every_epoch() -> Iterator[Hits]:
     """What is drawn depends on the seed alone."""
-    hits, right = Hits(), LinkObjective._draw_pairs
+    hits, right = Hits(), LinksOfStep._draw_pairs
 
-    def pairs(self: LinkObjective, key: int) -> Any:
+    def pairs(self: LinksOfStep, key: int) -> Any:
         hits.note(True)
         return right(self, fold_in(SEED))
 
-    with patch.object(LinkObjective, "_draw_pairs", pairs):
+    with patch.object(LinksOfStep, "_draw_pairs", pairs):
         yield hits
 
 
 @contextmanager
 def ends_of_one_type() -> Iterator[Hits]:
     """A node of any type stands in for another."""
-    hits, right = Hits(), LinkObjective._draw_pairs
+    hits, right = Hits(), LinksOfStep._draw_pairs
 
-    def pairs(self: LinkObjective, key: int) -> Any:
-        hits.note(len(self.ends) > 2)
-        self.ends = self.ends[[0, -1]]
+    def pairs(self: LinksOfStep, key: int) -> Any:
+        hits.note(len(self.options.ends) > 2)
+        self.options = replace(self.options, ends=self.options.ends[[0, -1]])
         return right(self, key)
 
-    with patch.object(LinkObjective, "_draw_pairs", pairs):
+    with patch.object(LinksOfStep, "_draw_pairs", pairs):
         yield hits
 
 

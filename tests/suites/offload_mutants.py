@@ -151,14 +151,14 @@ def rows_of_others_misplaced() -> Iterator[Hits]:
 @contextmanager
 def mean_over_own_nodes() -> Iterator[Hits]:
     """The loss is the mean over the worker's own labelled nodes."""
-    hits, right = Hits(), OffloadEpoch.__init__
+    hits, right = Hits(), OffloadEpoch.backward
 
-    def begin(self: OffloadEpoch, state: Any, goal: NodeObjective) -> None:
+    def backward(self: OffloadEpoch, goal: NodeObjective, key: int) -> Tensor:
         own = len(goal.rows)
         hits.note(own != goal.total)
-        right(self, state, goal._replace(total=max(1, own)))
+        return right(self, goal._replace(total=max(1, own)), key)
 
-    with patch.object(OffloadEpoch, "__init__", begin):
+    with patch.object(OffloadEpoch, "backward", backward):
         yield hits
 
 

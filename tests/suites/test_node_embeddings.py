@@ -48,9 +48,7 @@ MODELS: Mapping[str, Callable[[], Model]] = {
     "add": lambda: with_vectors(lambda width: SAGE(width, 8, 2, dropout=0.3), in_features=WIDTH),
     "concat": lambda: with_vectors(lambda width: GAT(width, 8, 2, heads=2), in_features=WIDTH, combine="concat"),
     "no-messages": lambda: with_vectors(lambda width: MLP(width, 8, 2), in_features=WIDTH),
-    "types": lambda: with_vectors(
-        lambda width: GCN(width, 8, 2), in_features=WIDTH, types="item"
-    ),
+    "types": lambda: with_vectors(lambda width: GCN(width, 8, 2), in_features=WIDTH, types="item"),
 }
 ADAGRAD = replace(BATCHES, embedding_optimizer="adagrad", embedding_lr=0.1, clip_grad_norm=0.5)
 DENSE = replace(BATCHES, embedding_optimizer="adam", accumulate=2)

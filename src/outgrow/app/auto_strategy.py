@@ -125,7 +125,9 @@ def plan_strategy(graph: Graph, model: Model, config: TrainConfig, cluster: Clus
     if unknown is not None:
         usual = _default_if_fits(graph, model, config, cluster)
         return usual, f"strategy {usual.name}: {unknown}"
-    query = query_for_graph(select_read_features(graph, model), model, config, PlanSite(profile, [layout], cluster.memory))
+    query = query_for_graph(
+        select_read_features(graph, model), model, config, PlanSite(profile, [layout], cluster.memory)
+    )
     # One worker trains in this process, next to the user's own data.
     if cluster.workers == 1 and profile.device.is_shared:
         query = _reserve_memory(user_bytes(query.work, cost_model_for(query, layout)), query)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
+from outgrow.engine.link_options import DEGREE, SHARED
 from outgrow.engine.link_ranking import KnownLinks, LinkRanker
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import GraphShard
@@ -23,6 +24,7 @@ from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.strategies.base import Problem
 from outgrow.training.config import GIVEN_OR_ALL, TrainConfig
 from outgrow.training.evaluation import LinkEvaluation
+from outgrow.training.link_training import make_link_options
 from outgrow.training.monitor import Monitor
 
 SPLIT_OPTIONS = ("val_links", "test_links", "split_seed")
@@ -65,7 +67,7 @@ def find_link_relations(graph: Graph, config: TrainConfig) -> Tensor | None:
 
 
 def validate_link_options(graph: Graph, config: TrainConfig, given: Iterable[str] = ()) -> None:
-    """Check that nothing asks for a split of links that the graph comes with.
+    """Check that nothing asks for a split of links that the graph comes with, or for more negatives than nodes.
 
     Args:
         graph: The graph.
@@ -73,9 +75,11 @@ def validate_link_options(graph: Graph, config: TrainConfig, given: Iterable[str
         given: Names of options that were given.
 
     Raises:
-        InputError: An option of the split is given, or is not at its default; or a relation does not exist.
+        InputError: An option of the split is given, or is not at its default; a relation does not exist; or a type of
+            nodes that links have as ends is smaller than the negatives drawn of it.
     """
     find_link_relations(graph, config)
+    _validate_negatives(graph, config)
     if graph.held_out_links is None:
         return
     default = {each.name: each.default for each in fields(TrainConfig) if each.name in SPLIT_OPTIONS}
@@ -91,6 +95,29 @@ def validate_link_options(graph: Graph, config: TrainConfig, given: Iterable[str
         )
 
 
+def _validate_negatives(graph: Graph, config: TrainConfig) -> None:
+    if config.negative_sampling not in (SHARED, DEGREE):
+        return
+    # Each is drawn once at most.
+    ends = node_type_offsets(graph).tolist()
+    names = [each.name for each in graph.node_types] or ["nodes"]
+    for name, first, last in zip(names, ends, ends[1:], strict=False):
+        if config.negatives > last - first and _has_edges(graph.topology, first, last):
+            raise InputError(
+                "more negatives are asked for than there are nodes",
+                needed=f"at most {last - first:,}, the number of {name}",
+                got=f"negatives {config.negatives:,}, negative_sampling {config.negative_sampling}",
+                repair="give fewer negatives, or negative_sampling all or uniform",
+            )
+
+
+def _has_edges(topology: Topology, first: int, last: int) -> bool:
+    """Whether some nodes are ends of edges."""
+    if int(topology.indptr[last]) > int(topology.indptr[first]):
+        return True
+    return bool(((topology.indices >= first) & (topology.indices < last)).any())
+
+
 def has_validation_links(graph: Graph, config: TrainConfig) -> bool:
     """Return whether there are links to validate on, or will be."""
     if graph.held_out_links is None:
@@ -102,12 +129,8 @@ def make_link_problem(graph: Graph, model: Model, config: TrainConfig, share: Gr
     """Make the training problem on a shard of the graph without held-out links."""
     assert graph.features is not None
     relations = find_link_relations(graph, config)
-    targets = LinkTargets(
-        ends=node_type_offsets(graph),
-        negatives=config.negatives,
-        num_targets=_count_edges(share.topology, relations),
-        relations=relations,
-    )
+    options = make_link_options(config, node_type_offsets(graph), relations)
+    targets = LinkTargets(options=options, num_targets=_count_edges(share.topology, relations))
     return Problem(
         shard=share,
         features=graph.features,

@@ -26,6 +26,7 @@ from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.runtime.system.environment import torchrun_world_size
 from outgrow.strategies.base import Step, Strategy
 from outgrow.training.config import TrainConfig
+from outgrow.training.link_training import LINK_TRAINING_OPTIONS
 from outgrow.training.loop_options import open_option_names
 from outgrow.training.prepared_training import PreparedTraining
 from outgrow.training.progress_events import ProgressReporter
@@ -337,7 +338,8 @@ _OF_STEPS = (
     *("seed", "batch_size", "fanout", "weighted", "sampler", "temporal_strategy", "precision"),
     *("eval", "val", "test", "eval_fanout", "eval_batch_size", "metrics"),
     *("task", "targets", "class_weight", "label_smoothing", "pos_weight", "loss"),
-    *("negatives", "val_links", "test_links", "split_seed", "link_relations"),
+    *LINK_TRAINING_OPTIONS,
+    *("val_links", "test_links", "split_seed", "link_relations"),
     *("rank_self", "ranking_candidates"),
 )
 """Fields of `TrainConfig` that steps and evaluations depend on."""

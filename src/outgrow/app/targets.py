@@ -11,6 +11,7 @@ from outgrow.nn.tasks import NodeTask
 from outgrow.nn.type_tasks import TypeTasks
 from outgrow.ops.backend import as_numpy
 from outgrow.training.config import TrainConfig
+from outgrow.training.link_training import K_VS_ALL, find_link_training
 
 
 def select_graph_targets(graph: Graph, config: TrainConfig) -> Graph:
@@ -79,7 +80,7 @@ def require_options_of_model(config: TrainConfig, *, of_links: bool) -> None:
     """Check that nothing is asked for that a model of links, or one of nodes, does not have.
 
     Raises:
-        InputError: Targets of a model of links, or relations of links of one of nodes.
+        InputError: Targets of a model of links, or relations of links or the like of one of nodes.
     """
     name = "targets" if of_links else "link_relations"
     if getattr(config, name):
@@ -88,6 +89,21 @@ def require_options_of_model(config: TrainConfig, *, of_links: bool) -> None:
             needed="link_relations, to predict the links of some" if of_links else "--task links, or a decoder",
             got=f"{name}={getattr(config, name)!r}",
             repair=f"leave {name} out",
+        )
+    given = [] if of_links else find_link_training(config)
+    if given:
+        raise InputError(
+            f"{', '.join(given)} belong to models of links",
+            needed="--task links, or a decoder",
+            got=", ".join(f"{each}={getattr(config, each)!r}" for each in given),
+            repair="leave them out",
+        )
+    if of_links and config.label_smoothing and config.link_loss != K_VS_ALL:
+        raise InputError(
+            f"of link losses only {K_VS_ALL} smooths labels",
+            needed=f"link_loss {K_VS_ALL}, or no label_smoothing",
+            got=f"label_smoothing {config.label_smoothing}, link_loss {config.link_loss}",
+            repair="leave label_smoothing out",
         )
 
 

@@ -6,7 +6,7 @@ edges may be computed in parts, the sum over own rows overlaps with the exchange
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,17 +15,17 @@ from outgrow.core.block import Block
 from outgrow.core.deprecation import renamed_arguments
 from outgrow.core.ledger import Kind
 from outgrow.engine.features.inputs import ShardInputs
-from outgrow.engine.objective import NodeObjective, Objective
+from outgrow.engine.hidden_edges import shard_of_step
+from outgrow.engine.local_weights import weights_by_part
+from outgrow.engine.objective import NodeObjective, Objective, StepObjective
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.halo import LocalGraph
 from outgrow.nn.layer import Features, Layer, NodeMessages
 from outgrow.nn.model import Model, layer_key
 from outgrow.ops import memory_pool
-from outgrow.ops.backend import once_differentiable
 from outgrow.ops.rng import fold_in
 from outgrow.ops.sparse import slice_rows
 
-_WEIGHT_KEY = "weights by part"
 MOST_ROWS = 0.9
 """Share of the rows above which the last layer computes all: sums for parts of them do not overlap with an exchange."""
 
@@ -118,51 +118,12 @@ def _aggregate_in_parts(
     others = shard.fetch_halo(source.values, Kind.ACTIVATIONS, of_values)
     score = None if source.scores is None else shard.with_halo(source.scores, Kind.ACTIVATIONS, of_scores)
     weight = layer.conv.edge_weight(block, NodeMessages(source.values, score), target)
-    own_weight, halo_weight = _weights_by_part(local, weight)
+    own_weight, halo_weight = weights_by_part(local, weight)
     aggregation = layer.conv.aggregation
     local_sum = aggregation(local.local_edges, source.values, target.values, own_weight)
     halo_sum = aggregation(local.halo_edges, others.wait(), target.values, halo_weight)
     # In place, as fresh pages cost more than the sum; but a view of padded rows must not be changed.
     return local_sum + halo_sum if local_sum._is_view() else local_sum.add_(halo_sum)
-
-
-def _weights_by_part(local: LocalGraph, weight_EK: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Return the weights of the edges of each part; those that the graph fixes are split once."""
-    if weight_EK is None:
-        return None, None
-    order = local.edge_order
-    num_own = local.local_edges.edges.num_edges
-    # Trained weights differ in each step, and their gradients have to be merged again.
-    if weight_EK.requires_grad:
-        return _SplitWeights.apply(weight_EK, order, num_own)  # type: ignore[no-any-return, no-untyped-call]
-    # By identity: a fixed weight is the same tensor in every step.
-    cached: Any = local.block.edges.cache.get(_WEIGHT_KEY)
-    if cached is None or cached[0] is not weight_EK:
-        cached = weight_EK, *_split_weights(weight_EK, order, num_own)
-        local.block.edges.cache[_WEIGHT_KEY] = cached
-    return cached[1], cached[2]
-
-
-def _split_weights(weight_EK: Tensor, order: Tensor, num_own: int) -> tuple[Tensor, Tensor]:
-    return weight_EK.index_select(0, order[:num_own]), weight_EK.index_select(0, order[num_own:])
-
-
-class _SplitWeights(torch.autograd.Function):
-    """Split the weights of all edges into two parts."""
-
-    @staticmethod
-    def forward(ctx: Any, weight_EK: Tensor, order: Tensor, num_own: int) -> tuple[Tensor, Tensor]:
-        ctx.order = order
-        ctx.num_own = num_own
-        return _split_weights(weight_EK, order, num_own)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, own: Tensor, halo: Tensor) -> tuple[Tensor, None, None]:
-        out = own.new_empty(len(ctx.order), *own.shape[1:])
-        out[ctx.order[: ctx.num_own]] = own
-        out[ctx.order[ctx.num_own :]] = halo
-        return out, None, None
 
 
 @renamed_arguments(known="first_aggregate", given="inputs", share="shard")
@@ -258,7 +219,7 @@ def cached_first_aggregate(model: Model, block: Block, features: Features) -> Te
 
 
 class FullGraphEpoch:
-    """Full-graph epochs on a shard, with the rows of all layers in memory.
+    """Steps over all nodes of a shard, with the rows of all layers in memory.
 
     A constant aggregate of the first layer is computed once, in the constructor.
 
@@ -271,6 +232,7 @@ class FullGraphEpoch:
         objective: The training objective.
         seed: Seed of every random draw.
         overlap: Whether to aggregate own rows while others are received.
+        hides_edges: Whether steps hide edges, so that no aggregate is constant.
     """
 
     def __init__(
@@ -282,6 +244,7 @@ class FullGraphEpoch:
         seed: int,
         *,
         overlap: bool = True,
+        hides_edges: bool = False,
     ) -> None:
         self.model = model
         self.shard = shard
@@ -298,45 +261,59 @@ class FullGraphEpoch:
             rowwise = self.objective.as_rowwise
             assert isinstance(rowwise, NodeObjective)
             self.objective = rowwise.for_row_range(self.last_rows.first, self.last_rows.last)
-        self.first_aggregate = cached_first_aggregate(
-            model, shard.layer_view(model.layers_list()[0]).block, inputs.source
-        )
+        self.first_aggregate = None
+        if not hides_edges:
+            block = shard.layer_view(model.layers_list()[0]).block
+            self.first_aggregate = cached_first_aggregate(model, block, inputs.source)
         if self.first_aggregate is not None:
             self.ledger.add_count("edges_aggregated", self.edges[0].num_edges)
 
-    def run_epoch(self, epoch: int) -> float:
-        """Return the loss over all workers, and leave the global gradient in ``.grad``. All workers together.
+    def run_step(self, epoch: int, number: int = 0) -> tuple[float, int]:
+        """Compute a step, and leave the global gradient in ``.grad``. All workers together.
 
         Args:
-            epoch: Number of the epoch; with the seed it determines all random draws.
+            epoch: Number of the epoch; with the seed and the step it determines all random draws.
+            number: Number of the step in the epoch.
+
+        Returns:
+            The loss over all workers, and the number of nodes or links that it is the mean of. If that is 0, there is
+            no gradient.
         """
-        # The epoch has a single step, number 0.
-        key = fold_in(self.seed, epoch, 0)
+        key = fold_in(self.seed, epoch, number)
         timeline = self.comm.timeline
+        objective = self.objective.for_step(self.seed, epoch, number)
+        if not objective.num_targets:
+            return 0.0, 0
         with timeline.span("forward"):
-            loss = self._forward(key)
+            shard = shard_of_step(self.shard, objective.hidden)
+            loss = self._forward(shard, objective, key)
         with timeline.span("backward"):
             torch.autograd.backward(loss)
         self.comm.all_reduce_gradients(self.model)
+        self._count_work(shard)
+        return self.comm.all_reduce(loss.detach().double().cpu()).item(), objective.num_targets
+
+    def _count_work(self, shard: GraphShard) -> None:
+        layers = self.model.layers_list()
+        seen = self.edges if shard is self.shard else [shard.layer_view(layer).block.edges for layer in layers]
         # A cached aggregate was counted when it was computed.
-        for index, edges in enumerate(self.edges):
+        for index, edges in enumerate(seen):
             if index > 0 or self.first_aggregate is None:
                 self.ledger.add_count("edges_aggregated", edges.num_edges)
             self.ledger.add_count("rows_computed", edges.num_dst)
-        return self.comm.all_reduce(loss.detach().double().cpu()).item()
 
-    def _forward(self, key: int) -> Tensor:
+    def _forward(self, shard: GraphShard, objective: StepObjective, key: int) -> Tensor:
         """Return the loss. Logits are held by it alone: they are freed as soon as their gradient is known."""
         logits = full_forward(
             self.model,
-            self.shard,
+            shard,
             self.inputs,
             key,
             first_aggregate=self.first_aggregate,
             overlap=self.overlap,
             last_rows=self.last_rows,
         )
-        return self.objective.loss(logits, key)
+        return objective.loss(logits, key)
 
     def close(self) -> None:
         """Release the edges, the cached aggregate and idle memory."""

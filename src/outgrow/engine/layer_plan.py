@@ -109,19 +109,20 @@ class LayerPlan(NamedTuple):
         return NodeMessages(wide, rows_NW[:, channels * columns :] if self.layer.spec.score else None)
 
 
-def plan_layers(model: Model, features: Features, *, cache: bool) -> list[LayerPlan]:
+def plan_layers(model: Model, features: Features, *, cache: bool, keeps_constants: bool = True) -> list[LayerPlan]:
     """Return the plans of all layers of a model.
 
     Args:
         model: The model.
         features: ``[V, D]``, as the graph stores them.
         cache: Whether aggregates without parameters are cached; else all are recomputed.
+        keeps_constants: Whether an aggregate of raw features with fixed weights is the same in all steps.
     """
     stages = model.layers_list()
     found = []
     for index, layer in enumerate(stages):
         raw = layer.spec.source_is_input
-        if index == 0 and has_static_first_aggregate(model, features):
+        if index == 0 and keeps_constants and has_static_first_aggregate(model, features):
             policy = AggregatePolicy.CONSTANT
         # The backward pass starts with the last layer, so its aggregate is still in memory.
         elif index == len(stages) - 1:

@@ -1,17 +1,22 @@
-"""The objective for links: those of the graph should score higher than sampled negatives."""
+"""The objective for links: those of the graph should score higher than negatives."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from outgrow.core.ledger import Kind
+from outgrow.engine.candidate_loss import BLOCK_BYTES, BLOCK_COPIES, candidate_loss, score_loss
+from outgrow.engine.hidden_edges import HiddenEdges
+from outgrow.engine.link_candidates import CandidatePlanner, CandidateQueries
+from outgrow.engine.link_options import ALL, LinkOptions
 from outgrow.engine.link_ranking import CHUNK_BYTES
 from outgrow.engine.shard import GraphShard
-from outgrow.graph.link_split import collect_in_links, mark_relations
+from outgrow.graph.link_split import LinkTriples, collect_in_links, mark_relations
 from outgrow.nn.decoder import Decoder
+from outgrow.nn.link_losses import AllAnswers
 from outgrow.ops.link_scores import NodePairs, sample_negatives
+from outgrow.ops.pair_draws import PairRange, mark_pairs
 from outgrow.ops.rng import fold_in
 
 _NEGATIVES = 0x4C494E4B
@@ -21,84 +26,168 @@ _ROWS = 5
 """Copies of the rows: own and received ones, their gradient and its two parts."""
 _PER_PAIR = 96
 """Bytes of a pair: both ends twice, their positions, relation, order, score, target and gradients."""
+_PER_LINK = 160
+"""Bytes of a link whose ends are queries: both queries, their order and answers, positions and gradients."""
 
 
 class LinkObjective:
-    """Binary cross-entropy of the links of a graph and of ``negatives`` sampled links for each. Final.
+    """A loss of the links of a graph and of negatives, step by step. Final.
 
     Each worker scores the links into the nodes that it owns, and what is drawn in their place; rows of other
-    nodes are fetched. What is drawn depends on the seed, the epoch and the number of the edge alone (see
-    `outgrow.ops.link_scores.sample_negatives`).
+    nodes are fetched. What is drawn depends on the seed, the epoch, the step and the number of the edge alone (see
+    `outgrow.ops.link_scores.sample_negatives` and `CandidatePlanner`).
 
     Args:
         shard: What the worker holds of the graph, which is trained on; loops are no links.
         decoder: Scores links.
-        ends: ``[T + 1]`` int64: nodes ``ends[t]`` to ``ends[t + 1] - 1`` are of type ``t``.
-        negatives: Number of negative links sampled for each link of the graph.
-        relations: ``[n]`` int64, the relations whose edges are links; None for all.
+        options: Options of training.
     """
 
     as_rowwise = None
 
-    def __init__(
-        self, shard: GraphShard, decoder: Decoder, ends: Tensor, *, negatives: int, relations: Tensor | None = None
-    ) -> None:
+    def __init__(self, shard: GraphShard, decoder: Decoder, options: LinkOptions) -> None:
         self.shard = shard
         self.decoder = decoder
-        self.ends = ends
-        self.negatives = negatives
+        self.options = options
         links, number = collect_in_links(shard.topology, shard.owned_nodes)
-        predicted = links.non_loop_mask & mark_relations(links, relations)
+        predicted = links.non_loop_mask & mark_relations(links, options.relations)
         self.links = links.select_links(predicted)
         # Edge numbers of the whole graph key the random draws: negatives do not depend on the partition.
         self.number = number[predicted]
-        self.total = int(shard.comm.all_reduce(torch.tensor(len(self.links))))
+        self.total = self._sum_over_workers(len(self.links))
+        self.planner = CandidatePlanner(shard, options) if options.ranks_candidates else None
 
     def extra_bytes(self, columns: int, number_bytes: int) -> int:
-        """Return the bytes of the rows of all pairs, with their gradients, and of the pairs."""
-        pairs = len(self.links) * (1 + self.negatives)
-        own = len(self.shard.owned_nodes)
-        rows = own + min(self.shard.topology.num_nodes - own, 2 * pairs)
-        return _ROWS * rows * columns * number_bytes + _PER_PAIR * pairs + 2 * CHUNK_BYTES
+        """Return the bytes of the rows of all pairs, with their gradients, of the pairs, and of a block of scores."""
+        links, own = len(self.links), len(self.shard.owned_nodes)
+        others = self.shard.topology.num_nodes - own
+        if self.planner is None:
+            pairs = links * (1 + self.options.negatives)
+            rows = own + min(others, 2 * pairs)
+            return _ROWS * rows * columns * number_bytes + _PER_PAIR * pairs + 2 * CHUNK_BYTES
+        everyone = self.options.sampling == ALL or isinstance(self.options.loss, AllAnswers)
+        fetched = others if everyone else min(others, links + self.options.negatives)
+        rows = (_ROWS + 2 * everyone) * (own + fetched) * columns * number_bytes
+        return rows + (_PER_PAIR + _PER_LINK) * links + BLOCK_COPIES * BLOCK_BYTES
 
     def to(self, device: torch.device) -> LinkObjective:
         """Return the objective itself, which uses the device of the output."""
         return self
 
-    def loss(self, out: Tensor, key: int) -> Tensor:
-        """Return the sum over the worker's pairs, divided by their number over all workers."""
-        first, second, relation, target = self._draw_pairs(fold_in(key, _NEGATIVES))
-        at, rows = self._gather_rows(out, first, second)
-        ends = at[first].to(out.device), at[second].to(out.device)
-        pairs = NodePairs.from_endpoints(*ends, relation.to(out.device), len(rows))
-        score = self.decoder(rows, pairs)
-        aim = target.to(out.device)[pairs.order].to(score.dtype)
-        each = functional.binary_cross_entropy_with_logits(score, aim, reduction="none")
-        return each.sum() / (self.total * (1 + self.negatives))
+    def for_step(self, seed: int, epoch: int, number: int) -> LinksOfStep:
+        """Return the objective of a step: see `Objective.for_step`."""
+        options = self.options
+        asked, hidden = options.steps.pairs_of_step(seed, epoch, number)
+        hides = None
+        if hidden is not None:
+            hides = HiddenEdges(pairs=hidden, topology=self.shard.topology, relations=options.relations)
+        if asked is None:
+            return LinksOfStep(self, self.links, self.number, self.total, asked, hides)
+        mark = mark_pairs(self.links.head, self.links.tail, asked)
+        links = self.links.select_links(mark)
+        return LinksOfStep(self, links, self.number[mark], self._sum_over_workers(len(links)), asked, hides)
 
-    def _draw_pairs(self, key: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return tails and heads of all pairs, their relations, and whether they are links of the graph."""
+    def _sum_over_workers(self, count: int) -> int:
+        return int(self.shard.comm.all_reduce(torch.tensor(count)))
+
+
+class LinksOfStep:
+    """The loss of the links that a step asks about. Final.
+
+    Args:
+        objective: That of all links.
+        links: The worker's links of the step.
+        number: ``[L]`` int64, ids of these edges.
+        total: Number of links over all workers.
+        asked: The pairs of nodes that the step asks about; None for all.
+        hidden: The edges that the step hides; None for none.
+    """
+
+    as_rowwise = None
+
+    def __init__(
+        self,
+        objective: LinkObjective,
+        links: LinkTriples,
+        number: Tensor,
+        total: int,
+        asked: PairRange | None,
+        hidden: HiddenEdges | None,
+    ) -> None:
+        self.shard = objective.shard
+        self.decoder = objective.decoder
+        self.options = objective.options
+        self.planner = objective.planner
+        self.links = links
+        self.number = number
+        self.num_targets = total
+        self.asked = asked
+        self.hidden = hidden
+
+    def loss(self, out: Tensor, key: int) -> Tensor:
+        """Return the sum over the worker's links, divided by their number over all workers."""
+        if self.planner is None:
+            value, rows, at = self._loss_of_pairs(out, key)
+        else:
+            value, rows, at = self._loss_of_queries(out, key, self.planner)
+        if self.options.regularizer is not None:
+            value = value + self._penalty(rows, at) / self.num_targets
+        return value
+
+    def _loss_of_pairs(self, out: Tensor, key: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss with negatives of each link, the rows, and the row number of each node."""
+        assert not isinstance(self.options.loss, AllAnswers)
+        first, second, relation = self._draw_pairs(fold_in(key, _NEGATIVES))
+        at, rows = self._gather_rows(out, first, second)
+        score = self._score_pairs(rows, at[first], at[second], relation)
+        # The links of the graph come first, then the negatives, number by number.
+        shape = 1 + self.options.negatives, len(self.links)
+        link, *negatives = score.view(shape).unbind()
+        negative = torch.stack(negatives, 1)
+        return score_loss(self.options.loss, link, negative) / self.num_targets, rows, at
+
+    def _loss_of_queries(self, out: Tensor, key: int, planner: CandidatePlanner) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss with candidates that links have in common; the rest as `_loss_of_pairs`."""
+        queries = planner.plan_queries(self.links, self.number, self.asked, key)
+        head, tail, relation = self.links
+        at, rows = self._gather_rows(out, head, tail, *(each.candidates for each in queries))
+        if isinstance(self.options.loss, AllAnswers):
+            scores, parts = out.new_empty(0), self._count_queries(queries)
+        else:
+            scores, parts = self._score_pairs(rows, at[tail], at[head], relation), 2 * self.num_targets
+        return candidate_loss(self.decoder, self.options.loss, rows, scores, queries, at) / parts, rows, at
+
+    def _count_queries(self, queries: list[CandidateQueries]) -> float:
+        """Return the number of distinct queries over all workers."""
+        mine = sum(float(each.weight.sum()) for each in queries)
+        return float(self.shard.comm.all_reduce(torch.tensor(mine, dtype=torch.float64)))
+
+    def _score_pairs(self, rows: Tensor, first: Tensor, second: Tensor, relation: Tensor) -> Tensor:
+        """Return ``[P]``: the decoder's scores of pairs of rows, in the given order."""
+        pairs = NodePairs.from_endpoints(*(each.to(rows.device) for each in (first, second, relation)), len(rows))
+        score = self.decoder(rows, pairs)
+        return torch.zeros_like(score).index_copy(0, pairs.order, score)
+
+    def _draw_pairs(self, key: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return tails, heads and relations of all pairs: of the links, then of each number of negatives."""
         head, tail, relation = self.links
         first, second = [tail], [head]
-        for k in range(self.negatives):
-            kept, drawn = sample_negatives(head, tail, self.number, self.ends, fold_in(key, k))
+        for k in range(self.options.negatives):
+            kept, drawn = sample_negatives(head, tail, self.number, self.options.ends, fold_in(key, k))
             # What replaces a tail is a tail: decoders may score a link and its reverse differently.
             keeps_head = kept == head
             first.append(torch.where(keeps_head, drawn, tail))
             second.append(torch.where(keeps_head, head, drawn))
-        target = torch.zeros(len(head) * (1 + self.negatives), dtype=torch.bool)
-        # The links of the graph come first, then the negatives.
-        target[: len(head)] = True
-        return torch.cat(first), torch.cat(second), relation.repeat(1 + self.negatives), target
+        return torch.cat(first), torch.cat(second), relation.repeat(1 + self.options.negatives)
 
-    def _gather_rows(self, out: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    def _gather_rows(self, out: Tensor, *nodes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the row number of each node, and the rows: the own ones, then those of others."""
         own = self.shard.owned_nodes
         at = torch.full((self.shard.topology.num_nodes,), -1)
         at[own] = torch.arange(len(own))
         foreign = torch.zeros(len(at), dtype=torch.bool)
-        for nodes in (first, second):
-            foreign[nodes] = True
+        for some in nodes:
+            foreign[some] = True
         foreign[own] = False
         # Also without foreign nodes, since all workers take part in the exchange.
         fetch_plan = self.shard.plan_fetch(foreign.nonzero()[:, 0])
@@ -106,3 +195,19 @@ class LinkObjective:
             return at, out
         at[fetch_plan.nodes] = len(own) + torch.arange(len(fetch_plan.nodes))
         return at, torch.cat([out, fetch_plan.fetch_rows(out, Kind.ACTIVATIONS).wait()])
+
+    def _penalty(self, rows: Tensor, at: Tensor) -> Tensor:
+        """Return the penalty of both ends and of the relation of each link, summed over the worker's links."""
+        regularizer = self.options.regularizer
+        assert regularizer is not None
+        head, tail, relation = self.links
+        # How often a row is an end, so that no row per link is made.
+        ends = torch.bincount(at[torch.cat([head, tail])], minlength=len(rows))
+        used = ends.nonzero()[:, 0]
+        penalty = regularizer.penalize_rows(rows[used.to(rows.device)]) @ ends[used].to(rows)
+        times = torch.bincount(relation)
+        present = times.nonzero()[:, 0]
+        of_relations = self.decoder.relation_rows(present.to(rows.device))
+        if of_relations is not None:
+            penalty = penalty + regularizer.penalize_rows(of_relations) @ times[present].to(rows)
+        return regularizer.weight * penalty

@@ -1,4 +1,4 @@
-"""Training objectives for nodes."""
+"""Training objectives: a loss of nodes, or of links, for each step of an epoch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from outgrow.engine.hidden_edges import HiddenEdges
 from outgrow.engine.link_objective import LinkObjective
+from outgrow.engine.link_options import LinkOptions
 from outgrow.engine.shard import GraphShard
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
@@ -31,6 +33,30 @@ class RowwiseObjective(Protocol):
         """Return the worker's share of the loss, differentiable; ``out [n, C]``."""
 
 
+class StepObjective(Protocol):
+    """A loss of the output of the last layer in one step."""
+
+    @property
+    def as_rowwise(self) -> RowwiseObjective | None:
+        """The objective as a sum over rows; None if it is not such a sum."""
+
+    @property
+    def num_targets(self) -> int:
+        """Number of nodes or links that the loss is the mean of, over all workers; 0 if there is nothing to train."""
+
+    @property
+    def hidden(self) -> HiddenEdges | None:
+        """The edges that layers do not see in this step; None for none."""
+
+    def loss(self, out: Tensor, key: int) -> Tensor:
+        """Return the worker's share of the loss, differentiable. All workers together, unless `as_rowwise`.
+
+        Args:
+            out: ``[n, C]`` of the own nodes.
+            key: Random key of (seed, epoch, step).
+        """
+
+
 class Objective(Protocol):
     """A loss of the output of the last layer."""
 
@@ -44,12 +70,13 @@ class Objective(Protocol):
     def to(self, device: torch.device) -> Objective:
         """Return the objective for output on a device."""
 
-    def loss(self, out: Tensor, key: int) -> Tensor:
-        """Return the worker's share of the loss, differentiable. All workers together, unless `as_rowwise`.
+    def for_step(self, seed: int, epoch: int, number: int) -> StepObjective:
+        """Return the objective of step ``number`` of an epoch. All workers together.
 
         Args:
-            out: ``[n, C]`` of the own nodes.
-            key: Random key of (seed, epoch, step).
+            seed: Seed of every random draw.
+            epoch: Number of the epoch.
+            number: Number of the step, from 0.
         """
 
 
@@ -78,6 +105,20 @@ class NodeObjective(NamedTuple):
     @property
     def as_rowwise(self) -> NodeObjective:
         """The objective itself, which is a sum over rows."""
+        return self
+
+    @property
+    def num_targets(self) -> int:
+        """Number of nodes to train on, over all workers."""
+        return self.total
+
+    @property
+    def hidden(self) -> None:
+        """No edges are hidden."""
+        return None
+
+    def for_step(self, seed: int, epoch: int, number: int) -> NodeObjective:
+        """Return the objective itself: an epoch has one step."""
         return self
 
     @property
@@ -189,18 +230,14 @@ class LinkTargets:
     """Links to train on: the edges of the graph, or those of some relations.
 
     Attributes:
-        ends: ``[T + 1]`` int64: nodes ``ends[t]`` to ``ends[t + 1] - 1`` are of type ``t``.
-        negatives: Number of negative links sampled for each link of the graph.
+        options: How they are trained on.
         num_targets: Number of these edges, over all workers.
-        relations: ``[n]`` int64, the relations whose edges are links; None for all.
     """
 
-    ends: Tensor
-    negatives: int
+    options: LinkOptions
     num_targets: int
-    relations: Tensor | None = None
 
     def make_objective(self, shard: GraphShard, model: Model) -> Objective:
         """Return the objective for the output of all own nodes. All workers together."""
         assert model.decoder is not None
-        return LinkObjective(shard, model.decoder, self.ends, negatives=self.negatives, relations=self.relations)
+        return LinkObjective(shard, model.decoder, self.options)

@@ -18,6 +18,7 @@ from outgrow.engine.embeddings.row_sections import MakeSection
 from outgrow.engine.features.assembly import RowSource, choose_row_source
 from outgrow.engine.features.inputs import ShardInputs, TrainingLabels, fetch_shard_inputs
 from outgrow.engine.features.stored_rows import StoredRows
+from outgrow.engine.hidden_edges import BYTES_PER_EDGE
 from outgrow.engine.objective import LinkTargets, NodeTargets, Objective
 from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
@@ -78,13 +79,32 @@ class Problem:
     @property
     def num_steps(self) -> int:
         """Number of steps of an epoch."""
+        if isinstance(self.targets, LinkTargets):
+            return self.targets.options.steps.num_steps
         return self.batches.num_steps(self.num_train)
+
+    @property
+    def hides_edges(self) -> bool:
+        """Whether layers see another part of the graph in each step, so that nothing computed from it is kept."""
+        return isinstance(self.targets, LinkTargets) and self.targets.options.steps.hide > 0
 
     @property
     def node_targets(self) -> NodeTargets:
         """Labelled nodes to train on; only for problems of nodes."""
         assert isinstance(self.targets, NodeTargets)
         return self.targets
+
+    @property
+    def hidden_edge_bytes(self) -> int:
+        """Bytes that a step takes for each edge that it has in memory, if it hides some of them."""
+        return BYTES_PER_EDGE if self.hides_edges else 0
+
+    def describe_link_steps(self) -> str:
+        """Return what decides about the steps of links, for `Trainer`; empty for one step that hides nothing."""
+        steps = self.targets.options.steps if isinstance(self.targets, LinkTargets) else None
+        if steps is None or (steps.num_steps == 1 and steps.hide == 0):
+            return ""
+        return f", link_steps {steps.num_steps}, hide {steps.hide}"
 
     def describe_task(self) -> dict[str, object]:
         """Return the options of a task of nodes, as plain values; nothing for links."""

@@ -160,7 +160,7 @@ class NodeEmbedding(Encoder):
         # Vectors that were trained come as a tensor, where a new module has none.
         given = state_dict.get(f"{prefix}weight")
         if isinstance(given, Tensor):
-            if given.ndim == 2 and given.shape[1] == self.dim:  # noqa: PLR2004 - a matrix
+            if given.ndim == 2 and given.shape[1] == self.dim:
                 self.weight = torch.empty(given.shape, dtype=self.dtype, device=self.like.device)  # type: ignore[union-attr]
         else:
             self.weight = None

@@ -264,7 +264,15 @@ class LinkPrediction:
     """Whether two nodes are linked, for a model with a decoder; scored by filtered MRR.
 
     Attributes:
-        negatives: Negative links for each link of the graph.
+        link_steps: Optimizer steps of an epoch, each of which asks about a part of the linked pairs of nodes.
+        hide: Share of the pairs whose edges a step hides from the layers.
+        link_loss: Name of the loss: see `outgrow.training.config.TrainConfig`, also for what follows.
+        margin: Margin of the losses that have one.
+        adversarial_temperature: Temperature of the loss ``self-adversarial``.
+        negatives: Negatives of a link, or on either side of all links of a step.
+        negative_sampling: How they are drawn.
+        regularizer: Penalty on the rows of links; None for none.
+        regularizer_weight: Its factor.
         val_links: Share of the linked pairs of nodes to validate on.
         test_links: Share of the linked pairs to test on.
         split_seed: Seed of the split of links.
@@ -275,7 +283,15 @@ class LinkPrediction:
             answer's type.
     """
 
+    link_steps: int = 1
+    hide: float = 0.0
+    link_loss: str = "bce"
+    margin: float | None = None
+    adversarial_temperature: float | None = None
     negatives: int = 1
+    negative_sampling: str = "uniform"
+    regularizer: str | None = None
+    regularizer_weight: float | None = None
     val_links: float = 0.05
     test_links: float = 0.1
     split_seed: int = 0

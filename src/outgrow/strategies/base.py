@@ -40,7 +40,7 @@ class Step:
 
     Attributes:
         loss: Loss of the step over all workers.
-        num_seeds: Number of nodes or links that the loss is the mean of.
+        num_seeds: Number of nodes or links that the loss is the mean of; 0 if there are none, and no gradient.
     """
 
     loss: float
@@ -101,14 +101,20 @@ class FullGraphExecution:
     def __init__(self, problem: Problem, *, overlap: bool = True) -> None:
         self.problem = problem
         self.epoch_pass = FullGraphEpoch(
-            problem.model, problem.shard, problem.input, problem.objective, problem.seed, overlap=overlap
+            problem.model,
+            problem.shard,
+            problem.input,
+            problem.objective,
+            problem.seed,
+            overlap=overlap,
+            hides_edges=problem.hides_edges,
         )
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        """Yield the one step of a full-graph epoch."""
-        # The only step of the epoch: a run that resumes after it has nothing left to do.
-        if first == 0:
-            yield Step(loss=self.epoch_pass.run_epoch(epoch), num_seeds=self.problem.num_train)
+        """Yield the steps of a full-graph epoch: one, or as many as the links are trained on in."""
+        for number in range(first, self.problem.num_steps):
+            loss, num_targets = self.epoch_pass.run_step(epoch, number)
+            yield Step(loss=loss, num_seeds=num_targets)
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
         """Yield the logits of all own nodes as one piece."""

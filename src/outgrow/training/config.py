@@ -15,12 +15,14 @@ from outgrow.core.errors import InputError
 from outgrow.core.synonyms import accept_synonyms, rename_keys
 from outgrow.core.validation import out_of_range_error, validate_choice
 from outgrow.engine.batches import BatchConfig, parse_fanouts
-from outgrow.engine.embeddings.row_optimizers import ADAM, EMBEDDING_OPTIMIZERS, SPARSE_ADAM, RowOptimizer
+from outgrow.engine.embeddings.row_optimizers import ADAM, SPARSE_ADAM, RowOptimizer
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, SAMPLERS, Fanout
 from outgrow.graph.sampling.temporal_sampler import TEMPORAL_STRATEGIES
 from outgrow.inference.modes import AUTO, EVALUATION_MODES, EvaluationOptions
 from outgrow.nn.losses import ENTRY_LOSSES, validate_weights
+from outgrow.training.config_checks import validate_ranges
 from outgrow.training.given_objects import describe_choice, record_choice
+from outgrow.training.link_training import validate_link_training
 from outgrow.training.loop_options import read_optimizer, read_schedule, split_loop_options
 from outgrow.training.metric_request import parse_metrics
 from outgrow.training.monitor import MODES
@@ -89,10 +91,22 @@ class TrainConfig:
         targets: The node types whose labels are predicted, as ``"paper,author=0.5"``, a sequence of such texts, or a
             mapping of names to loss weights, which are 1 otherwise. None for all types with labels.
         class_weight: Classification: a weight for each class, or ``balanced``; see `NodeClassification`.
-        label_smoothing: Classification: share of the target that is spread over all classes.
+        label_smoothing: Classification: share of the target that is spread over all classes; of ``link_loss``
+            ``k-vs-all``, over all nodes.
         pos_weight: Several labels per node: a weight of the ones of each class, or ``balanced``; see `MultiLabel`.
         loss: Regression: ``mse``, ``mae`` or ``huber``; None for ``mse``.
-        negatives: Link prediction: negative links per link of the graph.
+        link_steps: Link prediction: optimizer steps of an epoch, each of which asks about a part of the linked pairs.
+        hide: Link prediction: share of the linked pairs whose edges a step hides from the layers, those that it asks
+            about first; 0 for none. Below ``1 / link_steps`` a step asks about this share alone.
+        link_loss: Link prediction: ``bce``, ``softmax``, ``self-adversarial``, ``margin`` or ``k-vs-all``: see
+            ``docs/links.md``.
+        margin: Link prediction: margin of the losses ``self-adversarial`` (None for 9) and ``margin`` (None for 1).
+        adversarial_temperature: Link prediction: temperature of the loss ``self-adversarial``; None for 1.
+        negatives: Link prediction: negatives of a link, or on either side of all links of a step.
+        negative_sampling: Link prediction: ``uniform`` (for each link), or for all links of a step ``shared``,
+            ``degree``, ``in-batch`` or ``all``.
+        regularizer: Link prediction: ``n3`` or ``l2``, a penalty on the rows of links; None for none.
+        regularizer_weight: Link prediction: factor of that penalty; None for 0.01.
         val_links: Link prediction: share of the linked pairs of nodes to validate on.
         test_links: Link prediction: share of the linked pairs to test on.
         split_seed: Seed of the split of links.
@@ -152,7 +166,15 @@ class TrainConfig:
     label_smoothing: float = 0.0
     pos_weight: Sequence[float] | str | None = None
     loss: str | None = None
+    link_steps: int = 1
+    hide: float = 0.0
+    link_loss: str = "bce"
+    margin: float | None = None
+    adversarial_temperature: float | None = None
     negatives: int = 1
+    negative_sampling: str = "uniform"
+    regularizer: str | None = None
+    regularizer_weight: float | None = None
     val_links: float = 0.05
     test_links: float = 0.1
     split_seed: int = 0
@@ -206,34 +228,8 @@ class TrainConfig:
             validate_choice("temporal_strategy", self.temporal_strategy, dict.fromkeys(TEMPORAL_STRATEGIES))
         validate_choice("ranking_candidates", self.ranking_candidates, dict.fromkeys((GIVEN_OR_ALL, ALL)))
         validate_choice("precision", self.precision, dict.fromkeys(("full", BFLOAT16)))
-        for name in _COUNTS:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise out_of_range_error(name, "at least 1", value)
-        if not 0 < self.lr < float("inf"):
-            raise out_of_range_error("lr", "a positive number", self.lr)
-        if self.embedding_lr is not None and not 0 < self.embedding_lr < float("inf"):
-            raise out_of_range_error("embedding_lr", "a positive number", self.embedding_lr)
-        if self.embedding_optimizer is not None:
-            validate_choice("embedding_optimizer", self.embedding_optimizer, dict.fromkeys(EMBEDDING_OPTIMIZERS))
-        if not 0 <= self.weight_decay < float("inf"):
-            raise out_of_range_error("weight_decay", "zero or a positive number", self.weight_decay)
-        if self.clip_grad_norm is not None and not 0 < self.clip_grad_norm < float("inf"):
-            raise out_of_range_error("clip_grad_norm", "a positive number", self.clip_grad_norm)
-        if self.ema is not None and not 0 < self.ema < 1:
-            raise out_of_range_error("ema", "above 0, below 1", self.ema)
-        for name in ("val_links", "test_links"):
-            if not 0 <= getattr(self, name) < 1:
-                raise out_of_range_error(name, "zero or more, below 1", getattr(self, name))
-        if self.val_links + self.test_links >= 1:
-            raise out_of_range_error(
-                "val_links + test_links",
-                "below 1, so that links are left to train on",
-                self.val_links + self.test_links,
-            )
-        for name in ("seed", "split_seed"):
-            if not 0 <= getattr(self, name) < 1 << 63:
-                raise out_of_range_error(name, "from 0 to 2^63 - 1", getattr(self, name))
+        validate_ranges(self)
+        validate_link_training(self)
 
     def with_options(self, /, **options: object) -> TrainConfig:
         """Return a copy with some options changed.
@@ -362,9 +358,3 @@ class TrainConfig:
             length=self.epochs * (steps_per_epoch if self.schedule_per == STEP else 1),
             larger_is_better=larger_is_better,
         )
-
-
-_COUNTS = (
-    *("epochs", "eval_every", "eval_batch_size", "checkpoint_every", "checkpoint_steps", "patience", "batch_size"),
-    *("negatives", "accumulate"),
-)

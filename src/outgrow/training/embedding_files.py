@@ -1,8 +1,8 @@
 """Files of node embeddings beside checkpoints: vectors and moments of all nodes, by node, whoever owned them.
 
-They are written and read in blocks, so that vectors larger than memory are saved. A file is an ``.npy`` array ``[m, W]``:
-for each node with a vector, in the order of nodes, the columns of each section. The checkpoint has the names of the
-sections and the SHA-256 of the file.
+They are written and read in blocks, so that vectors larger than memory are saved. A file is an ``.npy`` array
+``[m, W]``: for each node with a vector, in the order of nodes, the columns of each section. The checkpoint has the names
+of the sections and the SHA-256 of the file.
 """
 
 from __future__ import annotations
@@ -213,8 +213,10 @@ def _validate_record(record: Mapping[str, Any] | None, table: EmbeddingTable) ->
         raise _other_error(table.name, "no vectors")
     if record["rows"] != num_rows or not needed <= {*record["sections"]}:
         raise _other_error(
-            table.name, f"{record['rows']:,} rows with {', '.join(record['sections'])}", f"{num_rows:,} rows with "
-            + ", ".join(sorted(needed)))
+            table.name,
+            f"{record['rows']:,} rows with {', '.join(record['sections'])}",
+            f"{num_rows:,} rows with " + ", ".join(sorted(needed)),
+        )
 
 
 def _other_error(name: str, got: str, needed: str = "those that this model and graph have") -> InputError:

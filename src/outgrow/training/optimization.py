@@ -149,8 +149,11 @@ class Optimization:
         """Take in the gradient of a batch, and clear it; return whether the parameters have changed.
 
         Args:
-            num_seeds: Number of seeds whose mean loss has this gradient.
+            num_seeds: Number of seeds whose mean loss has this gradient; 0 if there is none.
         """
+        # A step without links has no gradient: momentum must not move the parameters for it.
+        if num_seeds == 0:
+            return False
         if self.accumulate > 1:
             self._add_gradient(num_seeds)
             if self._num_batches < self.accumulate:
@@ -379,7 +382,19 @@ def check_optimization(config: TrainConfig, model: nn.Module, num_train: int) ->
     Raises:
         InputError: See `Optimization.from_config`.
     """
-    Optimization.from_config(config, model, config.batch_config.num_steps(num_train))
+    Optimization.from_config(config, model, count_steps(config, model, num_train))
+
+
+def count_steps(config: TrainConfig, model: nn.Module, num_train: int) -> int:
+    """Return the number of steps of an epoch of a model.
+
+    Args:
+        config: Options of training.
+        model: The model.
+        num_train: Number of nodes to train on, for a model of nodes.
+    """
+    of_links = getattr(model, "decoder", None) is not None
+    return config.link_steps if of_links else config.batch_config.num_steps(num_train)
 
 
 def _to_number(value: Any) -> Any:

@@ -107,6 +107,7 @@ class Trainer:
         # All that decides which batches an epoch has: a mid-epoch checkpoint fits only the same ones.
         self.step_signature = (
             f"batch_size {batches.size}, {sampling}, seed {problem.seed}, {problem.num_train} to train on"
+            f"{problem.describe_link_steps()}"
         )
 
     @property

@@ -11,7 +11,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outgrow.engine.embeddings.row_gradients import DenseGradients, RowGradients, SparseGradients, squared_norm, sum_by_row
+from outgrow.engine.embeddings.row_gradients import (
+    DenseGradients,
+    RowGradients,
+    SparseGradients,
+    squared_norm,
+    sum_by_row,
+)
 from outgrow.engine.embeddings.row_optimizers import RowOptimizer
 from outgrow.engine.embeddings.row_sections import RowSection, file_section_maker, section_maker
 from outgrow.runtime.storage.row_file import IoPool

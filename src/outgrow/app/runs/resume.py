@@ -36,7 +36,7 @@ from outgrow.nn.model import Model
 from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
 from outgrow.training.loop_options import open_option_names
-from outgrow.training.optimization import Optimization
+from outgrow.training.optimization import Optimization, count_steps
 from outgrow.training.target_request import parse_relations, parse_targets, parse_task
 
 _EVALUATION = {"eval", "val", "test", "eval_fanout", "eval_batch_size"}
@@ -193,7 +193,7 @@ def _validate_checkpoint(
     Raises:
         InputError: It does not.
     """
-    optimization = Optimization.from_config(config, model, config.batch_config.num_steps(num_train))
+    optimization = Optimization.from_config(config, model, count_steps(config, model, num_train))
     progress = checkpoint.restore_checkpoint(saved, path, model, optimization.optimizer, optimization)
     progress.adopt_data(data)
     checkpoint.validate_step_signature(progress, path, progress.course, config.epochs)

@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
-from outgrow.engine.embeddings.row_gradients import DenseGradients, RowGradients, SparseGradients, is_row_range, sum_by_row
+from outgrow.engine.embeddings.row_gradients import (
+    DenseGradients,
+    RowGradients,
+    SparseGradients,
+    is_row_range,
+    sum_by_row,
+)
 from outgrow.engine.embeddings.row_optimizers import RowOptimizer
 from outgrow.engine.embeddings.row_sections import MakeSection, RowSection
 from outgrow.engine.shard import GraphShard
@@ -271,7 +277,11 @@ class _FetchedRows:
     def read_rows(self, rows_N: Tensor) -> Tensor:
         """Return a copy of rows, ``[N, F]``; zeros for -1."""
         at = rows_N.to(self.values.device)
-        out = self.values.index_select(0, at.clamp(min=0)) if len(self.nodes) else self.values.new_zeros(len(at), self.values.shape[1])
+        out = (
+            self.values.index_select(0, at.clamp(min=0))
+            if len(self.nodes)
+            else self.values.new_zeros(len(at), self.values.shape[1])
+        )
         return out if not (rows_N < 0).any() else out * (at >= 0)[:, None]
 
     def add_gradient(self, rows_N: Tensor, grad_NF: Tensor) -> None:

@@ -161,6 +161,7 @@ class ChunkPlanner:
         bandwidths: What the machine moves in a second.
         number_bytes: Of a number of a row.
         base_bytes: Bytes that the worker has resident without chunks.
+        edge_bytes: Bytes that a step takes besides for each edge of a wave.
     """
 
     shard: GraphShard
@@ -171,6 +172,7 @@ class ChunkPlanner:
     bandwidths: Bandwidths
     number_bytes: int
     base_bytes: int
+    edge_bytes: int = 0
 
     def plan_chunks(self, count: int) -> ChunkPlan:
         """Cut into so many chunks, which are the same in all views of the graph."""
@@ -238,7 +240,8 @@ class ChunkPlanner:
         )
 
     def _peak_bytes(self, wave_sizes: WaveSizes) -> int:
-        return chunked_bytes(self.base_bytes, self.layer_plans, wave_sizes, self.number_bytes)
+        waves = chunked_bytes(self.base_bytes, self.layer_plans, wave_sizes, self.number_bytes)
+        return waves + wave_sizes.num_edges * self.edge_bytes
 
     @property
     def _mean_row_bytes(self) -> int:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from outgrow.engine.layer_plan import AggregatePolicy, LayerPlan
-from outgrow.engine.objective import GradientObjective, Objective
+from outgrow.engine.objective import GradientObjective, RowwiseObjective, StepObjective
 from outgrow.nn.layer import Features, NodeMessages
 from outgrow.nn.model import layer_key
 from outgrow.strategies.offload.state import OffloadState
@@ -41,12 +41,11 @@ class OffloadEpoch:
 
     Args:
         state: Tables, waves and I/O of the worker.
-        objective: The training objective.
     """
 
-    def __init__(self, state: OffloadState, objective: Objective) -> None:
-        self.state, self.objective = state, objective
-        self.row_objective = objective.as_rowwise
+    def __init__(self, state: OffloadState) -> None:
+        self.state = state
+        self.row_objective: RowwiseObjective | None = None
 
     @torch.no_grad()
     def prepare_constants(self) -> None:
@@ -64,12 +63,13 @@ class OffloadEpoch:
         for index in range(len(self.state.layer_plans) - 1):
             self._forward_layer(index, key)
 
-    def backward(self, key: int) -> Tensor:
+    def backward(self, objective: StepObjective, key: int) -> Tensor:
         """Return the loss of the worker's nodes; gradients accumulate in the parameters."""
         known = None
-        if self.objective.as_rowwise is None:
+        self.row_objective = objective.as_rowwise
+        if self.row_objective is None:
             # A loss that couples rows is known before the waves run; its row gradients then drive them.
-            known, self.row_objective = self._nonrow_loss(key)
+            known, self.row_objective = self._nonrow_loss(objective, key)
         # Losses of chunks add up in float64, so that the sum depends little on the number of chunks.
         loss = torch.zeros((), dtype=torch.float64)
         for index in reversed(range(len(self.state.layer_plans))):
@@ -78,7 +78,7 @@ class OffloadEpoch:
         self._first_sources_backward(key)
         return loss if known is None else known
 
-    def _nonrow_loss(self, key: int) -> tuple[Tensor, GradientObjective]:
+    def _nonrow_loss(self, objective: StepObjective, key: int) -> tuple[Tensor, GradientObjective]:
         """Return the loss of an objective that needs all own logits at once, and the gradient of each row.
 
         The last layer runs here and again in the backward pass.
@@ -90,7 +90,7 @@ class OffloadEpoch:
             for first, rows in self._compute_last_layer(key):
                 out[first : first + len(rows)] = rows
             state.finish_layer()
-        loss = self.objective.loss(out.requires_grad_(), key)
+        loss = objective.loss(out.requires_grad_(), key)
         # Cut the graph at the logits: only their gradient is kept, not the activations of all chunks.
         torch.autograd.backward(loss)
         return loss.detach().double().cpu(), GradientObjective(grad_or_zeros(out))
@@ -256,7 +256,7 @@ class OffloadEpoch:
         waves = state.wave_file(plan.layer)
         kind, widths = state.source_kind(index), plan.layer.row_widths()
         buffer = SourceBuffer(waves.num_slots, state.sources[index], kind, state.comm, widths)
-        transposes = backward and plan.needs_transpose
+        transposes = backward and plan.needs_transpose and not waves.hides_edges
 
         def load_sources(number: int) -> tuple[int, Wave, Features, tuple[Tensor, ...]]:
             wave = load_wave(waves, number, transposes=transposes)
@@ -283,7 +283,7 @@ class OffloadEpoch:
         """Yield the chunks of a layer, with their stored aggregates."""
         state, plan = self.state, self.state.layer_plans[index]
         waves, shape = state.wave_file(plan.layer), plan.layer.spec.aggregate
-        transposes = backward and plan.needs_transpose
+        transposes = backward and plan.needs_transpose and not waves.hides_edges
 
         def load_aggregate(number: int) -> tuple[int, Wave, Features, Tensor, tuple[Tensor, ...]]:
             wave = load_wave(waves, number, transposes=transposes)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from outgrow.core.ledger import Kind
 from outgrow.core.timeline import Timeline
+from outgrow.engine.hidden_edges import HiddenEdges
 from outgrow.engine.layer_plan import LayerPlan
 from outgrow.nn.layer import Layer, NodeMessages
 from outgrow.nn.model import Model
@@ -146,6 +148,18 @@ class OffloadState:
         # No peer may add to rows that their owner is still zeroing.
         if self.direct_peer_access:
             self.comm.barrier()
+
+    @contextmanager
+    def hide_edges(self, hidden: HiddenEdges | None) -> Iterator[None]:
+        """Context of a step in which layers do not see some edges. All workers together."""
+        for wave_file in self.wave_files.values() if hidden is not None else ():
+            assert hidden is not None
+            wave_file.hide_edges(hidden, self.comm)
+        try:
+            yield
+        finally:
+            for wave_file in self.wave_files.values():
+                wave_file.show_edges()
 
     def close(self) -> None:
         """Stop the threads and close all files."""

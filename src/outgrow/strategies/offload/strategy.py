@@ -50,7 +50,7 @@ _MIB = 1 << 20
 @check_arguments()
 @dataclass(frozen=True, kw_only=True)
 class Offload(Strategy):
-    """Full-graph training in chunks that move between HOST and the device. One step per epoch.
+    """Full-graph training in chunks that move between HOST and the device. One step per epoch, but for links.
 
     Attributes:
         memory: The most that the device tier of one worker may hold, such as ``"2GiB"``: tensors on a GPU; on
@@ -104,7 +104,7 @@ class Offload(Strategy):
         began = time.perf_counter()
         return_freed_memory()
         comm = problem.shard.comm
-        traits = plan_layers(problem.model, problem.features, cache=self.cache)
+        traits = plan_layers(problem.model, problem.features, cache=self.cache, keeps_constants=not problem.hides_edges)
         beside = problem.objective_bytes  # first, since a goal holds memory from when it is made
         held = used_device_bytes(comm.device)
         base = held + beside
@@ -159,7 +159,7 @@ class _ChunkedExecution:
             )
             self.state = scratch.build_state(cutter, chunking, problem, num_cached=kept)
             stack.callback(self.state.close)
-            self.offload_epoch = OffloadEpoch(self.state, problem.objective)
+            self.offload_epoch = OffloadEpoch(self.state)
             self._record_facts(chunking, limit, kept, time.perf_counter() - began)
             problem.run_facts.update(scratch_bytes=needed, direct=scratch.direct_io, pinned=scratch.is_pinned)
             self.offload_epoch.prepare_constants()
@@ -167,17 +167,23 @@ class _ChunkedExecution:
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         """See `Execution.steps`."""
+        for number in range(first, self.problem.num_steps):
+            yield self._run_step(epoch, number)
+
+    def _run_step(self, epoch: int, number: int) -> Step:
         problem = self.problem
-        comm = self.problem.shard.comm
-        if first > 0:
-            return
-        key = fold_in(problem.seed, epoch, 0)
+        comm = problem.shard.comm
+        objective = problem.objective.for_step(problem.seed, epoch, number)
+        if not objective.num_targets:
+            return Step(loss=0.0, num_seeds=0)
+        key = fold_in(problem.seed, epoch, number)
         self.state.zero_gradients()
-        self.offload_epoch.forward(key)
-        loss = self.offload_epoch.backward(key)
+        with self.state.hide_edges(objective.hidden):
+            self.offload_epoch.forward(key)
+            loss = self.offload_epoch.backward(objective, key)
         comm.all_reduce_gradients(problem.model)
         self._count_disk()
-        yield Step(loss=comm.all_reduce(loss).item(), num_seeds=problem.num_train)
+        return Step(loss=comm.all_reduce(loss).item(), num_seeds=objective.num_targets)
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
         """See `Execution.inference`."""
@@ -210,6 +216,7 @@ class _ChunkedExecution:
             bandwidths=DISK_BANDWIDTHS if on_disk else PINNED_BANDWIDTHS,
             number_bytes=dtype.itemsize,
             base_bytes=limit.base_bytes,
+            edge_bytes=problem.hidden_edge_bytes,
         )
         return cutter, OffloadStorage(share, folder, self._io_pool, dtype, sharing=options.sharing)
 
@@ -271,11 +278,12 @@ def _fits_in_memory(problem: Problem, layer_plans: list[LayerPlan], base: int, b
     share = problem.shard
     ends = share.topology.indptr
     own = share.owned_nodes
+    num_edges = int((ends[own + 1] - ends[own]).sum())
     fits = fits_whole(
-        base,
+        base + problem.hidden_edge_bytes * (num_edges + len(own)),
         layer_plans,
         num_own=len(own),
-        num_edges=int((ends[own + 1] - ends[own]).sum()),
+        num_edges=num_edges,
         num_nodes=share.topology.num_nodes,
         number_bytes=problem.number_bytes,
         edge_row_bytes=share.topology.edge_row_bytes,

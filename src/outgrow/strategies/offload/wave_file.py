@@ -6,6 +6,7 @@ A wave is loaded beside the computation of the chunk before.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind, Link
+from outgrow.engine.hidden_edges import HiddenEdges
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.nn.layer import Features
 from outgrow.ops.csc import cached_transpose
@@ -93,6 +95,8 @@ class WaveFile:
         self._cached_waves = dict[int, Wave]()
         self._src_nodes = torch.zeros(self.num_slots, dtype=torch.int64)
         self._src_degree = torch.zeros(self.num_slots, dtype=torch.float64)
+        self._hidden: HiddenEdges | None = None
+        self._degree: Tensor | None = None
 
     @property
     def wave_numbers(self) -> range:
@@ -120,9 +124,30 @@ class WaveFile:
         """The chunk of a wave as layers see it, once the rows of others are about to take their places."""
         self._record_slots(wave.rows_at("remote", LOADED))
         own = slice(wave.first, wave.last)
-        return wave.make_block(self._own[own], self._src_nodes, self._src_degree, self._own_degree[own]).with_rng_key(
-            key
-        )
+        block = wave.make_block(self._own[own], self._src_nodes, self._src_degree, self._own_degree[own])
+        if self._hidden is not None and self._degree is not None:
+            # The numbers of slots are known only now: those of rows from other workers have just been noted.
+            block = self._hidden.remove_from(block)
+            of_sources, of_own = self._degree[self._src_nodes], self._degree[self._own[own]]
+            block = replace(block, src_degree=of_sources.to(self._device), dst_degree=of_own.to(self._device))
+        return block.with_rng_key(key)
+
+    @property
+    def hides_edges(self) -> bool:
+        """Whether blocks lack some edges, so that nothing that is derived from those of a wave is of use."""
+        return self._hidden is not None
+
+    def hide_edges(self, hidden: HiddenEdges, comm: Comm) -> None:
+        """Leave edges out of all blocks until `show_edges`. All workers together."""
+        # Each worker adds the degrees of its own nodes.
+        degree = torch.zeros(self._graph.num_nodes, dtype=torch.float64)
+        degree[self._own] = hidden.compute_degrees(self._graph, self._own)
+        self._degree = comm.all_reduce(degree, Kind.TOPOLOGY)
+        self._hidden = hidden
+
+    def show_edges(self) -> None:
+        """Let blocks have all edges again."""
+        self._hidden = self._degree = None
 
     def _record_slots(self, new: RowList) -> None:
         scatter_nodes(new.node, new.slot, self._graph.degree, self._src_nodes, self._src_degree)

@@ -5,26 +5,31 @@ Letters: ``n`` own nodes, ``V`` all nodes, ``C`` channels, ``F`` columns, ``f`` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from outgrow.core.block import Block, Edges
+from outgrow.core.block import Block
 from outgrow.core.ledger import Kind
 from outgrow.core.timeline import Timeline
+from outgrow.engine.hidden_edges import HiddenEdges
 from outgrow.engine.shard import GraphShard, PartitionShard, layer_topology
-from outgrow.graph.chunk_graph import ChunkGraph
-from outgrow.graph.topology import Topology
-from outgrow.nn.layer import Conv, Layer, NodeMessages
+from outgrow.nn.layer import Layer, NodeMessages
 from outgrow.nn.propagation import PropagationBase
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
-from outgrow.ops.rows.gather import concat_ranges
-from outgrow.runtime.distributed.comm import Comm
+from outgrow.ops.csc import in_degree
 from outgrow.strategies.tensor.all_to_all import ColumnExchange
 from outgrow.strategies.tensor.chunk_schedule import make_schedules
 from outgrow.strategies.tensor.mapped_graph import MappedGraph
+from outgrow.strategies.tensor.owned_edges import (
+    own_edge_features,
+    owned_in_edges,
+    reads_features_of_all_edges,
+    takes_scores_of_features,
+)
 from outgrow.strategies.tensor.pipelined_sums import PipelinedSum
 
 NO_MESSAGES = NodeMessages(None, None)
@@ -67,6 +72,18 @@ class SlicedAggregation:
         self._pipelines: dict[bool, PipelinedSum] = {}
         self.shares_weights = shares_weights
         self._own_edges: dict[bool, tuple[Block, ColumnExchange]] = {}
+        self._hidden: HiddenEdges | None = None
+        self._blocks_of_step: dict[tuple[bool, bool], Block] = {}
+
+    @contextmanager
+    def hide_edges(self, hidden: HiddenEdges | None) -> Iterator[None]:
+        """Context of a step in which layers do not see some edges."""
+        self._hidden = hidden
+        try:
+            yield
+        finally:
+            self._hidden = None
+            self._blocks_of_step = {}
 
     def aggregate_rows(
         self, layer: Layer, key: int | None, source: NodeMessages, target: NodeMessages, kind: Kind
@@ -163,7 +180,13 @@ class SlicedAggregation:
 
     def _block_for_pass(self, layer: Layer, key: int | None) -> Block:
         """Return all edges for a pass with this key, with the scores that features of edges give."""
-        return replace(self._layer_block(layer), key=key, edge_scores=self._gather_edge_scores(layer))
+        block = replace(self._whole_block(layer), edge_scores=self._gather_edge_scores(layer))
+        if self._hidden is None:
+            return replace(block, key=key)
+        visible = self._layer_block(layer)
+        scores = block.edge_scores
+        # Scores of features are gathered for all edges, in the order of their ids.
+        return replace(visible, key=key, edge_scores=None if scores is None else scores[visible.edge_ids])
 
     def _gather_edge_scores(self, layer: Layer) -> Tensor | None:
         """Compute the scores of the features of own in-edges and gather those of all edges, ``[E, K]``.
@@ -171,7 +194,7 @@ class SlicedAggregation:
         None for layers that take no scores from features: these stay where they are, only scores cross.
         """
         # Weights in files are fixed, and were computed from features in files.
-        if not _takes_scores_of_features(layer) or self.mapped_graph is not None:
+        if not takes_scores_of_features(layer) or self.mapped_graph is not None:
             return None
         block, exchange = self._own_edges_of(layer)
         scores = layer.conv.edge_scores(block)
@@ -182,9 +205,9 @@ class SlicedAggregation:
         looped = layer.spec.self_loops
         if looped not in self._own_edges:
             own, topology = self.shard.owned_nodes, self.shard.topology
-            block, exchange = owned_in_edges(self._layer_block(layer), own.to(self.comm.device), self.comm)
+            block, exchange = owned_in_edges(self._whole_block(layer), own.to(self.comm.device), self.comm)
             if topology.edge_features is not None:
-                features = _own_features(topology, own, self_loops=looped).to(self.comm.device)
+                features = own_edge_features(topology, own, self_loops=looped).to(self.comm.device)
                 edges = replace(block.edges, features=features, feature_sizes=topology.feature_sizes, cache={})
                 block = replace(block, edges=edges)
             self._own_edges[looped] = block, exchange
@@ -250,15 +273,18 @@ class SlicedAggregation:
         sums = all(isinstance(layer.conv.aggregation, WeightedSum) for layer in layers)
         # Equal shapes mean that no channel of the sources is shared between channels of the sum.
         apart = all(layer.spec.source == layer.spec.aggregate for layer in layers)
-        # A schedule of chunks belongs to one set of edges, so all layers must agree on self-loops.
+        # A schedule of chunks belongs to one set of edges, so all layers must agree on self-loops, and no step may
+        # have edges of its own.
         views = {layer.spec.self_loops for layer in layers}
-        return isinstance(self.shard, PartitionShard) and sums and apart and len(views) == 1 and target.values is None
+        if self._hidden is not None or not isinstance(self.shard, PartitionShard):
+            return False
+        return sums and apart and len(views) == 1 and target.values is None
 
     def _pipeline_for(self, layer: Layer) -> PipelinedSum:
         looped = layer.spec.self_loops
         if looped not in self._pipelines:
             shard = self.shard
-            edges = self._layer_block(layer).edges
+            edges = self._whole_block(layer).edges
             assert isinstance(shard, PartitionShard)
             schedules = make_schedules(
                 edges, self.chunks, shard.owner, shard.owned_nodes, self.comm.size, self.row_device
@@ -269,6 +295,18 @@ class SlicedAggregation:
         return self._pipelines[looped]
 
     def _layer_block(self, layer: Layer) -> Block:
+        """Return the graph as the layer needs it, without the edges that the step hides."""
+        whole = self._whole_block(layer)
+        if self._hidden is None:
+            return whole
+        kind = layer.spec.self_loops, reads_features_of_all_edges(layer)
+        if kind not in self._blocks_of_step:
+            block = self._hidden.remove_from(whole)
+            degree = in_degree(block.edges.indptr, block.edges.weight)
+            self._blocks_of_step[kind] = replace(block, src_degree=degree, dst_degree=degree)
+        return self._blocks_of_step[kind]
+
+    def _whole_block(self, layer: Layer) -> Block:
         """Return the whole graph with or without self-loops, as the layer needs it."""
         looped = layer.spec.self_loops
         if self.mapped_graph is not None:
@@ -276,52 +314,11 @@ class SlicedAggregation:
                 self._blocks[looped, True] = self.mapped_graph.make_block(self_loops=looped)
             return self._blocks[looped, True]
         # Scores of features come from the owners of edges: only other uses of features need those of all edges.
-        reads = _reads_features_of_all_edges(layer)
+        reads = reads_features_of_all_edges(layer)
         if (looped, reads) not in self._blocks:
             topology = self.shard.topology if reads else self.shard.topology.without_edge_features
             self._blocks[looped, reads] = layer_topology(topology, layer).block.to(self.comm.device)
         return self._blocks[looped, reads]
-
-
-def owned_in_edges(whole: Block, own: Tensor, comm: Comm) -> tuple[Block, ColumnExchange]:
-    """Return the in-edges of a worker's nodes, and the exchange that gathers values of all edges.
-
-    All workers call it together. All nodes are sources of the block.
-
-    Args:
-        whole: All edges.
-        own: ``[n]`` int64, the worker's nodes.
-        comm: Communicator of the workers.
-    """
-    edges = whole.edges
-    counts = edges.indptr.diff()[own]
-    ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    # The exchange treats edges as nodes: each worker owns these numbers, and a gather puts them in order.
-    number = concat_ranges(edges.indptr[own], counts)
-    relation, weight = (None if each is None else each[number] for each in (edges.relation, edges.weight))
-    # Without features: those of the view may not be held.
-    part = Edges(indptr=ends, indices=edges.indices[number], num_src=edges.num_src, relation=relation, weight=weight)
-    block = replace(whole, edges=part, dst_nodes=own, dst_degree=whole.dst_degree[own], edge_ids=number)
-    return block, ColumnExchange(comm, number.cpu())
-
-
-def _own_features(topology: Topology, own: Tensor, *, self_loops: bool) -> Tensor:
-    """Return the features of the in-edges of a worker's nodes, without a copy of those of all edges."""
-    graph = ChunkGraph(topology, self_loops=self_loops)
-    edges, _ = graph.extract_chunk(own, topology.nodes.int(), topology.num_nodes)
-    assert edges.features is not None
-    return edges.features
-
-
-def _reads_features_of_all_edges(layer: Layer) -> bool:
-    """Whether a layer reads features of edges in another way than for scores, which their owners compute."""
-    sums_scored = isinstance(layer.conv.aggregation, WeightedSum) and _takes_scores_of_features(layer)
-    return layer.conv.edge_dim > 0 and not sums_scored
-
-
-def _takes_scores_of_features(layer: Layer) -> bool:
-    """Whether features of edges add to scores."""
-    return layer.conv.edge_dim > 0 and type(layer.conv).edge_scores is not Conv.edge_scores
 
 
 def propagation_conv(layer: Layer) -> PropagationBase:

@@ -49,7 +49,7 @@ _DISK_LEVELS = ("nothing", "edges", "slices")
 @check_arguments()
 @dataclass(frozen=True, kw_only=True)
 class TensorParallel(Strategy):
-    """Full-graph training on column slices. One step per epoch.
+    """Full-graph training on column slices. One step per epoch, but for links.
 
     Attributes:
         chunks: Number of chunks of the graph: rows of one are exchanged while another is aggregated; 1 for no
@@ -137,12 +137,29 @@ class TensorParallel(Strategy):
             )
 
     def prepare(self, problem: Problem) -> Execution:
-        """Return the execution that trains the problem; layers take the form that keeps columns apart."""
+        """Return the execution that trains the problem; layers take the form that keeps columns apart.
+
+        Raises:
+            InputError: Steps hide edges, of which something is computed in advance.
+        """
+        if problem.hides_edges:
+            self._validate_hidden_edges()
         for layer in problem.model.layers_list():
             layer.conv = layer.conv.with_sliceable_columns() or layer.conv
         with ExitStack() as stack:
             # If a step of the preparation fails, the stack removes the files; else the execution closes it.
             return _TensorExecution(problem, self, _make_mapped_graph(problem, self, stack), stack.pop_all())
+
+    def _validate_hidden_edges(self) -> None:
+        fixed = {"on_disk": self.on_disk in _DISK_LEVELS[1:], "attention": self.attention == "coefficients"}
+        given = [f"{name}={getattr(self, name)}" for name, refused in fixed.items() if refused]
+        if given:
+            raise InputError(
+                f"strategy {self.name} cannot hide edges with these options",
+                needed="edges in memory, and attention computed from scores",
+                got=f"hide above 0 with {', '.join(given)}",
+                repair="leave them out, set hide=0, or choose strategy full or offload",
+            )
 
 
 def count_edge_chunks(num_edges: int) -> int:
@@ -162,7 +179,8 @@ def _make_mapped_graph(problem: Problem, options: TensorParallel, stack: ExitSta
     if options.memory is not None:
         _validate_cpu(options, shard)
         # Without fixed weights the edges stay in memory, since their weights do.
-        possible = _DISK_LEVELS if fixed else _DISK_LEVELS[:1]
+        # So do edges of which each step hides some.
+        possible = _DISK_LEVELS if fixed and not problem.hides_edges else _DISK_LEVELS[:1]
         asked = possible if options.on_disk == "auto" else (options.on_disk,)
         level = _choose_disk_level(options.memory, asked, _max_memory_needs(problem, chunks), problem.run_facts)
     if level == _DISK_LEVELS[0]:
@@ -183,6 +201,7 @@ def _max_memory_needs(problem: Problem, chunks: int) -> MemoryNeeds:
     # First, since making the objective allocates memory that the measurement below must include.
     objective_bytes = problem.objective_bytes
     base = used_device_bytes(shard.comm.device) + objective_bytes
+    base += problem.hidden_edge_bytes * (shard.topology.num_edges + shard.topology.num_nodes)
     number_bytes = problem.number_bytes
     plans = plan_layers(problem.model, problem.features, cache=True)
     sizes = measure_graph_sizes(shard, problem.features, number_bytes)
@@ -254,23 +273,30 @@ class _TensorExecution:
             row_device=row_device,
             shares_weights=shares,
         )
-        self.model_pass = SlicedModelPass(
-            problem.model, shard, problem.features, sums, cache_first_aggregate=options.cache_first_aggregate
-        )
+        caches = options.cache_first_aggregate and not problem.hides_edges
+        self.model_pass = SlicedModelPass(problem.model, shard, problem.features, sums, cache_first_aggregate=caches)
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        """Yield the one step of a full-graph epoch."""
-        if first > 0:
-            return
-        key = fold_in(self.problem.seed, epoch, 0)
-        timeline = self.problem.timeline
-        with timeline.span("forward"):
-            loss = self.objective.loss(self.model_pass.compute_logits(key), key)
-        with timeline.span("backward"):
-            torch.autograd.backward(loss)
-        self.comm.all_reduce_gradients(self.problem.model)
+        """Yield the steps of a full-graph epoch: one, or as many as links are trained on in."""
+        for number in range(first, self.problem.num_steps):
+            yield self._run_step(epoch, number)
+
+    def _run_step(self, epoch: int, number: int) -> Step:
+        problem = self.problem
+        objective = self.objective.for_step(problem.seed, epoch, number)
+        if not objective.num_targets:
+            return Step(loss=0.0, num_seeds=0)
+        key = fold_in(problem.seed, epoch, number)
+        timeline = problem.timeline
+        # Until after the backward pass, which reads the blocks of the step.
+        with self.model_pass.aggregation.hide_edges(objective.hidden):
+            with timeline.span("forward"):
+                loss = objective.loss(self.model_pass.compute_logits(key), key)
+            with timeline.span("backward"):
+                torch.autograd.backward(loss)
+        self.comm.all_reduce_gradients(problem.model)
         total = self.comm.all_reduce(loss.detach().double().cpu()).item()
-        yield Step(loss=total, num_seeds=self.problem.num_train)
+        return Step(loss=total, num_seeds=objective.num_targets)
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
         """Yield the logits of all own nodes as one piece."""

@@ -1,0 +1,240 @@
+"""Candidates that the links of a step have in common, and the queries that are scored with them.
+
+Each link gives two queries: the tail for its head and relation, and the head for its tail. Links with the same query
+share its scores. What is drawn depends on the key of the step and on nodes and links alone, not on their owner.
+
+Letters: ``V`` nodes, ``L`` links of a worker, ``U`` queries, ``K`` candidates, ``A`` known answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outgrow.engine.link_options import ALL, DEGREE, IN_BATCH, LinkOptions
+from outgrow.engine.shard import GraphShard
+from outgrow.graph.link_split import LinkTriples, collect_links, mark_relations
+from outgrow.nn.link_losses import AllAnswers
+from outgrow.ops.backend import as_numpy, as_tensor, parallel_kernel, prange
+from outgrow.ops.pair_draws import PairRange, mark_pairs
+from outgrow.ops.rng import fold_in, hash64, permute_range, uniform01
+from outgrow.ops.rows.gather import concat_ranges
+
+Side = Literal["tail", "head"]
+SIDES: tuple[Side, Side] = ("tail", "head")
+_POWER = 0.75
+"""Power of the degree (Mikolov et al., NeurIPS 2013)."""
+_CANDIDATES = 0x43414E44
+"""Part of the key of candidates, far from those of layers."""
+
+
+class CandidateQueries(NamedTuple):
+    """Queries of one side for nodes of one type.
+
+    Attributes:
+        side: The end that is asked for.
+        node: ``[U]`` int64, the node asked about; ascending.
+        relation: ``[U]`` int64.
+        weight: ``[U]`` float64: the inverse of the number of links with this query, over all workers, for each of the
+            worker's links; only for `AllAnswers`, else ones.
+        starts: ``[U + 1]`` int64: ends of the links of each query.
+        link: ``[L]`` int64, the number of each link, grouped by query.
+        candidates: ``[K]`` int64, ascending nodes.
+        answer_query: ``[A]`` int64, ascending: the query of each known answer among the candidates.
+        answer: ``[A]`` int64, the position of the candidate.
+        loop_query: Likewise of candidates that are the node asked about.
+        loop: See ``answer``.
+    """
+
+    side: Side
+    node: Tensor
+    relation: Tensor
+    weight: Tensor
+    starts: Tensor
+    link: Tensor
+    candidates: Tensor
+    answer_query: Tensor
+    answer: Tensor
+    loop_query: Tensor
+    loop: Tensor
+
+
+class TrainingAnswers:
+    """All links to train on, as answers to queries; 8 bytes a link and side. Final.
+
+    Args:
+        links: The links of the whole graph that are predicted, without loops.
+        num_nodes: ``V``.
+    """
+
+    def __init__(self, links: LinkTriples, num_nodes: int) -> None:
+        self.num_nodes = num_nodes
+        self.num_relations = int(links.relation.max()) + 1 if len(links) else 1
+        self._codes = {side: self._encode_links(links, side).sort().values for side in SIDES}
+
+    def encode_queries(self, links: LinkTriples, side: Side) -> Tensor:
+        """Return ``[L]`` int64: a number of the query of each link for its end ``side``."""
+        node = links.head if side == "tail" else links.tail
+        return node * self.num_relations + links.relation
+
+    def answers_to(self, query: Tensor, side: Side) -> tuple[Tensor, Tensor]:
+        """Return the query's place and the answer of all answers, ``[A]`` int64 each; as often as there are links."""
+        known = self._codes[side]
+        first = torch.searchsorted(known, query * self.num_nodes)
+        count = torch.searchsorted(known, (query + 1) * self.num_nodes) - first
+        return torch.repeat_interleave(count), known[concat_ranges(first, count)] % self.num_nodes
+
+    def _encode_links(self, links: LinkTriples, side: Side) -> Tensor:
+        answer = links.tail if side == "tail" else links.head
+        return self.encode_queries(links, side) * self.num_nodes + answer
+
+
+class CandidatePlanner:
+    """Draws the candidates of steps and groups links by query. Final.
+
+    Args:
+        shard: The worker's shard.
+        options: Options of training.
+    """
+
+    def __init__(self, shard: GraphShard, options: LinkOptions) -> None:
+        self.shard = shard
+        self.options = options
+        links = collect_links(shard.topology)
+        links = links.select_links(links.non_loop_mask & mark_relations(links, options.relations))
+        self.answers = TrainingAnswers(links, shard.topology.num_nodes)
+        self._degree = count_degrees(links, shard.topology.num_nodes) if options.sampling == DEGREE else None
+
+    def plan_queries(
+        self, links: LinkTriples, number: Tensor, asked: PairRange | None, key: int
+    ) -> list[CandidateQueries]:
+        """Return the queries of the worker's links of a step. All workers together.
+
+        Args:
+            links: The links.
+            number: ``[L]`` int64, ids of the edges.
+            asked: The pairs that the step asks about; None for all.
+            key: Random key of the step.
+        """
+        found = []
+        for kind, (first, last) in enumerate(pairwise(self.options.ends.tolist())):
+            drawn = self._draw_candidates(links, number, kind, fold_in(key, _CANDIDATES, kind))
+            for side in SIDES:
+                answer = links.tail if side == "tail" else links.head
+                here = ((answer >= first) & (answer < last)).nonzero()[:, 0]
+                if len(here):
+                    found.append(self._group_links(links, here, side, drawn, asked))
+        return found
+
+    def _draw_candidates(self, links: LinkTriples, number: Tensor, kind: int, key: int) -> Tensor:
+        """Return ``[K]`` int64: ascending nodes of one type."""
+        first, last = self.options.ends[kind : kind + 2].tolist()
+        size, count = last - first, self.options.negatives
+        sampling = self.options.sampling
+        if sampling == ALL or isinstance(self.options.loss, AllAnswers):
+            return torch.arange(first, last)
+        if sampling == IN_BATCH:
+            return self._draw_ends(links, number, (first, last), key)
+        if self._degree is not None:
+            return first + draw_weighted(self._degree[first:last], count, key)
+        return as_tensor(first + np.sort(permute_range(0, min(count, size), size, key))) if size else torch.arange(0)
+
+    def _draw_ends(self, links: LinkTriples, number: Tensor, span: tuple[int, int], key: int) -> Tensor:
+        """Return at most ``negatives`` distinct ends of the links of all workers, as likely as they are frequent."""
+        nodes, draws = [], []
+        for place, node in enumerate((links.head, links.tail)):
+            drawn = np.empty(len(number), dtype=np.float64)
+            _draw_numbers(as_numpy(number), np.uint64(fold_in(key, place)), drawn)
+            here = (node >= span[0]) & (node < span[1])
+            nodes.append(node[here])
+            draws.append(as_tensor(drawn)[here])
+        # The smallest numbers of each worker hold the smallest of all: one exchange of few numbers is enough.
+        count = self.options.negatives
+        mine = smallest_of_each(torch.cat(nodes), torch.cat(draws), count)
+        everyone = self.shard.comm.all_gather_object(mine)
+        chosen, _ = smallest_of_each(*(torch.cat(parts) for parts in zip(*everyone, strict=True)), count)
+        return chosen.sort().values
+
+    def _group_links(
+        self, links: LinkTriples, here: Tensor, side: Side, candidates: Tensor, asked: PairRange | None
+    ) -> CandidateQueries:
+        code = self.answers.encode_queries(links.select_links(here), side)
+        code, order = code.sort(stable=True)
+        query, counts = torch.unique_consecutive(code, return_counts=True)
+        starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        node = query // self.answers.num_relations
+        place, answer = self.answers.answers_to(query, side)
+        slot = torch.full((self.shard.topology.num_nodes,), -1)
+        slot[candidates] = torch.arange(len(candidates))
+        known = slot[answer] >= 0
+        place, answer = place[known], answer[known]
+        weight = torch.ones(len(query), dtype=torch.float64)
+        if isinstance(self.options.loss, AllAnswers):
+            weight = counts / self._count_asked(node, place, answer, asked)
+        # Parallel edges are one answer, which the sorted codes have side by side.
+        place, answer = torch.unique_consecutive(torch.stack([place, slot[answer]]), dim=1).contiguous()
+        itself = slot[node]
+        loops = (itself >= 0).nonzero()[:, 0]
+        return CandidateQueries(
+            side=side,
+            node=node,
+            relation=query % self.answers.num_relations,
+            weight=weight,
+            starts=starts,
+            link=here[order],
+            candidates=candidates,
+            answer_query=place,
+            answer=answer,
+            loop_query=loops,
+            loop=itself[loops],
+        )
+
+    @staticmethod
+    def _count_asked(node: Tensor, place: Tensor, answer: Tensor, asked: PairRange | None) -> Tensor:
+        """Return ``[U]`` float64: the number of links of a query that a step asks about, over all workers."""
+        mark = torch.ones(len(place), dtype=torch.bool) if asked is None else mark_pairs(node[place], answer, asked)
+        return torch.bincount(place[mark], minlength=len(node)).double()
+
+
+def count_degrees(links: LinkTriples, num_nodes: int) -> Tensor:
+    """Return ``[V]`` int64: the number of links that a node is an end of."""
+    return sum((torch.bincount(ends, minlength=num_nodes) for ends in links[:2]), torch.zeros(()).long())
+
+
+def draw_weighted(degree_N: Tensor, count: int, key: int) -> Tensor:
+    """Return ascending distinct numbers, drawn without replacement in proportion to ``degree ** 0.75``.
+
+    Efraimidis & Spirakis, Information Processing Letters 97, 2006. Nodes of degree 0 are never drawn.
+    """
+    drawn = np.empty(len(degree_N), dtype=np.float64)
+    _draw_numbers(np.arange(len(degree_N)), np.uint64(key), drawn)
+    time_N = -torch.log1p(-as_tensor(drawn)) / degree_N.double().pow(_POWER)
+    order = time_N.argsort(stable=True)[: min(count, int((degree_N > 0).sum()))]
+    return order.sort().values
+
+
+def smallest_of_each(nodes: Tensor, draws: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the ``count`` distinct nodes with the smallest draws, and these."""
+    order = draws.argsort(stable=True)
+    nodes, draws = nodes[order], draws[order]
+    _, first = np.unique(as_numpy(nodes), return_index=True)
+    kept = as_tensor(np.sort(first))[:count]
+    return nodes[kept], draws[kept]
+
+
+def iterate_blocks(starts: Tensor, size: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of ``size`` queries."""
+    for first in range(0, len(starts) - 1, size):
+        yield first, min(first + size, len(starts) - 1)
+
+
+@parallel_kernel
+def _draw_numbers(number: NDArray[np.int64], key: np.uint64, out: NDArray[np.float64]) -> None:
+    for i in prange(len(number)):
+        out[i] = uniform01(hash64(key, np.uint64(number[i])))

@@ -1,0 +1,193 @@
+"""Losses of link prediction, from the scores of links and of negatives, with their gradients by these scores.
+
+Negatives belong to queries: nodes with a relation, whose other end is asked for. A score of minus infinity marks a
+candidate that is no negative. Letters: ``U`` queries, ``K`` candidates, ``L`` links, grouped by query.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+NO_NEGATIVE = float("-inf")
+"""Score of a candidate that is no negative."""
+
+
+class ScoreGradients(NamedTuple):
+    """A loss and its gradients.
+
+    Attributes:
+        loss: Scalar float64, the sum over links.
+        negatives: ``[U, K]``, the gradient by the scores of candidates; zeros where they are no negatives.
+        links: ``[L]``, the gradient by the scores of links.
+    """
+
+    loss: Tensor
+    negatives: Tensor
+    links: Tensor
+
+
+class LinkLoss(ABC):
+    """A loss of links and negatives."""
+
+    @abstractmethod
+    def compute(self, negative_UK: Tensor, link_L: Tensor, starts: Tensor) -> ScoreGradients:
+        """Return the sum of the losses of all links, and its gradients.
+
+        Args:
+            negative_UK: Scores of the candidates of each query, floating; overwritten.
+            link_L: Scores of the links.
+            starts: ``[U + 1]`` int64: the links of query ``u`` are ``starts[u]`` to ``starts[u + 1] - 1``.
+        """
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy(LinkLoss):
+    """Mean binary cross-entropy over a link and its negatives (Yang et al., ICLR 2015)."""
+
+    def compute(self, negative_UK: Tensor, link_L: Tensor, starts: Tensor) -> ScoreGradients:
+        """See `LinkLoss.compute`."""
+        share = 1 / (1 + negative_UK.shape[1])
+        count_U = starts.diff().to(negative_UK.dtype)
+        of_links = functional.softplus(-link_L).sum(dtype=torch.float64)
+        of_negatives = functional.softplus(negative_UK).sum(1, dtype=torch.float64) @ count_U.double()
+        # The sigmoid of minus infinity is zero, and so is its loss: no negatives need no mask.
+        gradient = negative_UK.sigmoid_().mul_((share * count_U)[:, None])
+        return ScoreGradients(share * (of_links + of_negatives), gradient, -share * torch.sigmoid(-link_L))
+
+
+@dataclass(frozen=True)
+class SoftmaxCrossEntropy(LinkLoss):
+    """Cross-entropy of a softmax over a link and its negatives (Toutanova & Chen, CVSC 2015; Lacroix et al., 2018)."""
+
+    def compute(self, negative_UK: Tensor, link_L: Tensor, starts: Tensor) -> ScoreGradients:
+        """See `LinkLoss.compute`."""
+        # The negatives of a query are summed once for all its links: a link's loss is softplus(sum - score).
+        total_U = torch.logsumexp(negative_UK, 1)
+        query_L = _query_of_links(starts)
+        gap_L = total_U[query_L] - link_L
+        missed_L = torch.sigmoid(gap_L)
+        factor_U = _sum_by_query(missed_L, starts)
+        # A query without negatives has a sum of minus infinity, which must not be subtracted from itself.
+        base_U = torch.where(torch.isfinite(total_U), total_U, torch.zeros_like(total_U))
+        gradient = negative_UK.sub_(base_U[:, None]).exp_().mul_(factor_U[:, None])
+        return ScoreGradients(functional.softplus(gap_L).sum(dtype=torch.float64), gradient, -missed_L)
+
+
+@dataclass(frozen=True)
+class SelfAdversarial(LinkLoss):
+    """Log-sigmoid loss with a margin, whose negatives weigh as much as they score (Sun et al., ICLR 2019).
+
+    Attributes:
+        margin: What a link should score above minus this, and a negative below.
+        temperature: Factor of the scores in the softmax of the weights; 0 for equal weights.
+    """
+
+    margin: float = 9.0
+    temperature: float = 1.0
+
+    def compute(self, negative_UK: Tensor, link_L: Tensor, starts: Tensor) -> ScoreGradients:
+        """See `LinkLoss.compute`."""
+        count_U = starts.diff().to(negative_UK.dtype)
+        is_negative = negative_UK != NO_NEGATIVE
+        # Weights are constants to the gradient, as in the paper.
+        weight = torch.where(is_negative, negative_UK * self.temperature, negative_UK)
+        weight = torch.nan_to_num_(torch.softmax(weight, 1), nan=0.0)
+        shifted = negative_UK.add_(self.margin)
+        of_negatives = (weight * functional.softplus(shifted)).sum(1, dtype=torch.float64) @ count_U.double()
+        of_links = functional.softplus(-self.margin - link_L).sum(dtype=torch.float64)
+        gradient = shifted.sigmoid_().mul_(weight).mul_((0.5 * count_U)[:, None])
+        d_links = -0.5 * torch.sigmoid(-self.margin - link_L)
+        return ScoreGradients(0.5 * (of_links + of_negatives), gradient, d_links)
+
+
+@dataclass(frozen=True)
+class MarginRanking(LinkLoss):
+    """Mean hinge loss of a link against each of its negatives (Bordes et al., NeurIPS 2013).
+
+    Attributes:
+        margin: By how much a link should score above each negative.
+    """
+
+    margin: float = 1.0
+
+    def compute(self, negative_UK: Tensor, link_L: Tensor, starts: Tensor) -> ScoreGradients:
+        """See `LinkLoss.compute`."""
+        share = 1 / max(1, negative_UK.shape[1])
+        # Sorted scores: those above a link's are a range, whose size and sum give its loss.
+        score_UK, order_UK = negative_UK.sort(1, descending=True)
+        known_UK = torch.where(score_UK == NO_NEGATIVE, torch.zeros_like(score_UK), score_UK)
+        sums_UK = functional.pad(known_UK.double().cumsum(1), (1, 0))
+        query_L = _query_of_links(starts)
+        bar_L = link_L - self.margin
+        above_L = _count_above(score_UK, bar_L, query_L)
+        loss_L = sums_UK[query_L, above_L] - above_L * bar_L.double()
+        # The negative at place k is above the links whose count exceeds k.
+        ends_UK = negative_UK.new_zeros(len(score_UK), score_UK.shape[1] + 1)
+        ends_UK.index_put_((query_L, above_L), ends_UK.new_ones(len(above_L)), accumulate=True)
+        hits_UK = ends_UK.flip(1).cumsum(1).flip(1)[:, 1:]
+        gradient = negative_UK.scatter_(1, order_UK, share * hits_UK)
+        return ScoreGradients(share * loss_L.sum(), gradient, -share * above_L.to(link_L.dtype))
+
+
+@dataclass(frozen=True)
+class AllAnswers:
+    """Binary cross-entropy of all nodes as answers to a query, with all known answers as ones ("KvsAll").
+
+    Dettmers et al., AAAI 2018, section 4.1.
+
+    Attributes:
+        label_smoothing: Share of each label that is spread over all candidates.
+    """
+
+    label_smoothing: float = 0.0
+
+    def compute(self, score_UK: Tensor, row_A: Tensor, column_A: Tensor, weight_U: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weighted sum of the queries' mean losses, scalar float64, and its gradient ``[U, K]``.
+
+        Args:
+            score_UK: Scores of all candidates; overwritten. Minus infinity where a node is no candidate.
+            row_A: ``[A]`` int64, the query of each known answer.
+            column_A: ``[A]`` int64, its candidate.
+            weight_U: Weight of each query.
+        """
+        size = score_UK.shape[1]
+        spread = self.label_smoothing / size
+        factor_U = weight_U / size
+        finite = torch.where(score_UK == NO_NEGATIVE, torch.zeros_like(score_UK), score_UK)
+        loss_U = functional.softplus(score_UK).sum(1, dtype=torch.float64) - spread * finite.sum(1, dtype=torch.float64)
+        loss_U.index_add_(0, row_A, (self.label_smoothing - 1) * finite[row_A, column_A].double())
+        gradient = torch.where(score_UK == NO_NEGATIVE, torch.zeros_like(score_UK), score_UK.sigmoid() - spread)
+        gradient[row_A, column_A] -= 1 - self.label_smoothing
+        return loss_U @ factor_U.double(), gradient.mul_(factor_U[:, None])
+
+
+def _query_of_links(starts: Tensor) -> Tensor:
+    """Return ``[L]`` int64: the query of each link."""
+    return torch.repeat_interleave(starts.diff())
+
+
+def _sum_by_query(values_L: Tensor, starts: Tensor) -> Tensor:
+    """Return ``[U]``: the sum of the values of each query's links."""
+    return torch.zeros(len(starts) - 1, dtype=values_L.dtype, device=values_L.device).index_add_(
+        0, _query_of_links(starts), values_L
+    )
+
+
+def _count_above(score_UK: Tensor, bar_L: Tensor, query_L: Tensor) -> Tensor:
+    """Return ``[L]`` int64: how many of the descending scores of a link's query are above a bar; by bisection."""
+    low = torch.zeros_like(query_L)
+    high = torch.full_like(query_L, score_UK.shape[1])
+    for _ in range(score_UK.shape[1].bit_length()):
+        middle = (low + high) // 2
+        open_L = low < high
+        at = middle.clamp(max=max(0, score_UK.shape[1] - 1))
+        above = open_L & (score_UK[query_L, at] > bar_L)
+        low = torch.where(above, middle + 1, low)
+        high = torch.where(open_L & ~above, middle, high)
+    return low
