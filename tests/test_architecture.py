@@ -33,7 +33,7 @@ ONLY_IN = {
     "triton": ("ops/gpu/",),
     "os.replace": ("core/files.py",),
     "os.fsync": ("core/files.py", "graph/store/writer.py", "planning/hardware/measure_links.py"),
-    **dict.fromkeys(MAPS, ("graph/", "runtime/system/process_memory.py")),
+    **dict.fromkeys(MAPS, ("graph/", "runtime/system/process_memory.py", "training/embedding_files.py")),
     **dict.fromkeys(READS, ("graph/", "runtime/system/process_memory.py", "runtime/storage/row_file.py")),
     **dict.fromkeys(("print", "typer", "rich"), ("app/", "__main__.py")),
 }

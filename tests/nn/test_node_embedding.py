@@ -101,7 +101,7 @@ def test_a_state_brings_the_vectors() -> None:
     fresh.load_state_dict(encoder.state_dict())
     assert fresh.weight is not None
     assert torch.equal(fresh.weight, encoder.weight)
-    with pytest.raises(RuntimeError, match="size mismatch|Unexpected key"):
+    with pytest.raises(RuntimeError, match="Unexpected key"):
         NodeEmbedding(3).load_state_dict(encoder.state_dict())
     fresh.load_state_dict(NodeEmbedding(2).state_dict())
     assert fresh.weight is None

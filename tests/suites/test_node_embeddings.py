@@ -1,4 +1,4 @@
-"""A run with vectors of nodes does not depend on the strategy, the number of workers or of chunks, or who owns a node."""
+"""A run with vectors of nodes does not depend on the strategy, the number of workers or of chunks, or on owners."""
 
 from __future__ import annotations
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from outgrow.app.own_loop_options import refuse_loop_options
 from outgrow.app.runs.session import Session
 from outgrow.app.runs.torchrun import validate_same_graph
 from outgrow.app.runs.workers import Workers, resolve_workers
@@ -26,10 +27,10 @@ from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.runtime.system.environment import torchrun_world_size
 from outgrow.strategies.base import Step, Strategy
 from outgrow.training.config import TrainConfig
-from outgrow.training.link_training import LINK_TRAINING_OPTIONS
-from outgrow.training.loop_options import open_option_names
+from outgrow.training.embedding_files import gather_vectors
 from outgrow.training.prepared_training import PreparedTraining
 from outgrow.training.progress_events import ProgressReporter
+from outgrow.training.trained_embeddings import ON_DISK
 
 if TYPE_CHECKING:
     from outgrow.runtime.distributed.worker import WorkerContext
@@ -51,6 +52,7 @@ class Training:
         self._stack = ExitStack()
         self._prepared: PreparedTraining | None = None
         self._in_epoch = False
+        self._owes_update = False
 
     @property
     def model(self) -> Model:
@@ -103,7 +105,9 @@ class Training:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        self._prepared = None
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and error is None and not prepared.problem.run_facts.get(ON_DISK):
+            gather_vectors(prepared.embeddings)
         return self._stack.__exit__(kind, error, trace)
 
     def steps(self, epoch: int) -> Generator[Step]:
@@ -128,15 +132,32 @@ class Training:
         try:
             with closing(prepared.steps(epoch + 1)) as steps:
                 while True:
+                    self._require_updated()
                     earlier = self._take_gradients()
                     step = next(steps, None)
                     if step is None:
                         self._add_gradients(earlier)
                         return
                     self._add_gradients(earlier)
+                    self._owes_update = bool(prepared.embeddings)
                     yield step
         finally:
             self._in_epoch = False
+
+    def update_embeddings(self, *, lr: float | None = None) -> None:
+        """Update the vectors of a `NodeEmbedding` by their gradients, which no optimizer of parameters does.
+
+        To be called in each step, by all workers, before the model is used again.
+
+        Args:
+            lr: Learning rate; None for ``embedding_lr`` of the options, or ``lr``.
+
+        Raises:
+            InputError: The context is not open.
+        """
+        embeddings = self._require_open().embeddings
+        embeddings.update(lr=embeddings.optimizer.lr if lr is None else lr)
+        self._owes_update = False
 
     def evaluate(self, part: str = "val") -> dict[str, float]:
         """Return the metrics of the current model by name, over all workers; with the ``loss`` on ``"val"``.
@@ -172,6 +193,15 @@ class Training:
         if self._prepared is None:
             raise _closed_error("is not open", "write `with og.prepare(...) as training:` around the loop")
         return self._prepared
+
+    def _require_updated(self) -> None:
+        if self._owes_update:
+            raise InputError(
+                "the vectors of a NodeEmbedding were not updated in the last step",
+                needed="training.update_embeddings() in each step: no optimizer of parameters has them",
+                got="a step without it",
+                repair="call it beside optimizer.step()",
+            )
 
     def _take_gradients(self) -> list[Tensor | None]:
         """Set gradients of earlier steps aside: a step sums what it finds over all workers."""
@@ -220,7 +250,7 @@ def prepare(
     Raises:
         InputError: The graph, the model or an option cannot be used.
     """
-    _refuse_loop_options(config or TrainConfig(), options)
+    refuse_loop_options(config or TrainConfig(), options)
     device = options.pop("device", "auto")
     workers = resolve_workers(None, device)
     if _launched is not None:
@@ -318,28 +348,3 @@ def _open_comm(heartbeat_seconds: float) -> Iterator[Comm]:
 
 def _closed_error(got: str, repair: str) -> InputError:
     return InputError("this training cannot be used now", needed="an open context", got=f"it {got}", repair=repair)
-
-
-def _refuse_loop_options(config: TrainConfig, options: Mapping[str, object]) -> None:
-    """Refuse what `og.train` takes and `prepare` leaves to the user's loop; unknown names are refused later."""
-    of_loop = {each.name for each in fields(TrainConfig)} | open_option_names(config.optimizer, config.schedule)
-    for name, value in options.items():
-        if name in _OF_TRAIN or (name in of_loop and name not in _OF_STEPS):
-            raise InputError(
-                f"{name} is an option of the loop, which is your own",
-                needed="options of batches, evaluation, precision and the task",
-                got=f"{name}={value!r}",
-                repair=f"leave {name} out, or use og.train",
-            )
-
-
-_OF_TRAIN = ("workers", "out", "resume", "progress", "callbacks", "allow_changed_data")
-_OF_STEPS = (
-    *("seed", "batch_size", "fanout", "weighted", "sampler", "temporal_strategy", "precision"),
-    *("eval", "val", "test", "eval_fanout", "eval_batch_size", "metrics"),
-    *("task", "targets", "class_weight", "label_smoothing", "pos_weight", "loss"),
-    *LINK_TRAINING_OPTIONS,
-    *("val_links", "test_links", "split_seed", "link_relations"),
-    *("rank_self", "ranking_candidates"),
-)
-"""Fields of `TrainConfig` that steps and evaluations depend on."""

@@ -31,7 +31,7 @@ from outgrow.runtime.system.environment import is_torchrun_leader
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 from outgrow.training.metric_request import parse_metrics
-from outgrow.training.optimization import check_optimization
+from outgrow.training.prepared_training import check_optimization
 
 if TYPE_CHECKING:
     from torchmetrics import Metric

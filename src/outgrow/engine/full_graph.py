@@ -23,6 +23,7 @@ from outgrow.graph.halo import LocalGraph
 from outgrow.nn.layer import Features, Layer, NodeMessages
 from outgrow.nn.model import Model, layer_key
 from outgrow.ops import memory_pool
+from outgrow.ops.aggregation.no_messages import zero_aggregate
 from outgrow.ops.rng import fold_in
 from outgrow.ops.sparse import slice_rows
 
@@ -87,8 +88,8 @@ def layer_forward(
     view = shard.layer_view(layer)
     block = (view.block if rows is None else rows.block).with_rng_key(key)
     x_dst = x_own if rows is None else slice_rows(x_own, rows.first, rows.last)
-    if not layer.sends_messages:
-        return layer.update(x_dst, layer.no_aggregate(x_dst), block)
+    if not layer.conv.aggregation.reads_sources:
+        return layer.update(x_dst, zero_aggregate(x_dst, *layer.spec.aggregate), block)
     source, target = layer.source_and_target(x_own, x_dst, view.block.dst_nodes, block.dst_nodes)
     if view.local_graph is None:
         aggregate = layer.aggregate(block, source, target)

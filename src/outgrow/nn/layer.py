@@ -264,16 +264,6 @@ class Layer(nn.Module):
         return self.spec.reads_target or self.epilogue.residual
 
     @property
-    def sends_messages(self) -> bool:
-        """Whether nodes send anything; else a strategy need not aggregate: see `no_aggregate`."""
-        return self.conv.aggregation.reads_sources
-
-    def no_aggregate(self, x_VD: Features) -> Tensor:
-        """Return ``[V, C, F]``: the aggregate of nodes whose neighbours send nothing."""
-        values = x_VD.values if isinstance(x_VD, SparseRows) else x_VD
-        return values.new_zeros(len(x_VD), *self.spec.aggregate)
-
-    @property
     def reads_types(self) -> bool:
         """Whether the convolution has modules per type."""
         return self.conv.reads_types

@@ -161,10 +161,10 @@ class NodeEmbedding(Encoder):
         given = state_dict.get(f"{prefix}weight")
         if isinstance(given, Tensor):
             if given.ndim == 2 and given.shape[1] == self.dim:
-                self.weight = torch.empty(given.shape, dtype=self.dtype, device=self.like.device)  # type: ignore[union-attr]
+                self.weight = torch.empty_like(given, dtype=self.dtype, device=self.seed.device)
         else:
             self.weight = None
-        super()._load_from_state_dict(state_dict, prefix, *args)  # type: ignore[no-untyped-call]
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies, such as those of other processes, do not train the rows of this one.

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outgrow.core.errors import InputError
 from outgrow.training.monitor import MAX, MODES
 
 _DEEPEST, _LONGEST, _BEYOND = 100, 200, 1 << 63
@@ -270,3 +271,20 @@ def _check_pickle(code: bytes) -> None:
             if depth > _DEEPEST:
                 raise ValueError(f"tuples within tuples, {_DEEPEST} deep")
             stack += [depth] * len(instruction.stack_after)
+
+
+def require_plain(what: str, state: Mapping[str, Any]) -> None:
+    """Check that checkpoints can hold a state, which is read without running any code in it.
+
+    Raises:
+        InputError: They cannot.
+    """
+    try:
+        check_plain(state)
+    except TypeError as error:
+        raise InputError(
+            f"the {what} has a state that checkpoints cannot hold",
+            needed="numbers, strings, tensors, and lists and dictionaries of these in its state_dict()",
+            got=str(error),
+            repair=f"use a {what} of torch, or one with a plain state",
+        ) from error

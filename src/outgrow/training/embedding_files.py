@@ -1,8 +1,8 @@
 """Files of node embeddings beside checkpoints: vectors and moments of all nodes, by node, whoever owned them.
 
 They are written and read in blocks, so that vectors larger than memory are saved. A file is an ``.npy`` array
-``[m, W]``: for each node with a vector, in the order of nodes, the columns of each section. The checkpoint has the names
-of the sections and the SHA-256 of the file.
+``[m, W]``: for each node with a vector, in the order of nodes, the columns of each section. The checkpoint has the
+names of the sections and the SHA-256 of the file.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _save_table(folder: Path | None, name: str, table: EmbeddingTable) -> dict[s
             header = {"descr": dtype.str, "fortran_order": False, "shape": (num_rows, width)}
             np.lib.format.write_array_header_1_0(file, header)
             for block in blocks:
-                rows = np.ascontiguousarray(as_numpy(block.cpu()))
+                rows = np.ascontiguousarray(as_numpy(block.cpu())).data
                 digest.update(rows)
                 file.write(rows)
     return {**record, "sha256": digest.hexdigest()}
@@ -195,7 +195,7 @@ def _open_rows(path: Path, record: Mapping[str, Any], *, check: bool) -> np.ndar
     digest = hashlib.sha256()
     if check:
         for first in range(0, len(array), _BLOCK_NODES):
-            digest.update(np.ascontiguousarray(array[first : first + _BLOCK_NODES]))
+            digest.update(np.ascontiguousarray(array[first : first + _BLOCK_NODES]).data)
     if len(array) != record["rows"] or (check and digest.hexdigest() != record.get("sha256")):
         raise InputError(
             f"the vectors in {path} are not those of the checkpoint",

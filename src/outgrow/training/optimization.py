@@ -11,14 +11,11 @@ from torch import Tensor, nn
 
 from outgrow.core.errors import InputError
 from outgrow.engine.embeddings.collection import NodeEmbeddings
-from outgrow.training.checkpoint_checks import check_loop_state, check_plain, check_tensors_fit
+from outgrow.training.checkpoint_checks import check_loop_state, check_tensors_fit, require_plain
 from outgrow.training.config import TrainConfig
 from outgrow.training.loop_options import describe_loop
 from outgrow.training.optimizers import load_optimizer_state
 from outgrow.training.schedules import Schedule
-
-_CLIP_EPS = 1e-6
-"""As in `torch.nn.utils.clip_grad_norm_`."""
 
 
 class Optimization:
@@ -93,7 +90,7 @@ class Optimization:
             optimizer, -(-steps_per_epoch // config.accumulate), larger_is_better=larger_is_better
         )
         if schedule is not None:
-            _require_plain("schedule", schedule.state_dict())
+            require_plain("schedule", schedule.state_dict())
         return Optimization(
             model,
             optimizer,
@@ -110,21 +107,9 @@ class Optimization:
         Raises:
             InputError: Averaged weights, or gradients of several batches of a whole graph, are asked for.
         """
-        if not embeddings:
-            return
-        self._embeddings = embeddings
-        dense = any(not table.gathers_batches for table in embeddings.tables)
-        for option, given, why in (
-            ("ema", self.ema is not None, "vectors of nodes are not averaged"),
-            ("accumulate", dense and self.accumulate > 1, "whole-graph strategies update vectors in every step"),
-        ):
-            if given:
-                raise InputError(
-                    f"{option} does not go with a NodeEmbedding here",
-                    needed=f"no {option}: {why}",
-                    got=f"{option} {getattr(self, option)}",
-                    repair=f"leave {option} out",
-                )
+        if embeddings:
+            embeddings.require_steps(ema=self.ema, accumulate=self.accumulate)
+            self._embeddings = embeddings
 
     @property
     def _rate_factor(self) -> float:
@@ -191,7 +176,7 @@ class Optimization:
             self._embeddings.update(lr=rate, scale=embedding_scale)
         if not self._has_stepped:
             # An optimizer of the user may keep anything, once it has made a step.
-            _require_plain("optimizer", self.optimizer.state_dict())
+            require_plain("optimizer", self.optimizer.state_dict())
             self._has_stepped = True
         # Those too that are in no group: backward adds to what is there.
         self._clear_gradients()
@@ -208,9 +193,7 @@ class Optimization:
             nn.utils.clip_grad_norm_(parameters, limit)
             return 1.0
         grads = [each.grad for each in parameters if each.grad is not None]
-        squares = sum(float(each.double().square().sum()) for each in grads)
-        squares += self._embeddings.squared_norm() * embedding_scale**2
-        factor = min(1.0, limit / (squares**0.5 + _CLIP_EPS))
+        factor = self._embeddings.clip_factor(limit, grads, embedding_scale)
         if grads:
             torch._foreach_mul_(grads, factor)
         return factor
@@ -352,49 +335,6 @@ class Optimization:
             name: value.to(self._parameters[name].device, self._parameters[name].dtype, copy=True)
             for name, value in tensors.items()
         }
-
-
-def _require_plain(what: str, state: Mapping[str, Any]) -> None:
-    """Check that checkpoints can hold a state, which is read without running any code in it.
-
-    Raises:
-        InputError: They cannot.
-    """
-    try:
-        check_plain(state)
-    except TypeError as error:
-        raise InputError(
-            f"the {what} has a state that checkpoints cannot hold",
-            needed="numbers, strings, tensors, and lists and dictionaries of these in its state_dict()",
-            got=str(error),
-            repair=f"use a {what} of torch, or one with a plain state",
-        ) from error
-
-
-def check_optimization(config: TrainConfig, model: nn.Module, num_train: int) -> None:
-    """Check before anything is written that a model can be trained as a config says.
-
-    Args:
-        config: Options of training.
-        model: The model.
-        num_train: Number of nodes to train on.
-
-    Raises:
-        InputError: See `Optimization.from_config`.
-    """
-    Optimization.from_config(config, model, count_steps(config, model, num_train))
-
-
-def count_steps(config: TrainConfig, model: nn.Module, num_train: int) -> int:
-    """Return the number of steps of an epoch of a model.
-
-    Args:
-        config: Options of training.
-        model: The model.
-        num_train: Number of nodes to train on, for a model of nodes.
-    """
-    of_links = getattr(model, "decoder", None) is not None
-    return config.link_steps if of_links else config.batch_config.num_steps(num_train)
 
 
 def _to_number(value: Any) -> Any:

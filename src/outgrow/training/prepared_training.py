@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import ExitStack
 
+from torch import nn
+
 from outgrow.engine.embeddings.collection import NodeEmbeddings
 from outgrow.engine.embeddings.placement import choose_sections, embedding_bytes
 from outgrow.engine.embeddings.row_sections import section_maker
 from outgrow.inference.modes import EvaluationOptions
 from outgrow.strategies.base import Problem, Step, Strategy
+from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import Evaluation, Metrics
 from outgrow.training.model_evaluator import ModelEvaluator
+from outgrow.training.optimization import Optimization
 from outgrow.training.progress_events import ProgressReporter
 
 
@@ -97,3 +101,29 @@ def open_embeddings(problem: Problem, strategy: Strategy, stack: ExitStack) -> N
     embeddings = problem.open_embeddings(make_section, gathers_batches=batches)
     stack.callback(embeddings.close)
     return embeddings
+
+
+def check_optimization(config: TrainConfig, model: nn.Module, num_train: int) -> None:
+    """Check before anything is written that a model can be trained as a config says.
+
+    Args:
+        config: Options of training.
+        model: The model.
+        num_train: Number of nodes to train on.
+
+    Raises:
+        InputError: See `Optimization.from_config`.
+    """
+    Optimization.from_config(config, model, count_steps(config, model, num_train))
+
+
+def count_steps(config: TrainConfig, model: nn.Module, num_train: int) -> int:
+    """Return the number of steps of an epoch of a model.
+
+    Args:
+        config: Options of training.
+        model: The model.
+        num_train: Number of nodes to train on, for a model of nodes.
+    """
+    of_links = getattr(model, "decoder", None) is not None
+    return config.link_steps if of_links else config.batch_config.num_steps(num_train)

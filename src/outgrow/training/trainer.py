@@ -13,9 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind
-from outgrow.engine.embeddings.collection import NodeEmbeddings
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.training import checkpoint
@@ -24,13 +22,13 @@ from outgrow.training.callbacks import EpochReport
 from outgrow.training.checkpoint import TrainingProgress
 from outgrow.training.config import TrainConfig
 from outgrow.training.divergence import all_finite, divergence_error, has_finite_gradient
-from outgrow.training.embedding_files import gather_vectors, load_embeddings, save_embeddings
 from outgrow.training.evaluation import Evaluation, Metrics
 from outgrow.training.loop_options import no_score_error
 from outgrow.training.model_evaluator import ModelEvaluator
 from outgrow.training.optimization import Optimization
 from outgrow.training.prepared_training import PreparedTraining
 from outgrow.training.progress_events import ProgressReporter
+from outgrow.training.trained_embeddings import TrainedEmbeddings
 
 __all__ = ["EpochReport", "TrainResult", "Trainer"]
 EVALUATE, SAVE = "evaluate", "checkpoint"
@@ -97,7 +95,7 @@ class Trainer:
             config, problem.model, problem.num_steps, larger_is_better=evaluation.monitor.higher_is_better
         )
         self.progress = TrainingProgress.at_start(evaluation.monitor)
-        self.embeddings: NodeEmbeddings | None = None
+        self.embeddings: TrainedEmbeddings
         self._saved_embeddings: tuple[Path, Mapping[str, Any]] | None = None
         batches = problem.batches
         sampling = f"fanout {batches.describe()}, weighted {batches.weighted}"
@@ -160,7 +158,10 @@ class Trainer:
         prepared = PreparedTraining(self.problem, self.evaluation, strategy, self.config.evaluation, self.reporter)
         with closing(prepared):
             execution, evaluator = prepared.execution, prepared.evaluator
-            self._open_embeddings(prepared.embeddings)
+            self.optimization.attach_embeddings(prepared.embeddings)
+            self.embeddings = TrainedEmbeddings(self.problem, prepared.embeddings, self.folder)
+            if self._saved_embeddings is not None:
+                self.embeddings.load(*self._saved_embeddings)
             if self.optimization.needs_score and not evaluator.validates:
                 raise no_score_error("nothing to validate on")
             self.callbacks.tell_start(strategy.name, self.progress.finished_epochs)
@@ -186,23 +187,6 @@ class Trainer:
             if stopped == FAILED:
                 raise self.callbacks.make_error(self.progress.finished_epochs, self.folder)
             return self._make_result(evaluator, stopped)
-
-    def _open_embeddings(self, embeddings: NodeEmbeddings) -> None:
-        """Take in the vectors of nodes: those of the checkpoint of a run that resumes."""
-        self.optimization.attach_embeddings(embeddings)
-        if not embeddings:
-            return
-        self.embeddings = embeddings
-        if self._saved_embeddings is not None:
-            load_embeddings(*self._saved_embeddings, embeddings)
-            self._saved_embeddings = None
-        if self.problem.run_facts.get("embeddings_on_disk") and not self.comm.broadcast(self.folder is not None):
-            raise InputError(
-                "the vectors of the nodes do not fit into memory",
-                needed="a directory of the run, in whose checkpoints they are kept",
-                got=f"{self.problem.run_facts['embedding_bytes']:,} bytes and no directory",
-                repair='give og.train a directory: og.train(..., out="runs/first")',
-            )
 
     def _train_epoch(self, execution: Execution, evaluator: ModelEvaluator, steps: Generator[Step]) -> EpochReport:
         progress, config, timeline = self.progress, self.config, self.problem.timeline
@@ -250,8 +234,7 @@ class Trainer:
         with timeline.span("optimizer"):
             self.optimization.flush()
         progress.seconds_so_far += time.perf_counter() - began
-        if self.embeddings is not None:
-            self.embeddings.require_finite(f"epoch {progress.finished_epochs + 1}")
+        self.embeddings.require_finite(f"epoch {progress.finished_epochs + 1}")
         seconds = progress.seconds_so_far - seconds_before
         phases = {name: took for name, took in (timeline.phases - phases_before).items() if name != SAVE}
         edges = self.ledger.counters["edges_aggregated"] - edges_before
@@ -297,8 +280,7 @@ class Trainer:
             # A copy: the optimizer updates parameters in place.
             state = self.problem.model.state_dict()
             progress.best_model = {name: value.to("cpu", copy=True) for name, value in state.items()}
-            for table in self.embeddings.tables if self.embeddings is not None else ():
-                table.keep_best()
+            self.embeddings.keep_best()
         return progress.best_epoch == progress.finished_epochs
 
     def _is_out_of_patience(self) -> bool:
@@ -325,7 +307,8 @@ class Trainer:
             seeds = progress.seeds_so_far
             loss = progress.loss_so_far / seeds if seeds else progress.loss[-1]
             raise divergence_error(self.problem, execution, self._step_label(epoch, progress.step), loss)
-        vectors = self._save_embeddings()
+        with self.problem.timeline.span(SAVE):
+            vectors = self.embeddings.save(checkpoint.checkpoint_name(progress))
         if self.folder is not None and self.comm.is_rank_zero:
             with self.problem.timeline.span(SAVE):
                 path = checkpoint.save_checkpoint(
@@ -339,13 +322,6 @@ class Trainer:
             self.callbacks.tell_checkpoint(progress, path)
         return progress.finished_epochs
 
-    def _save_embeddings(self) -> dict[str, Any] | None:
-        """Write the vectors of nodes beside the checkpoint; return what it records. All workers together."""
-        if self.embeddings is None or not self.comm.broadcast(self.folder is not None):
-            return None
-        with self.problem.timeline.span(SAVE):
-            return save_embeddings(self.folder, checkpoint.checkpoint_name(self.progress), self.embeddings)
-
     def _all_reduce_when_valid(self, count: int) -> int:
         """Sum over all workers after each has validated its input; if one fails, none continues."""
         self.validate_inputs()
@@ -357,12 +333,10 @@ class Trainer:
     def _make_result(self, evaluator: ModelEvaluator, stopped: str) -> TrainResult:
         if self.progress.best_model is not None:
             self.problem.model.load_state_dict(self.progress.best_model)
-            for table in self.embeddings.tables if self.embeddings is not None else ():
-                table.restore_best()
+            self.embeddings.restore_best()
         else:
             self.optimization.adopt_averages()
         val, test, logits = evaluator.score_result()
-        if self.embeddings is not None and not self.problem.run_facts.get("embeddings_on_disk"):
-            gather_vectors(self.embeddings)
+        self.embeddings.give_to_model()
         self.callbacks.tell_end(self.progress, stopped, val, test)
         return TrainResult(progress=self.progress, val=val, test=test, logits=logits, stop_reason=stopped)

@@ -101,7 +101,7 @@ def test_gradients_of_a_batch_are_scaled_once() -> None:
 
 @pytest.mark.parametrize("name", ["adam", "adagrad", "sparse-adam"])
 def test_all_rows_as_torch_updates_them(name: str) -> None:
-    mine, theirs = normal(ROWS, DIM), torch.nn.Parameter(normal(ROWS, DIM), check_invariants=True)
+    mine, theirs = normal(ROWS, DIM), torch.nn.Parameter(normal(ROWS, DIM))
     optimizer = RowOptimizer(name=name, lr=0.05)
     kinds = {"adagrad": torch.optim.Adagrad}
     reference = kinds.get(name, torch.optim.Adam)([theirs], lr=0.05)
@@ -116,7 +116,7 @@ def test_all_rows_as_torch_updates_them(name: str) -> None:
 
 def test_rows_without_a_gradient_stay_with_sparse_adam() -> None:
     """As torch's SparseAdam, but for where the epsilon is added."""
-    mine, theirs = normal(ROWS, DIM), torch.nn.Parameter(normal(ROWS, DIM), check_invariants=True)
+    mine, theirs = normal(ROWS, DIM), torch.nn.Parameter(normal(ROWS, DIM))
     optimizer = RowOptimizer(name="sparse-adam", lr=0.05, eps=0.0)
     reference = torch.optim.SparseAdam([theirs], lr=0.05, eps=1e-30)
     states = [torch.zeros_like(mine) for _ in optimizer.state_names]

@@ -39,7 +39,7 @@ from outgrow.nn.tasks import NodeTask
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 from outgrow.training.loop_options import describe_options, open_option_names
-from outgrow.training.optimization import check_optimization
+from outgrow.training.prepared_training import check_optimization
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

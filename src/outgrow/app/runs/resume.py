@@ -36,7 +36,8 @@ from outgrow.nn.model import Model
 from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
 from outgrow.training.loop_options import open_option_names
-from outgrow.training.optimization import Optimization, count_steps
+from outgrow.training.optimization import Optimization
+from outgrow.training.prepared_training import count_steps
 from outgrow.training.target_request import parse_relations, parse_targets, parse_task
 
 _EVALUATION = {"eval", "val", "test", "eval_fanout", "eval_batch_size"}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
-from outgrow.core.errors import TrainingError
+from outgrow.core.errors import InputError, TrainingError
 from outgrow.engine.embeddings.row_gradients import squared_norm
 from outgrow.engine.embeddings.row_optimizers import RowOptimizer
 from outgrow.engine.embeddings.row_sections import MakeSection
@@ -14,6 +16,8 @@ from outgrow.engine.embeddings.table import EmbeddingTable
 from outgrow.engine.shard import GraphShard
 from outgrow.nn.model import Model
 from outgrow.nn.node_embedding import find_embeddings
+
+_CLIP_EPS = 1e-6
 
 
 class NodeEmbeddings:
@@ -58,6 +62,37 @@ class NodeEmbeddings:
         """Return the sum of the squares of the gradients of all rows, over all workers. All workers together."""
         own = math.fsum(squared_norm(each.gradients, len(each.nodes), each.block_rows) for each in self.tables)
         return float(self.comm.all_reduce(torch.tensor(own, dtype=torch.float64)))
+
+    def clip_factor(self, limit: float, grads: Sequence[Tensor], scale: float) -> float:
+        """Return what scales all gradients to a norm of at most ``limit``, as `torch.nn.utils.clip_grad_norm_` does.
+
+        Args:
+            limit: Largest norm.
+            grads: Gradients of parameters, the same on all workers.
+            scale: What gradients of rows are to be multiplied with first.
+        """
+        squares = [float(each.double().square().sum()) for each in grads]
+        norm = math.sqrt(math.fsum(squares) + self.squared_norm() * scale**2)
+        return min(1.0, limit / (norm + _CLIP_EPS))
+
+    def require_steps(self, *, ema: float | None, accumulate: int) -> None:
+        """Check that rows can be updated in the steps of a loop.
+
+        Raises:
+            InputError: Averaged weights, or gradients of several batches of a whole graph, are asked for.
+        """
+        dense = any(not table.gathers_batches for table in self.tables)
+        for option, value, refused, why in (
+            ("ema", ema, ema is not None, "vectors of nodes are not averaged"),
+            ("accumulate", accumulate, dense and accumulate > 1, "whole graphs update vectors in every step"),
+        ):
+            if refused:
+                raise InputError(
+                    f"{option} does not go with a NodeEmbedding here",
+                    needed=f"no {option}: {why}",
+                    got=f"{option} {value}",
+                    repair=f"leave {option} out",
+                )
 
     def update(self, *, lr: float, scale: float = 1.0) -> None:
         """Update the own rows of all tables: see `EmbeddingTable.update`."""

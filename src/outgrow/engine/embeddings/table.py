@@ -277,11 +277,9 @@ class _FetchedRows:
     def read_rows(self, rows_N: Tensor) -> Tensor:
         """Return a copy of rows, ``[N, F]``; zeros for -1."""
         at = rows_N.to(self.values.device)
-        out = (
-            self.values.index_select(0, at.clamp(min=0))
-            if len(self.nodes)
-            else self.values.new_zeros(len(at), self.values.shape[1])
-        )
+        if not len(self.nodes):
+            return self.values.new_zeros(len(at), self.values.shape[1])
+        out = self.values.index_select(0, at.clamp(min=0))
         return out if not (rows_N < 0).any() else out * (at >= 0)[:, None]
 
     def add_gradient(self, rows_N: Tensor, grad_NF: Tensor) -> None:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.ops.aggregation.base import Aggregation
+from outgrow.ops.sparse import SparseRows
 
 
 class NoMessages(Aggregation):
@@ -19,3 +20,9 @@ class NoMessages(Aggregation):
         """Return ``[Vd, C, F]`` zeros."""
         # The product keeps the result in autograd, where backward passes look for the gradient of the sources.
         return src_VsCF.new_zeros(block.edges.num_dst, *src_VsCF.shape[1:]) + 0 * src_VsCF.sum()
+
+
+def zero_aggregate(x_VD: Tensor | SparseRows, channels: int, columns: int) -> Tensor:
+    """Return ``[V, channels, columns]``: the aggregate of nodes whose neighbours send nothing."""
+    values = x_VD.values if isinstance(x_VD, SparseRows) else x_VD
+    return values.new_zeros(len(x_VD), channels, columns)

@@ -21,6 +21,7 @@ from outgrow.nn.epilogue import Epilogue
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, layer_key
 from outgrow.nn.propagation import PropagationBase
+from outgrow.ops.aggregation.no_messages import zero_aggregate
 from outgrow.strategies.tensor.aggregation import SlicedAggregation
 
 
@@ -88,8 +89,8 @@ class SlicedModelPass:
         """Return the aggregate of the own nodes, ``[n, C, F]``."""
         if index == 0 and self.first_aggregate is not None:
             return self.first_aggregate
-        if not layer.sends_messages:
-            return layer.no_aggregate(x)
+        if not layer.conv.aggregation.reads_sources:
+            return zero_aggregate(x, *layer.spec.aggregate)
         if index == 0 and self.feature_slices is not None:
             return self.aggregation.aggregate_slices(layer, key, self.feature_slices)
         return self.aggregation.aggregate_rows(
