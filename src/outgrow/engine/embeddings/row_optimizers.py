@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from outgrow.core.validation import validate_choice
+from outgrow.ops.row_updates import AdamStep, step_adagrad, step_adam
 
 ADAM, SPARSE_ADAM, ADAGRAD = "adam", "sparse-adam", "adagrad"
 EMBEDDING_OPTIMIZERS = (ADAM, SPARSE_ADAM, ADAGRAD)
 """Optimizers of node embeddings by name."""
-_ADAGRAD_EPS = 1e-10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +60,7 @@ class RowOptimizer:
             lr: Learning rate of this step.
         """
         if self.name == ADAGRAD:
-            (total,) = states
-            total.addcmul_(grad, grad)
-            values.addcdiv_(grad, total.sqrt().add_(_ADAGRAD_EPS), value=-lr)
-            return
-        first, second = states
-        beta1, beta2 = self.betas
-        first.lerp_(grad, 1 - beta1)
-        second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        root = second.sqrt().div_((1 - beta2**step) ** 0.5).add_(self.eps)
-        values.addcdiv_(first, root, value=-lr / (1 - beta1**step))
+            step_adagrad(values, grad, states[0], lr)
+        else:
+            first, second = states
+            step_adam(values, grad, first, second, AdamStep(lr, self.betas, self.eps, step))
