@@ -15,6 +15,7 @@ from outgrow.nn.encoder import Encoder
 from outgrow.nn.epilogue import Epilogue, activation_module, apply_epilogue, make_norm
 from outgrow.nn.hetero_checks import require_bound_types, require_widths, type_module_name
 from outgrow.nn.layer import Features
+from outgrow.nn.node_embedding import NodeEmbedding
 from outgrow.nn.projection import Projection
 from outgrow.nn.slot_layout import TypedRows
 from outgrow.ops.row_slots import Slot, keep_in_graph, scatter_slots
@@ -24,7 +25,8 @@ from outgrow.ops.row_slots import Slot, keep_in_graph, scatter_slots
 class HeteroEncoder(Encoder):
     """``y_v = x_v W_t + b_t`` for a node of a type with features, a learned row of its own for one without them.
 
-    As PyG's ``HeteroDictLinear`` and embeddings beside it. Types of the encoder and of the graph are matched by name.
+    As PyG's ``HeteroDictLinear`` and embeddings beside it; learned rows are those of a `NodeEmbedding`. Types of the
+    encoder and of the graph are matched by name.
 
     Args:
         in_features: Feature columns of each type that has features.
@@ -89,9 +91,9 @@ class HeteroEncoder(Encoder):
         self.projections = nn.ModuleDict(
             {type_module_name(name): Projection(width, out_features) for name, width in self.widths.items()}
         )
-        self.embeddings = nn.ParameterDict(
-            {type_module_name(name): _draw_rows(count, out_features) for name, count in self.numbers.items()}
-        )
+        # Rows of nodes live with their owners, and are no parameters.
+        require_counts(**{f"embeddings of {name}": count for name, count in self.numbers.items()})
+        self.embedding = NodeEmbedding(out_features, tuple(self.numbers)) if self.numbers else None
         self.biases = nn.ParameterDict(
             {type_module_name(name): nn.Parameter(torch.zeros(out_features)) for name in known}
         )
@@ -116,6 +118,8 @@ class HeteroEncoder(Encoder):
                     got=f"{count:,} rows",
                     repair=f"give embeddings={{{name!r}: {last - first}}}; an embedding knows no other graph's nodes",
                 )
+        if self.embedding is not None:
+            self.embedding.bind_types(types)
         # Also columns that none reads: readers fill those of types without features with random numbers.
         self.in_features = types.columns[-1]
         self.types = types
@@ -146,17 +150,11 @@ class HeteroEncoder(Encoder):
         if name in self.widths:
             out = self.projections[module](x_nD) + bias_O
         elif name in self.numbers:
-            # Each node once: a gradient has one term for each row, whose order therefore does not matter.
-            local = (nodes_n - self.types.type_nodes(name)[0]).to(bias_O.device)
-            out = self.embeddings[module].index_select(0, local) + bias_O
+            assert self.embedding is not None
+            out = self.embedding.lookup(nodes_n).to(bias_O.device) + bias_O
         else:
             out = bias_O.expand(len(nodes_n), -1)
         return out
-
-
-def _draw_rows(count: int, columns: int) -> nn.Parameter:
-    require_counts(embeddings=count)
-    return nn.Parameter(torch.randn(count, columns) / columns**0.5)
 
 
 def _require_one_input(known: Sequence[str]) -> None:

@@ -128,7 +128,7 @@ class NodeEmbedding(Encoder):
 
     def forward(self, x_VD: Features, nodes_V: Tensor, key: int | None) -> Tensor:
         """Return ``[V, O]``: vectors, with the features as ``combine`` says."""
-        vectors = self._lookup_trained(nodes_V) if self.rows is None else self.rows.lookup(nodes_V)
+        vectors = self.lookup(nodes_V)
         if self.project is not None:
             projected: Tensor = self.project(x_VD)
             return projected + vectors
@@ -136,6 +136,10 @@ class NodeEmbedding(Encoder):
             return vectors
         assert not isinstance(x_VD, SparseRows)
         return torch.cat([x_VD.to(vectors.dtype), vectors], 1)
+
+    def lookup(self, nodes_N: Tensor) -> Tensor:
+        """Return ``[N, dim]``: the vectors alone, zeros for nodes of types without; differentiable in training."""
+        return self._lookup_trained(nodes_N) if self.rows is None else self.rows.lookup(nodes_N)
 
     def _lookup_trained(self, nodes_N: Tensor) -> Tensor:
         """Return vectors outside of training: trained ones, the mean for nodes beyond them, or those of before."""
@@ -192,6 +196,14 @@ def zero_others(rows_NF: Tensor, nodes_N: Tensor, ranges: NodeRanges | None) -> 
 def find_embeddings(model: torch.nn.Module) -> dict[str, NodeEmbedding]:
     """Return the node embeddings of a model, by the names that they have as modules."""
     return {name: each for name, each in model.named_modules() if isinstance(each, NodeEmbedding)}
+
+
+def count_embedding_numbers(model: torch.nn.Module, num_nodes: int) -> int:
+    """Return how many numbers the vectors of a graph have in all; the model is bound to its types."""
+    return sum(
+        each.dim * sum(last - first for first, last in each.embedded_ranges(num_nodes))
+        for each in find_embeddings(model).values()
+    )
 
 
 def _require_sensible(embedding: NodeEmbedding) -> None:

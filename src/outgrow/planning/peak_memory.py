@@ -97,7 +97,9 @@ def metric_bytes(work: Workload, costs: CostModel) -> int:
 def model_bytes(work: Workload, costs: CostModel) -> int:
     """Return the bytes of the parameters, with what training keeps of each, and of kernels for types."""
     grouped = any(layer.groups_by_pair or layer.groups_by_relation for layer in work.model.layers)
-    held = _PER_PARAMETER * work.model.parameters[1] * work.model.number_bytes
+    # Vectors of nodes are kept like parameters, but each by the owner of the node alone.
+    numbers = work.model.parameters[1] + work.model.embedding_numbers // costs.layout.workers
+    held = _PER_PARAMETER * numbers * work.model.number_bytes
     return held + _TYPED_BYTES * (grouped and costs.shares_device)
 
 

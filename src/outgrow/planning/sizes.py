@@ -16,6 +16,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import ConvSpec, Layer, NodeMessages
 from outgrow.nn.model import Model
+from outgrow.nn.node_embedding import count_embedding_numbers
 from outgrow.nn.pyg import PyGAggregation
 from outgrow.planning.aggregation_sizes import (
     count_attention,
@@ -169,6 +170,7 @@ class ModelSizes:
         encoder_numbers: Numbers of the matrices of the encoder before the first layer.
         reads_types: Whether it has modules per type: its last layer then computes the rows of types with targets.
         layer_plans: Plans of the layers for passes over chunks.
+        embedding_numbers: Numbers of the vectors of all nodes, which workers share out.
     """
 
     layers: tuple[LayerSizes, ...]
@@ -183,6 +185,7 @@ class ModelSizes:
     encoder_numbers: int
     reads_types: bool
     layer_plans: tuple[LayerPlan, ...]
+    embedding_numbers: int = 0
 
     @property
     def views(self) -> tuple[bool, ...]:
@@ -278,6 +281,7 @@ def model_sizes(model: Model, graph: Graph) -> ModelSizes:
         encoder_numbers=0 if model.encoder is None else count_matrix_numbers(model.encoder, graph),
         reads_types=model.reads_types,
         layer_plans=tuple(plan_layers(model, graph.features, cache=True)),
+        embedding_numbers=count_embedding_numbers(model, graph.num_nodes),
     )
 
 
