@@ -21,7 +21,7 @@ from outgrow.engine.link_ranks import LINK_METRICS, LinkRanks, measure_separatio
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.graph.link_split import LinkCandidates, LinkTriples
 from outgrow.nn import Bilinear, ComplEx, Decoder, DistMult, Dot, MLPDecoder, TransE
-from outgrow.ops.candidate_scores import count_products, pair_products
+from outgrow.ops.candidate_scores import count_products, pair_products, row_norms
 from outgrow.runtime.distributed.worker import WorkerContext
 from pool import run_workers
 from support import normal, topology_of
@@ -360,9 +360,11 @@ def test_products_in_float32_decide_as_those_in_float64(width: int) -> None:
         7, 300
     )
     expected = torch.stack([(every > threshold[:, None]).sum(1), (every == threshold[:, None]).sum(1)])
-    assert torch.equal(count_products(queries, rows, threshold), expected)
+    assert torch.equal(count_products(queries, rows, row_norms(rows), threshold), expected)
     rows[5] = torch.nan
-    assert torch.equal(count_products(queries, rows, threshold)[0] > 0, torch.ones(7, dtype=torch.bool))
+    assert torch.equal(
+        count_products(queries, rows, row_norms(rows), threshold)[0] > 0, torch.ones(7, dtype=torch.bool)
+    )
 
 
 def test_nothing_asked_is_no_figure() -> None:
