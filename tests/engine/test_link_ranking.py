@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from engine.ranking_mutants import MUTANTS
 from outgrow.engine import link_ranking
 from outgrow.engine.link_ranking import KnownLinks, LinkRanker
 from outgrow.engine.link_ranks import LINK_METRICS, LinkRanks, measure_separation
@@ -393,3 +394,11 @@ def test_a_model_that_gives_no_numbers_is_last() -> None:
         out=torch.full((9, WIDTH), torch.nan, dtype=torch.float64),
     )
     assert world.ranking().rank_links(world.out).rank.tolist() == [8, 8]
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found(name: str) -> None:
+    world = WORLDS["transe"]
+    with MUTANTS[name]():
+        assert world.ranking().rank_links(world.out).rank.tolist() != naive(world)

@@ -41,7 +41,8 @@ def pair_products(queries_QF: Tensor, at_query_P: Tensor, rows_NF: Tensor, at_ro
 
 def row_norms(rows_NF: Tensor) -> Tensor:
     """Return ``[N]`` float32 on the CPU: Euclidean norms, for `count_products`."""
-    return torch.linalg.vector_norm(rows_NF, dim=1, dtype=torch.float64).clamp(min=_TINY).float()
+    norms: Tensor = torch.linalg.vector_norm(rows_NF, dim=1, dtype=torch.float64)
+    return norms.clamp(min=_TINY).float()
 
 
 def count_products(queries_QF: Tensor, rows_NF: Tensor, norms_N: Tensor, threshold_Q: Tensor) -> Tensor:
