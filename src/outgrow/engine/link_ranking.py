@@ -25,7 +25,7 @@ from outgrow.engine.link_ranks import ENDS, LinkRanks
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.link_split import LinkCandidates, LinkTriples
 from outgrow.nn.decoder import Decoder, ProductDecoder
-from outgrow.ops.candidate_scores import count_products, draw_nodes, pair_products
+from outgrow.ops.candidate_scores import count_products, draw_candidates, pair_products, row_norms
 from outgrow.ops.link_scores import rank_counts
 from outgrow.ops.rng import fold_in
 from outgrow.ops.rows.gather import concat_ranges
@@ -146,13 +146,14 @@ class LinkRanker:
         rank, scores = torch.empty(2 * count, dtype=torch.float64), torch.empty(2, 2 * count)
         for first, last in pairwise(self.ends.tolist()):
             low, high = torch.searchsorted(own, torch.tensor([first, last])).tolist()
+            candidates = _Candidates(out[low:high], own[low:high])
             for number, asked, side in self._iterate_queries(first, last):
                 rows = self._kept_rows(out, asked.node).double()
                 relations = asked.relation.to(out.device)
-                scored = _ChunkScores(decoder, rows, relations, out[low:high], ENDS[side])
+                scored = _ChunkScores(decoder, rows, relations, candidates, ENDS[side])
                 scored.by_pairs = self._given_candidates(side) is not None
                 at = number + side * count
-                rank[at], scores[:, at] = self._rank_chunk(scored, number, asked, side, own[low:high])
+                rank[at], scores[:, at] = self._rank_chunk(scored, number, asked, side)
         return LinkRanks(rank, self.links.relation, *scores)
 
     def _iterate_queries(self, first: int, last: int) -> Iterator[tuple[Tensor, _RankingQueries, int]]:
@@ -169,22 +170,22 @@ class LinkRanker:
                 yield part, asked.select_rows(part), side
 
     def _rank_chunk(
-        self, scored: _ChunkScores, number: Tensor, queries: _RankingQueries, side: int, nodes: Tensor
+        self, scored: _ChunkScores, number: Tensor, queries: _RankingQueries, side: int
     ) -> tuple[Tensor, Tensor]:
         """Return ``[Q]`` ranks, and ``[2, Q]`` scores of right and of wrong answers."""
         comm = self.shard.comm
         wrong = self._wrong_answers[side][number]
-        scores = torch.stack([_score_nodes(scored, nodes, given) for given in (queries.answer, wrong)])
+        scores = torch.stack([_score_nodes(scored, given) for given in (queries.answer, wrong)])
         right, beside = comm.all_reduce(scores)
         given = self._given_candidates(side)
         if given is None:
             # Count all candidates first, then subtract the filtered ones: that needs no mask of queries by nodes.
-            counts = scored.count_above(right) - self._count_pairs(scored, nodes, right, *self._filtered(queries, side))
+            counts = scored.count_above(right) - self._count_pairs(scored, right, *self._list_filtered(queries, side))
         else:
             # The answer is not among its candidates, unless they have it: then it does not compete with itself.
             nodes_QK = given[number].long()
             question, at = (nodes_QK != queries.answer[:, None]).nonzero().unbind(1)
-            counts = self._count_pairs(scored, nodes, right, question, nodes_QK[question, at])
+            counts = self._count_pairs(scored, right, question, nodes_QK[question, at])
         # Every candidate belongs to one worker, so the counts of all workers add up.
         above, same = torch.unbind(comm.all_reduce(counts).double())
         return 1 + above + same / 2, torch.stack([right, torch.where(wrong < 0, torch.nan, beside)])
@@ -192,7 +193,7 @@ class LinkRanker:
     def _given_candidates(self, side: int) -> Tensor | None:
         return None if self.candidates is None else self.candidates.of_end(ENDS[side])
 
-    def _filtered(self, queries: _RankingQueries, side: int) -> tuple[Tensor, Tensor]:
+    def _list_filtered(self, queries: _RankingQueries, side: int) -> tuple[Tensor, Tensor]:
         """Return pairs of query and node that are no candidates: known answers, the answer, the node asked about."""
         question, answer = self.known_links.answers_to(queries, side)
         itself = torch.arange(len(queries.node))
@@ -202,11 +203,9 @@ class LinkRanker:
         names = torch.unique(question * self.shard.topology.num_nodes + torch.cat([answer, *others]))
         return names // self.shard.topology.num_nodes, names % self.shard.topology.num_nodes
 
-    def _count_pairs(
-        self, scored: _ChunkScores, nodes: Tensor, threshold: Tensor, question: Tensor, answer: Tensor
-    ) -> Tensor:
+    def _count_pairs(self, scored: _ChunkScores, threshold: Tensor, question: Tensor, answer: Tensor) -> Tensor:
         """Return ``[2, Q]``: how many of some pairs of query and own node are above and equal to the threshold."""
-        at, mine = _positions_in(nodes, answer)
+        at, mine = _positions_in(scored.candidates.nodes, answer)
         question = question[mine]
         theirs = scored.score_pairs(question, at[mine])
         bar = threshold[question]
@@ -226,7 +225,7 @@ class LinkRanker:
         for first, last in pairwise(self.ends.tolist()):
             undecided = ((asked.answer >= first) & (asked.answer < last)).nonzero()[:, 0]
             for attempt in range(_DRAWS):
-                found = draw_nodes(first, last, undecided, fold_in(key, attempt))
+                found = draw_candidates(first, last, undecided, fold_in(key, attempt))
                 queries = asked.select_rows(undecided)
                 right = self.known_links.contain(queries._replace(answer=found), side) | (found == queries.answer)
                 if not self.rank_self:
@@ -244,6 +243,23 @@ class LinkRanker:
         return self.shard.comm.all_reduce(rows, Kind.ACTIVATIONS)
 
 
+class _Candidates:
+    """The own nodes of a type, and their rows. Final.
+
+    Args:
+        rows_NF: ``[N, F]``.
+        nodes: ``[N]`` int64, ascending.
+    """
+
+    def __init__(self, rows_NF: Tensor, nodes: Tensor) -> None:
+        self.rows_NF = rows_NF
+        self.nodes = nodes
+
+    @cached_property
+    def norms_N(self) -> Tensor:
+        return row_norms(self.rows_NF)
+
+
 class _ChunkScores:
     """Scores of a chunk of queries with own nodes, rounded from float64 to float32. Final.
 
@@ -251,7 +267,7 @@ class _ChunkScores:
         decoder: In float64.
         rows_QF: ``[Q, F]`` float64 rows of the queried nodes.
         relations_Q: ``[Q]`` int64.
-        candidates_NF: ``[N, F]``.
+        candidates: The own nodes of the answer's type.
         replaced: The end that is asked for.
 
     Attributes:
@@ -261,13 +277,14 @@ class _ChunkScores:
     by_pairs = False
 
     def __init__(
-        self, decoder: Decoder, rows_QF: Tensor, relations_Q: Tensor, candidates_NF: Tensor, replaced: str
+        self, decoder: Decoder, rows_QF: Tensor, relations_Q: Tensor, candidates: _Candidates, replaced: str
     ) -> None:
         self.decoder = decoder
         self.rows_QF = rows_QF
         self.relations_Q = relations_Q
-        self.candidates_NF = candidates_NF
+        self.candidates = candidates
         self.replaced = replaced
+        candidates_NF = candidates.rows_NF
         self.uses_products = (
             isinstance(decoder, ProductDecoder)
             and candidates_NF.dtype == torch.float32
@@ -279,14 +296,14 @@ class _ChunkScores:
     def count_above(self, threshold: Tensor) -> Tensor:
         """Return ``[2, Q]`` int64: how many candidates are above and equal to the threshold; NaN is above."""
         if self.uses_products:
-            return count_products(self._queries_QF, self.candidates_NF, threshold)
+            return count_products(self._queries_QF, self.candidates.rows_NF, self.candidates.norms_N, threshold)
         return rank_counts(self._score_QN, threshold.to(self._score_QN.device))
 
     def score_pairs(self, query_P: Tensor, at_P: Tensor) -> Tensor:
         """Return ``[P]`` float32 on the CPU: scores of queries with candidates, both by number."""
         if self.uses_products:
-            return pair_products(self._queries_QF, query_P, self.candidates_NF, at_P)
-        device = self.candidates_NF.device
+            return pair_products(self._queries_QF, query_P, self.candidates.rows_NF, at_P)
+        device = self.candidates.rows_NF.device
         if self.by_pairs:
             width = 8 * max(1, self.rows_QF.shape[1])
             size = max(1, CHUNK_BYTES // width)
@@ -295,7 +312,7 @@ class _ChunkScores:
         return self._score_QN[query_P.to(device), at_P.to(device)].cpu()
 
     def _score_block(self, query_P: Tensor, at_P: Tensor) -> Tensor:
-        ends = self.rows_QF[query_P], self.candidates_NF[at_P].double()
+        ends = self.rows_QF[query_P], self.candidates.rows_NF[at_P].double()
         heads, tails = ends if self.replaced == "tail" else ends[::-1]
         return self.decoder.score(heads, self.relations_Q[query_P], tails).float().cpu()
 
@@ -306,14 +323,13 @@ class _ChunkScores:
 
     @cached_property
     def _score_QN(self) -> Tensor:
-        candidates = self.candidates_NF.double()
-        given = self.rows_QF, self.relations_Q, candidates
+        given = self.rows_QF, self.relations_Q, self.candidates.rows_NF.double()
         return self.decoder.score_candidates(*given, replaced=self.replaced).float()
 
 
-def _score_nodes(scored: _ChunkScores, nodes: Tensor, given: Tensor) -> Tensor:
-    """Return ``[Q]``: the score of one node of each query, zero where it is not among ``nodes``."""
-    at, mine = _positions_in(nodes, given)
+def _score_nodes(scored: _ChunkScores, given: Tensor) -> Tensor:
+    """Return ``[Q]``: the score of one node of each query, zero where it is no own one."""
+    at, mine = _positions_in(scored.candidates.nodes, given)
     scores = torch.zeros(len(given))
     scores[mine] = scored.score_pairs(mine.nonzero()[:, 0], at[mine])
     return scores

@@ -7,6 +7,9 @@ from outgrow.core.deprecation import renamed_names as _renamed_names
 from outgrow.nn.attention import GATConv as GATConv
 from outgrow.nn.bilinear_decoders import Bilinear as Bilinear
 from outgrow.nn.bilinear_decoders import ComplEx as ComplEx
+from outgrow.nn.compgcn import CompGCN as CompGCN
+from outgrow.nn.compgcn import CompGCNConv as CompGCNConv
+from outgrow.nn.compgcn import ComposedDistMult as ComposedDistMult
 from outgrow.nn.convolution import CommNetConv as CommNetConv
 from outgrow.nn.convolution import GCNConv as GCNConv
 from outgrow.nn.convolution import GINConv as GINConv

@@ -18,8 +18,11 @@ from outgrow.ops.rng import hash64, uniform01
 Array = NDArray[Any]
 _UNIT = 2.0**-24
 """Relative error of one rounding to float32."""
-_SLACK = 8
-"""Roundings beside those of a sum: of the query, of the threshold, of the bound itself."""
+_SLACK = 16
+"""Roundings beside those of a sum: of the query, of the threshold, of differences, of the bound itself."""
+_TINY = 2.0**-60
+"""What norms are at least: products of smaller ones may be too small for float32 to be exact about."""
+_BLOCK = 256
 
 
 def pair_products(queries_QF: Tensor, at_query_P: Tensor, rows_NF: Tensor, at_row_P: Tensor) -> Tensor:
@@ -36,7 +39,13 @@ def pair_products(queries_QF: Tensor, at_query_P: Tensor, rows_NF: Tensor, at_ro
     return as_tensor(out)
 
 
-def count_products(queries_QF: Tensor, rows_NF: Tensor, threshold_Q: Tensor) -> Tensor:
+def row_norms(rows_NF: Tensor) -> Tensor:
+    """Return ``[N]`` float32 on the CPU: Euclidean norms, for `count_products`."""
+    norms: Tensor = torch.linalg.vector_norm(rows_NF, dim=1, dtype=torch.float64)
+    return norms.clamp(min=_TINY).float()
+
+
+def count_products(queries_QF: Tensor, rows_NF: Tensor, norms_N: Tensor, threshold_Q: Tensor) -> Tensor:
     """Return ``[2, Q]`` int64: how many products of each query are above and equal to its threshold.
 
     The products are those of `pair_products`. They are computed as one matrix product in float32, and once more in
@@ -46,22 +55,21 @@ def count_products(queries_QF: Tensor, rows_NF: Tensor, threshold_Q: Tensor) -> 
     Args:
         queries_QF: ``[Q, F]`` float64.
         rows_NF: ``[N, F]`` float32.
+        norms_N: ``[N]`` float32, from `row_norms`.
         threshold_Q: ``[Q]`` float32, some of these products.
     """
     score_QN = queries_QF.float() @ rows_NF.T
-    relative = _UNIT * (queries_QF.shape[1] + _SLACK)
-    of_queries = as_numpy(torch.linalg.vector_norm(queries_QF, dim=1) * relative)
-    of_rows = as_numpy(torch.linalg.vector_norm(rows_NF.double(), dim=1))
+    of_queries = row_norms(queries_QF) * (_UNIT * (queries_QF.shape[1] + _SLACK))
     out = np.empty((2, len(threshold_Q)), np.int64)
     operands = as_numpy(score_QN), as_numpy(queries_QF), as_numpy(rows_NF)
-    _count_products(*operands, as_numpy(threshold_Q), of_queries, of_rows, out)
+    _count_products(*operands, as_numpy(threshold_Q), as_numpy(of_queries), as_numpy(norms_N), out)
     return as_tensor(out)
 
 
-def draw_nodes(first: int, last: int, number_P: Tensor, key: int) -> Tensor:
+def draw_candidates(first: int, last: int, number_P: Tensor, key: int) -> Tensor:
     """Return ``[P]`` int64: nodes from ``first`` to ``last - 1``, drawn uniformly by ``(key, number)``."""
     out = np.empty(len(number_P), np.int64)
-    _draw_nodes(first, last, as_numpy(number_P), np.uint64(key), out)
+    _draw_candidates(first, last, as_numpy(number_P), np.uint64(key), out)
     return as_tensor(out)
 
 
@@ -94,27 +102,35 @@ def _pair_products(queries: Array, at_query: Array, rows: Array, at_row: Array, 
 def _count_products(
     score: Array, queries: Array, rows: Array, threshold: Array, of_queries: Array, of_rows: Array, out: Array
 ) -> None:
+    columns = score.shape[1]
     for q in prange(len(threshold)):
         above = 0
         same = 0
         limit = threshold[q]
-        # Numbers that are too small for float32 to be exact about.
-        tiny = 2.0**-126 * queries.shape[1]
-        for n in range(score.shape[1]):
-            bound = of_queries[q] * of_rows[n] + tiny
-            apart = np.float64(score[q, n]) - limit
-            if apart > bound:
-                above += 1
-            elif not apart < -bound:
-                exact = np.float32(_dot(queries, q, rows, n))
-                # Negated, since every comparison with NaN is false.
-                above += not exact <= limit
-                same += exact == limit
+        for first in range(0, columns, _BLOCK):
+            last = min(columns, first + _BLOCK)
+            # Without branches, so that many are compared at once; few blocks have one that is near.
+            far = 0
+            below = 0
+            for n in range(first, last):
+                bound = of_queries[q] * of_rows[n]
+                far += score[q, n] - limit > bound
+                below += score[q, n] - limit < -bound
+            above += far
+            if far + below == last - first:
+                continue
+            for n in range(first, last):
+                bound = of_queries[q] * of_rows[n]
+                # Not the opposite of the comparisons above, since every comparison with NaN is false.
+                if not (score[q, n] - limit > bound or score[q, n] - limit < -bound):
+                    exact = np.float32(_dot(queries, q, rows, n))
+                    above += not exact <= limit
+                    same += exact == limit
         out[0, q] = above
         out[1, q] = same
 
 
 @parallel_kernel
-def _draw_nodes(first: int, last: int, number: Array, key: np.uint64, out: Array) -> None:
+def _draw_candidates(first: int, last: int, number: Array, key: np.uint64, out: Array) -> None:
     for p in prange(len(number)):
         out[p] = first + np.int64(uniform01(hash64(key, np.uint64(number[p]))) * (last - first))
