@@ -176,6 +176,8 @@ def test_a_score_that_is_not_a_number_is_named() -> None:
         ({"heads": [], "relation": "r"}, ("no node is given",)),
         ({"heads": "x", "relation": "r"}, ("have no ids",)),
         ({"heads": 1, "relation": "r", "top": 0}, ("out of range",)),
+        ({"heads": 1, "relation": "r", "worker": 2}, ("did you mean workers",)),
+        ({"heads": 1, "relation": "r", "workers": "2"}, ("wrong type",)),
     ],
     ids=str,
 )
