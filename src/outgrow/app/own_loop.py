@@ -338,5 +338,6 @@ _OF_STEPS = (
     *("eval", "val", "test", "eval_fanout", "eval_batch_size", "metrics"),
     *("task", "targets", "class_weight", "label_smoothing", "pos_weight", "loss"),
     *("negatives", "val_links", "test_links", "split_seed", "link_relations"),
+    *("rank_self", "ranking_candidates"),
 )
 """Fields of `TrainConfig` that steps and evaluations depend on."""
