@@ -9,7 +9,9 @@ from typing import Any, get_type_hints
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice, validate_types
 from outgrow.graph.graph import Graph
+from outgrow.graph.inverse_relations import has_inverses
 from outgrow.nn.bilinear_decoders import Bilinear, ComplEx
+from outgrow.nn.compgcn import CompGCN
 from outgrow.nn.decoder import Decoder, DistMult, Dot
 from outgrow.nn.decoupled import Decoupled, DecoupledGAT
 from outgrow.nn.distance_decoders import RotatE, TransE
@@ -68,6 +70,7 @@ MODELS: Mapping[str, ModelEntry] = {
     "rgcn": ModelEntry(build=RGCN, graph_options=("sparse_input", "num_relations")),
     "rgcn-typed": ModelEntry(build=TypedRGCN, graph_options=("sparse_input", "types"), encodes_types=True),
     "rgcn-diagonal": ModelEntry(build=RGCNDiagonal, graph_options=("num_relations",)),
+    "compgcn": ModelEntry(build=CompGCN, graph_options=("num_relations", "inverses")),
 }
 
 
@@ -95,6 +98,7 @@ def _require_edge_features(graph: Graph, name: str) -> None:
 _OF_GRAPH: Mapping[str, Callable[[Graph], object]] = {
     "sparse_input": lambda graph: graph.sparse,
     "num_relations": _count_relations,
+    "inverses": lambda graph: has_inverses(graph.relation_names),
     "edge_dim": lambda graph: graph.num_edge_features,
     "types": lambda graph: graph.types,
 }

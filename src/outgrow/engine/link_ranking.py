@@ -25,7 +25,7 @@ from outgrow.engine.link_ranks import ENDS, LinkRanks
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.link_split import LinkCandidates, LinkTriples
 from outgrow.nn.decoder import Decoder, ProductDecoder
-from outgrow.ops.candidate_scores import count_products, draw_nodes, pair_products, row_norms
+from outgrow.ops.candidate_scores import count_products, draw_candidates, pair_products, row_norms
 from outgrow.ops.link_scores import rank_counts
 from outgrow.ops.rng import fold_in
 from outgrow.ops.rows.gather import concat_ranges
@@ -180,7 +180,7 @@ class LinkRanker:
         given = self._given_candidates(side)
         if given is None:
             # Count all candidates first, then subtract the filtered ones: that needs no mask of queries by nodes.
-            counts = scored.count_above(right) - self._count_pairs(scored, right, *self._filtered(queries, side))
+            counts = scored.count_above(right) - self._count_pairs(scored, right, *self._list_filtered(queries, side))
         else:
             # The answer is not among its candidates, unless they have it: then it does not compete with itself.
             nodes_QK = given[number].long()
@@ -193,7 +193,7 @@ class LinkRanker:
     def _given_candidates(self, side: int) -> Tensor | None:
         return None if self.candidates is None else self.candidates.of_end(ENDS[side])
 
-    def _filtered(self, queries: _RankingQueries, side: int) -> tuple[Tensor, Tensor]:
+    def _list_filtered(self, queries: _RankingQueries, side: int) -> tuple[Tensor, Tensor]:
         """Return pairs of query and node that are no candidates: known answers, the answer, the node asked about."""
         question, answer = self.known_links.answers_to(queries, side)
         itself = torch.arange(len(queries.node))
@@ -225,7 +225,7 @@ class LinkRanker:
         for first, last in pairwise(self.ends.tolist()):
             undecided = ((asked.answer >= first) & (asked.answer < last)).nonzero()[:, 0]
             for attempt in range(_DRAWS):
-                found = draw_nodes(first, last, undecided, fold_in(key, attempt))
+                found = draw_candidates(first, last, undecided, fold_in(key, attempt))
                 queries = asked.select_rows(undecided)
                 right = self.known_links.contain(queries._replace(answer=found), side) | (found == queries.answer)
                 if not self.rank_self:

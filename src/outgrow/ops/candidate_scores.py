@@ -66,10 +66,10 @@ def count_products(queries_QF: Tensor, rows_NF: Tensor, norms_N: Tensor, thresho
     return as_tensor(out)
 
 
-def draw_nodes(first: int, last: int, number_P: Tensor, key: int) -> Tensor:
+def draw_candidates(first: int, last: int, number_P: Tensor, key: int) -> Tensor:
     """Return ``[P]`` int64: nodes from ``first`` to ``last - 1``, drawn uniformly by ``(key, number)``."""
     out = np.empty(len(number_P), np.int64)
-    _draw_nodes(first, last, as_numpy(number_P), np.uint64(key), out)
+    _draw_candidates(first, last, as_numpy(number_P), np.uint64(key), out)
     return as_tensor(out)
 
 
@@ -131,6 +131,6 @@ def _count_products(
 
 
 @parallel_kernel
-def _draw_nodes(first: int, last: int, number: Array, key: np.uint64, out: Array) -> None:
+def _draw_candidates(first: int, last: int, number: Array, key: np.uint64, out: Array) -> None:
     for p in prange(len(number)):
         out[p] = first + np.int64(uniform01(hash64(key, np.uint64(number[p]))) * (last - first))

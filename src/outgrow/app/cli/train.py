@@ -35,8 +35,8 @@ def train(
         str | None,
         typer.Option(
             help="gcn, sage, sage-max, gat, gat-relational, gatv2, transformer, gin, gine, edge-network, commnet, "
-            "ggcn, ggnn, film, film-relational, rgcn, rgcn-diagonal, rgcn-typed, hgt, decoupled, decoupled-gat or "
-            "decoupled-rgcn.",
+            "ggcn, ggnn, film, film-relational, rgcn, rgcn-diagonal, rgcn-typed, compgcn, hgt, decoupled, "
+            "decoupled-gat or decoupled-rgcn.",
             show_default="what suits the data set, else sage",
         ),
     ] = None,
