@@ -100,9 +100,7 @@ def list_calls(folder: Path) -> list[Call]:
             {"heads": [3, 1], "top": 2, "include_known": True, "device": "cpu", "workers": 1},
         ),
         Call(og.save_embeddings, (graph(), model(), folder / "rows.npy", [3, 1]), {"device": "cpu", "workers": 1}),
-        Call(
-            og.add_inverse_relations, (og.from_arrays(edges(), num_nodes=NODES, relation=np.zeros(120, "i8")),), {}
-        ),
+        Call(og.add_inverse_relations, (og.from_arrays(edges(), num_nodes=NODES, relation=np.zeros(120, "i8")),), {}),
         Call(og.prepare, (graph(), model()), {"strategy": "full", "config": None, "eval": "none", "device": "cpu"}),
         Call(og.NeighborLoader, (graph(), [1, 3]), {"batch_size": 2, "fanout": (2, 2), "output": "block", "seed": 1}),
         Call(og.save_graph, (graph(), folder / "saved"), {"overwrite": True}),
