@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from outgrow.core.errors import WorkerError as WorkerError
     from outgrow.core.user_warnings import DataWarning as DataWarning
     from outgrow.core.user_warnings import ModelWarning as ModelWarning
+    from outgrow.graph.builders.inverse_edges import add_inverse_relations as add_inverse_relations
     from outgrow.graph.datasets import datasets as datasets
     from outgrow.graph.graph import Graph as Graph
     from outgrow.graph.graph import NodeType as NodeType
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 
 
 _HOME = {
+    "add_inverse_relations": "outgrow.graph.builders.inverse_edges",
     "append": "outgrow.app.append_tables",
     "convert": "outgrow.app.api",
     "embed": "outgrow.app.api",
@@ -150,6 +152,7 @@ __all__ = [
     "TypeLabels",
     "WorkerError",
     "Workers",
+    "add_inverse_relations",
     "append",
     "convert",
     "datasets",

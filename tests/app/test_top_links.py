@@ -176,6 +176,8 @@ def test_a_score_that_is_not_a_number_is_named() -> None:
         ({"heads": [], "relation": "r"}, ("no node is given",)),
         ({"heads": "x", "relation": "r"}, ("have no ids",)),
         ({"heads": 1, "relation": "r", "top": 0}, ("out of range",)),
+        ({"heads": 1, "relation": "r", "worker": 2}, ("did you mean workers",)),
+        ({"heads": 1, "relation": "r", "workers": "2"}, ("wrong type",)),
     ],
     ids=str,
 )
@@ -201,8 +203,10 @@ def run(outgrow: Command, tmp_path: Path) -> str:
     """A run on a folder of triples with ids."""
     folder, rng = tmp_path / "facts", np.random.default_rng(0)
     folder.mkdir()
-    for part, count in (("train", 200), ("valid", 20), ("test", 25)):
-        rows = zip(rng.integers(0, 30, count), rng.integers(0, 3, count), rng.integers(0, 30, count), strict=True)
+    # Head, relation and tail as one number, each drawn once.
+    codes = rng.permutation(30 * 3 * 30)[:245]
+    for part, mine in zip(("train", "valid", "test"), np.split(codes, (200, 220)), strict=True):
+        rows = zip(mine // 90, mine // 30 % 3, mine % 30, strict=True)
         (folder / f"{part}.txt").write_text("".join(f"{NAMES[h]}\t{'rst'[r]}\t{NAMES[t]}\n" for h, r, t in rows))
     with pytest.warns(DataWarning, match="leaks"):
         graph = og.load(folder)

@@ -75,6 +75,7 @@ def list_command_lines(folder: Path) -> list[list[str]]:
         ["plan", "g.npz", "--model", "gcn", "--hidden", "4", "--workers", "2", "--memory", "1GiB", "--json"],
         ["plan", "--workload", "products", "--hardware", "4xA100", "--layers", "2"],
         ["predict", "finished", "--out", "p.npy", "--what", "logits", "--graph", "g.npz", "--workers", "1"],
+        ["links", "linked", "--head", "3", "--top", "3", "--out", "l.csv", "--include-known"],
         ["report", "finished", "--out", "r.html"],
         ["info", "g.npz", "--json"],
         ["convert", "e.csv", "s.store", "--undirected", "--nodes", "300", "--memory", "64MiB", "--overwrite"],

@@ -94,6 +94,13 @@ def list_calls(folder: Path) -> list[Call]:
         Call(og.plan, (graph(), model()), {"workers": 1, "memory": "2GiB", "hardware": None, "config": None}),
         Call(og.predict, (graph(), model()), {"nodes": None, "device": "cpu", "workers": 1}),
         Call(og.embed, (graph(), model(), [3, 1]), {"device": "cpu", "workers": 1}),
+        Call(
+            og.top_links,
+            (graph(), nn.GCN(COLUMNS, 4, 4).with_decoder(nn.Dot())),
+            {"heads": [3, 1], "top": 2, "include_known": True, "device": "cpu", "workers": 1},
+        ),
+        Call(og.save_embeddings, (graph(), model(), folder / "rows.npy", [3, 1]), {"device": "cpu", "workers": 1}),
+        Call(og.add_inverse_relations, (og.from_arrays(edges(), num_nodes=NODES, relation=np.zeros(120, "i8")),), {}),
         Call(og.prepare, (graph(), model()), {"strategy": "full", "config": None, "eval": "none", "device": "cpu"}),
         Call(og.NeighborLoader, (graph(), [1, 3]), {"batch_size": 2, "fanout": (2, 2), "output": "block", "seed": 1}),
         Call(og.save_graph, (graph(), folder / "saved"), {"overwrite": True}),

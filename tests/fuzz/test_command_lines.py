@@ -16,6 +16,8 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     monkeypatch.chdir(tmp_path)
     listed = list_command_lines(tmp_path)
     assert command_lines.run([*listed[0][:-3], "--out", "finished"]).code == 0
+    of_links = next(line for line in listed if "links" in line)
+    assert command_lines.run([*of_links[:-2], "--out", "linked"]).code == 0
     return listed
 
 

@@ -36,7 +36,7 @@ def test_every_public_class_and_function_of_models_and_strategies_is_called(call
     phases |= {"Film", "Gated", "Max", "RelationScale", "WeightedSum", "destination", "mean_weight", "symmetric_weight"}
     assert {name for name in dir(og.nn) if getattr(og.nn, name) not in called} == given | phases
     # What a user gets or derives from; `launch` calls what it is given, and `load_run` needs the files of a run.
-    results = {"Callback", "PlanReport", "Run", "Training", "launch", "load_run"}
+    results = {"Callback", "PlanReport", "Run", "TopLinks", "Training", "launch", "load_run"}
     public = {name for name in og.__all__ if callable(getattr(og, name))}
     errors = {name for name in public if name.endswith(("Error", "Warning"))}
     assert {name for name in public if getattr(og, name) not in called} == results | errors

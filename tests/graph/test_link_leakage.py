@@ -56,6 +56,7 @@ def shared(part: list[Fact], train: list[Fact], val: list[Fact] | None = None) -
         inverses=sum(h != t and (t, h) in pairs for h, _, t in part),
         parallels=sum(any((h, t) == (a, b) and r != s for a, s, b in facts) for h, r, t in part),
         validated=sum(fact in (val or []) for fact in part),
+        unseen=sum(not {h, t} <= {end for a, _, b in train for end in (a, b)} for h, _, t in part),
     )
 
 
@@ -108,7 +109,7 @@ def test_relations_that_invert_one_another_are_named() -> None:
     assert facts["validation links"].startswith("1: none")
     assert "2 (66.7%) have their inverse in training" in facts["test links"]
     with pytest.warns(DataWarning, match="facts leaks: of 3 test links 1 .33.3%. are training links too"):
-        warn_of_leakage(graph)
+        warn_of_leakage(graph, found)
 
 
 def test_inverses_that_were_added_do_not_count() -> None:
@@ -120,7 +121,9 @@ def test_inverses_that_were_added_do_not_count() -> None:
 
 
 def test_what_is_clean_gives_no_warning() -> None:
-    graph = graph_of([(0, 0, 1), (1, 0, 2)], [(0, 0, 2)], [(0, 0, 3)], ("part",))
-    warn_of_leakage(graph)
+    graph = graph_of([(0, 0, 1), (1, 0, 2), (2, 0, 3)], [(0, 0, 2)], [(0, 0, 3)], ("part",))
+    found = find_leakage(graph)
+    assert found is not None
+    warn_of_leakage(graph, found)
     assert find_leakage(replace(graph, held_out_links=None)) is None
     assert describe_leakage(replace(graph, held_out_links=None)) == {}

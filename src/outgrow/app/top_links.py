@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack, get_type_hints
 
 import numpy as np
 import torch
@@ -22,13 +23,22 @@ from outgrow.app.runs.directory import convert_write_errors
 from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write
-from outgrow.core.validation import validate_choice, validate_positive
+from outgrow.core.validation import validate_choice, validate_positive, validate_types
 from outgrow.graph.graph import Graph
 from outgrow.graph.link_answers import KnownAnswers, LinkQuestions, find_answer_ranges, find_known_answers
 from outgrow.inference.top_links import EmbeddedNodes, find_best_answers
 from outgrow.nn.model import Model
 
 NodesAskedAbout = int | str | Sequence[int] | Sequence[str] | Tensor | None
+
+
+class TopLinkOptions(TypedDict, total=False):
+    """Options of `top_links` beside the question itself."""
+
+    node_type: str | None
+    device: str
+    workers: int
+    memory: str | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -122,10 +132,7 @@ def top_links(
     relation: str | int | None = None,
     top: int = 10,
     include_known: bool = False,
-    node_type: str | None = None,
-    device: str = "auto",
-    workers: int = 1,
-    memory: str | None = None,
+    **options: Unpack[TopLinkOptions],
 ) -> TopLinks:
     """Return the most likely links of some nodes: of all nodes that may be the other end, exactly, in blocks.
 
@@ -141,10 +148,8 @@ def top_links(
         relation: Name or number of the relation; None if there is none or one, or the decoder does not read it.
         top: ``k``, the number of links of each node.
         include_known: Whether known links are among the answers too, marked.
-        node_type: Type of the nodes asked about, where types share ids.
-        device: What each worker computes embeddings on: see `predict`.
-        workers: Number of worker processes on this host that compute embeddings: see `predict`.
-        memory: Limit on the memory of a worker: see `predict`.
+        **options: ``node_type``, the type of the nodes asked about, where types share ids; and ``device``, ``workers``
+            and ``memory`` of those who compute the embeddings: see `predict`.
 
     Raises:
         InputError: Both or neither of ``heads`` and ``tails`` are given; there is no such node or relation; the model
@@ -152,12 +157,16 @@ def top_links(
         WorkerError: A worker has died.
     """
     validate_argument_types(graph, model)
+    hints = get_type_hints(TopLinkOptions)
+    for name in options:
+        validate_choice("option of og.top_links", name, {**inspect.signature(top_links).parameters, **hints})
+    validate_types(options, hints)
     validate_positive("top_links", top=top)
     require_decoder(model)
     require_one_end(heads, tails)
     # Before the nodes are looked up: the model may know relations by another order.
     graph = align_with_model(graph, model)
-    asked = to_ids(find_nodes(graph, tails if heads is None else heads, node_type), graph.num_nodes)
+    asked = to_ids(find_nodes(graph, tails if heads is None else heads, options.get("node_type")), graph.num_nodes)
     if not len(asked):
         raise InputError(
             "no node is given", needed="at least one head or tail", got="none", repair="give the nodes to ask about"
@@ -166,7 +175,12 @@ def top_links(
     ranges = find_answer_ranges(graph, questions)
     needed = torch.unique(torch.cat([asked, *(torch.arange(*each) for each in ranges)]))
     request = make_output_request(
-        graph, model, None if len(needed) == graph.num_nodes else needed, device=device, workers=workers, memory=memory
+        graph,
+        model,
+        None if len(needed) == graph.num_nodes else needed,
+        device=options.get("device", "auto"),
+        workers=options.get("workers", 1),
+        memory=options.get("memory"),
     )
     (rows,) = compute_output_tables(request, [embedding_depth(model)])
     assert model.decoder is not None

@@ -20,7 +20,7 @@ from outgrow.graph.inverse_relations import has_inverses
 from outgrow.graph.link_split import LinkTriples
 from outgrow.ops.backend import as_numpy, parallel_kernel, prange
 
-_SAME, _PARALLEL, _INVERSE = 1, 2, 4
+_SAME, _PARALLEL, _INVERSE, _UNSEEN = 1, 2, 4, 8
 _BLOCK_EDGES = 1 << 22
 _SHOWN = 5
 _THRESHOLD = 0.99
@@ -36,6 +36,7 @@ class SharedLinks(NamedTuple):
         inverses: Those ``(h, r, t)`` of which a training link ``(t, r', h)`` leads back, of any relation.
         parallels: Those whose nodes a training link of another relation joins in the same direction.
         validated: Test links that are validation links too.
+        unseen: Those with a node that no training link has.
     """
 
     total: int
@@ -44,6 +45,7 @@ class SharedLinks(NamedTuple):
     inverses: int
     parallels: int
     validated: int = 0
+    unseen: int = 0
 
 
 class InversePair(NamedTuple):
@@ -117,11 +119,8 @@ def describe_leakage(graph: Graph) -> dict[str, str]:
     return facts
 
 
-def warn_of_leakage(graph: Graph) -> None:
+def warn_of_leakage(graph: Graph, found: LinkLeakage) -> None:
     """Warn, in one line, of held-out links whose answers are in training; say nothing if there are none."""
-    found = find_leakage(graph)
-    if found is None:
-        return
     leaks = [
         f"of {part.total:,} {name} links {_list_shared(part)}"
         for name, part in (("validation", found.val), ("test", found.test))
@@ -134,7 +133,9 @@ def warn_of_leakage(graph: Graph) -> None:
 
 
 def _describe_part(part: SharedLinks) -> str:
-    return f"{part.total:,}: {_list_shared(part) or 'none of them shares anything with training'}"
+    shared = _list_shared(part) or "none of them shares anything with training"
+    unseen = _list_counts(part, [(part.unseen, "have a node without training links")])
+    return f"{part.total:,}: {shared}{'; ' if unseen else ''}{unseen}"
 
 
 def _list_shared(part: SharedLinks) -> str:
@@ -145,6 +146,10 @@ def _list_shared(part: SharedLinks) -> str:
         (part.validated, "are validation links too"),
         (part.repeated, "are repetitions"),
     ]
+    return _list_counts(part, counts)
+
+
+def _list_counts(part: SharedLinks, counts: list[tuple[int, str]]) -> str:
     return ", ".join(f"{count:,} ({count / part.total:.1%}) {what}" for count, what in counts if count)
 
 
@@ -169,13 +174,26 @@ def _find_shared(graph: Graph, links: LinkTriples, limit: int) -> SharedLinks:
     marks = np.zeros(len(links), np.int8)
     ends = as_numpy(links.head), as_numpy(links.relation), as_numpy(links.tail)
     _mark_shared(*_edges_of(graph), *ends, limit, marks)
+    own = np.unique(np.concatenate([ends[0], ends[2]]))
+    unseen = own[~_have_edges(graph, own)]
+    marks[np.isin(ends[0], unseen) | np.isin(ends[2], unseen)] |= _UNSEEN
     return SharedLinks(
         total=len(links),
         repeated=len(links) - len(np.unique(_as_table(links), axis=0)),
         duplicates=int((marks & _SAME > 0).sum()),
         inverses=int((marks & _INVERSE > 0).sum()),
         parallels=int((marks & _PARALLEL > 0).sum()),
+        unseen=int((marks & _UNSEEN > 0).sum()),
     )
+
+
+def _have_edges(graph: Graph, nodes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which nodes are ends of an edge."""
+    indptr, indices, _ = _edges_of(graph)
+    found: NDArray[np.bool_] = indptr[nodes + 1] > indptr[nodes]
+    for first, last in _blocks(len(indices)):
+        found |= np.isin(nodes, indices[first:last])
+    return found
 
 
 def _count_inverses(graph: Graph, limit: int) -> tuple[Counter[tuple[int, int]], Counter[int], float]:

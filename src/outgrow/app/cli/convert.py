@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from outgrow.app.cli.options import ALLOW_OVERLAP, ALLOW_UNSEEN_RELATIONS
 from outgrow.app.messages import log_message
 from outgrow.core.memory_limits import parse_bytes
 
@@ -80,6 +81,8 @@ def convert(
     inverse_relations: Annotated[
         bool, typer.Option("--inverse-relations", help="Add the inverse of every edge, of a relation of its own.")
     ] = False,
+    allow_overlap: Annotated[bool, ALLOW_OVERLAP] = False,
+    allow_unseen_relations: Annotated[bool, ALLOW_UNSEEN_RELATIONS] = False,
     memory: Annotated[str, typer.Option(help="Most memory to use for edges, such as 512MiB.")] = "1GiB",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a store that is there.")] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
@@ -112,6 +115,8 @@ def convert(
             "split_index": split_index,
             "unknown_nodes": unknown_nodes,
             "inverse_relations": inverse_relations,
+            "allow_overlap": allow_overlap,
+            "allow_unseen_relations": allow_unseen_relations,
         },
         "outgrow convert",
     )

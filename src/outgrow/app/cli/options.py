@@ -13,6 +13,14 @@ DEVICE = typer.Option(
     help="What workers compute on: cpu, cuda for a device each, or auto: the CUDA device if there is one and "
     "one worker, else cpu."
 )
+ALLOW_OVERLAP = typer.Option(
+    "--allow-overlap",
+    help="Take links to validate and to test on that are training links too, or in both parts, as they are given.",
+)
+ALLOW_UNSEEN_RELATIONS = typer.Option(
+    "--allow-unseen-relations",
+    help="Take links to validate and to test on of relations that no training link has.",
+)
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, object]:

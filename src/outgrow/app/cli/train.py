@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outgrow.app.cli.options import DEVICE, parse_assignments
+from outgrow.app.cli.options import ALLOW_OVERLAP, ALLOW_UNSEEN_RELATIONS, DEVICE, parse_assignments
 from outgrow.app.cli.train_runs import ResumeChoice, run_local, run_torchrun_worker, train_splits
 from outgrow.app.messages import open_messages
 from outgrow.core.errors import InputError
@@ -171,6 +171,12 @@ def train(
             show_default="the split that the graph comes with",
         ),
     ] = None,
+    inverse_relations: Annotated[
+        bool,
+        typer.Option("--inverse-relations", help="Add the inverse of every edge, of a relation of its own, in memory."),
+    ] = False,
+    allow_overlap: Annotated[bool, ALLOW_OVERLAP] = False,
+    allow_unseen_relations: Annotated[bool, ALLOW_UNSEEN_RELATIONS] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Directory of the run.", show_default="runs/GRAPH-MODEL-TIME")
@@ -210,9 +216,10 @@ def train(
         from outgrow.app.runs.directory import RunDirectory
         from outgrow.app.runs.graph_choice import GraphChoice
         from outgrow.app.runs.new_run import plan_new_run
-        from outgrow.app.runs.resume import plan_resumed_run
+        from outgrow.app.runs.resume import plan_resumed_run, require_same_load_options
         from outgrow.app.runs.split_runs import SplitRunsRequest, has_split_runs
         from outgrow.app.runs.workers import Workers, resolve_num_workers
+        from outgrow.graph.readers.tables.options import TableOptions
 
     given: dict[str, object] = {
         "layers": layers,
@@ -247,12 +254,18 @@ def train(
         grace_seconds=grace,
     )
 
+    reading = TableOptions(
+        inverse_relations=inverse_relations,
+        allow_overlap=allow_overlap,
+        allow_unseen_relations=allow_unseen_relations,
+    )
+
     def plan_attempt(again: bool) -> tuple[RunPlan, bool]:
         known = resume_auto and RunDirectory(_require_run_path(out)).exists
         resumes = resume or known or (again and RunDirectory(_require_run_path(out)).has_checkpoint)
         if not resumes:
             planned = plan_new_run(
-                GraphChoice(name=_require_graph(graph), data_dir=data_dir),
+                GraphChoice(name=_require_graph(graph), data_dir=data_dir, options=reading),
                 model,
                 options,
                 strategy=strategy or "auto",
@@ -261,6 +274,7 @@ def train(
                 again=again,
             )
             return planned, False
+        require_same_load_options(_require_run_path(out), reading)
         # A restart keeps the strategy that the first attempt chose, instead of choosing again.
         chosen = None if again and strategy == "auto" else strategy
         named = {"graph": graph, "model": model, "strategy": chosen, "task": task}
@@ -281,6 +295,7 @@ def train(
     # One process writes, as to all files.
     with open_messages(quiet=quiet, log_file=log_file if is_torchrun_leader() else None):
         if splits is not None or (out is not None and has_split_runs(out)):
+            reading.refuse_all_but((), "training on several splits of the nodes")
             request = SplitRunsRequest(graph, splits or "", model, options, strategy, data_dir)
             choice = ResumeChoice(resume, resume_auto, allow_changed_data, workers is None)
             run: Run | SplitRuns = train_splits(request, out, worker_settings, choice)

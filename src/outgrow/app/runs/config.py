@@ -17,6 +17,7 @@ from outgrow.app.runs.workers import Workers
 from outgrow.core.errors import InputError
 from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
+from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.store.fingerprint import changed_parts, fingerprint_graph
 from outgrow.graph.store.reader import is_store, matches_store
 from outgrow.nn.model import Model
@@ -63,9 +64,15 @@ def load_recorded_graph(record: Mapping[str, Any], data_dir: Path | None) -> Gra
         return _load_same_data_set(record, data_dir)
     # Runs of `og.train` and of older versions have recorded no folder.
     recorded = record.get("data_dir")
-    graph = datasets.load_graph(record["graph"], data_dir=data_dir or (Path(recorded) if recorded else None))
+    folder = data_dir or (Path(recorded) if recorded else None)
+    graph = datasets.load_graph(record["graph"], data_dir=folder, options=read_load_options(record))
     split = record.get("split")
     return graph if split is None else graph.select_split(split)
+
+
+def read_load_options(record: Mapping[str, Any]) -> TableOptions:
+    """Return how the graph of a recorded run is read; runs of older versions recorded no options."""
+    return TableOptions(**record.get("load_options", {}))
 
 
 def _load_same_data_set(record: Mapping[str, Any], data_dir: Path | None) -> Graph:

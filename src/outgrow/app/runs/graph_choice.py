@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
+from outgrow.graph.readers.tables.options import TableOptions
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -18,12 +19,14 @@ class GraphChoice:
         data_dir: Folder to look in first for the files of a named data set.
         split: Number of the split among `Graph.splits`; None for the one that the graph comes with.
         loaded: The graph, if it is loaded already.
+        options: How it is read.
     """
 
     name: str
     data_dir: Path | None = None
     split: int | None = None
     loaded: Graph | None = None
+    options: TableOptions = field(default_factory=TableOptions)
 
     def load(self) -> Graph:
         """Return the graph with this split.
@@ -31,5 +34,5 @@ class GraphChoice:
         Raises:
             InputError: There is no such graph or split, or it is broken.
         """
-        graph = self.loaded or datasets.load_graph(self.name, data_dir=self.data_dir)
+        graph = self.loaded or datasets.load_graph(self.name, data_dir=self.data_dir, options=self.options)
         return graph if self.split is None else graph.select_split(self.split)

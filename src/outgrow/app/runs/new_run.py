@@ -178,6 +178,7 @@ def plan_new_run(
         "graph": absolute_source(graph.name),
         "data_dir": None if graph.data_dir is None else str(graph.data_dir.resolve()),
         "split": graph.split,
+        "load_options": graph.options.list_given(),
         "model": {
             "name": name,
             "options": model_settings,

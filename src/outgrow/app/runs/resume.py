@@ -17,6 +17,7 @@ from outgrow.app.runs.config import (
     RecordedModel,
     absolute_source,
     load_recorded_graph,
+    read_load_options,
     read_model_record,
     training_record,
 )
@@ -31,6 +32,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.engine.batches import parse_fanouts
 from outgrow.graph.alignment import describe_schema
+from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.nn.losses import validate_weights
 from outgrow.nn.model import Model
 from outgrow.training import checkpoint
@@ -113,6 +115,22 @@ def plan_resumed_run(
         directory=directory,
         workers=workers,
     )
+
+
+def require_same_load_options(out: Path, given: TableOptions) -> None:
+    """Check that no option of how a graph is read is given that a run does not have.
+
+    Raises:
+        InputError: There is no such run, or it was started without such an option.
+    """
+    recorded = read_load_options(RunDirectory.open(out).config).list_given()
+    if others := {name: value for name, value in given.list_given().items() if recorded.get(name) != value}:
+        raise InputError(
+            f"the run in {out} reads its graph in another way",
+            needed="the options of how the graph is read as they were, or none",
+            got=", ".join(f"{name}={value!r}" for name, value in others.items()),
+            repair="leave them out, or start a new run",
+        )
 
 
 def _merge_options(

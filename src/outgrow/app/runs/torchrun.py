@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from outgrow.app.runs.config import read_load_options
 from outgrow.app.runs.directory import RunDirectory, release_on_exit
 from outgrow.app.runs.new_run import RunPlan
 from outgrow.app.runs.progress import ProgressDisplay
@@ -20,6 +21,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind
 from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
+from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.store.reader import matches_store, open_store, write_store
 from outgrow.nn.model import Model
 from outgrow.runtime.distributed.comm import Comm
@@ -40,6 +42,7 @@ class _TorchrunSpec(NamedTuple):
     Attributes:
         graph: Data set, store or file, the same on every host.
         data_dir: Folder to look in first for the files of a named data set.
+        load_options: How the graph is read.
         is_store: Whether the graph is a store already.
         model: Model to train.
         config: Options of the training loop.
@@ -52,6 +55,7 @@ class _TorchrunSpec(NamedTuple):
 
     graph: str
     data_dir: Path | None
+    load_options: TableOptions
     is_store: bool
     model: Model
     config: TrainConfig
@@ -197,6 +201,7 @@ def _make_spec(plan: RunPlan, resume: bool) -> _TorchrunSpec:
     return _TorchrunSpec(
         graph=config["graph"],
         data_dir=None if data_dir is None else Path(data_dir),
+        load_options=read_load_options(config),
         is_store=matches_store(plan.graph),
         model=plan.model,
         config=plan.config,
@@ -214,7 +219,7 @@ def _open_host_store(spec: _TorchrunSpec, loaded: Graph | None, comm: Comm, fold
         return open_store(Path(spec.graph))
     # Hosts may share no disk, so each gets a store; its workers map the same pages of memory.
     if comm.hosts.index(comm.hosts[comm.rank]) == comm.rank:
-        graph = loaded or datasets.load_graph(spec.graph, data_dir=spec.data_dir)
+        graph = loaded or datasets.load_graph(spec.graph, data_dir=spec.data_dir, options=spec.load_options)
         write_store(graph, folder / GRAPH)
     # The others must not open the store before it is complete.
     comm.barrier()

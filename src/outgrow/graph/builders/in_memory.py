@@ -28,8 +28,8 @@ from outgrow.graph.builders.node_tables import (
     validate_node_tables,
 )
 from outgrow.graph.builders.validate import validate_held_out_links
+from outgrow.graph.given_split import check_given_split
 from outgrow.graph.graph import Graph, Split
-from outgrow.graph.link_leakage import warn_of_leakage
 from outgrow.graph.readers.source import GraphSource, Ids, LazyMatrix, LazySparse
 from outgrow.graph.topology import Topology
 from outgrow.graph.type_labels import TypeLabels
@@ -91,7 +91,7 @@ def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
         held_out_links=validate_held_out_links(source.read_held_out_links(), nodes.num_nodes, len(relation_names)),
         origin=source.describe_origin(),
     )
-    warn_of_leakage(graph)
+    check_given_split(graph, allow_overlap=source.allows_overlap, allow_unseen_relations=source.allows_unseen_relations)
     return graph
 
 

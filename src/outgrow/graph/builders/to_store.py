@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,14 +77,23 @@ def convert_to_store(
         memory_bytes=memory_bytes,
         overwrite=overwrite,
         progress=progress,
+        check=partial(_check_split, source),
     )
-    # Opening needs tensors; importing them before would take memory from the build.
-    from outgrow.graph.link_leakage import warn_of_leakage
     from outgrow.graph.store.reader import open_store
 
-    made = open_store(dest)
-    warn_of_leakage(made)
-    return made
+    return open_store(dest)
+
+
+def _check_split(source: GraphSource, folder: Path) -> None:
+    # Opening needs tensors; importing them before would take memory from the build.
+    from outgrow.graph.given_split import check_given_split
+    from outgrow.graph.store.reader import open_store
+
+    check_given_split(
+        open_store(folder),
+        allow_overlap=source.allows_overlap,
+        allow_unseen_relations=source.allows_unseen_relations,
+    )
 
 
 def build_store(
@@ -94,8 +104,12 @@ def build_store(
     memory_bytes: int,
     overwrite: bool,
     progress: Progress | None,
+    check: Callable[[Path], None] | None = None,
 ) -> None:
-    """Write a source as a store without opening it, so that no tensor library is imported."""
+    """Write a source as a store without opening it, so that no tensor library is imported.
+
+    ``check`` is called with the folder of a complete store that has held-out links, before it is moved into place.
+    """
     if memory_bytes < _LEAST_MEMORY:
         raise InputError(
             "too little memory to sort in",
@@ -160,6 +174,8 @@ def build_store(
                 times_are_dates=validator.times_are_dates,
             )
         )
+        if links is not None and check is not None:
+            check(writer.scratch_dir.parent)
 
 
 def _estimate_edges(source: GraphSource, num_edges: int) -> int | None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.graph.builders.in_memory import assemble_graph
+from outgrow.graph.builders.inverse_edges import add_inverse_relations
 from outgrow.graph.datasets.locate import locate_files
 from outgrow.graph.datasets.registry import datasets
 from outgrow.graph.graph import Graph
@@ -94,7 +95,8 @@ def load_graph(
             address.
         undirected: Whether to drop duplicate edges and add missing reverse edges; None uses the default of a
             named data set, and leaves edges of files unchanged. Edges of stores are never changed.
-        options: Options for tables; of stores, only ``split_index`` applies.
+        options: Options for tables; of stores, only ``split_index`` and ``inverse_relations`` apply, which are added
+            in memory. The split of a store was checked when it was written.
 
     Returns:
         The graph; memory-mapped if it is a store.
@@ -114,9 +116,11 @@ def load_graph(
                 got=f"undirected={undirected}",
                 repair="choose when the store is written: outgrow convert SRC DEST --undirected",
             )
-        (options or TableOptions()).refuse_all_but(("split_index",), f"the store {path}")
+        made = options or TableOptions()
+        made.without_build_options().refuse_all_but(("split_index",), f"the store {path}")
         graph = open_store(path)
-        return graph.select_split(options.split_index) if options is not None and options.split_index else graph
+        graph = graph.select_split(made.split_index) if made.split_index else graph
+        return add_inverse_relations(graph) if made.inverse_relations else graph
     found = resolve_source(name_or_path, data_dir=data_dir, options=options)
     return assemble_graph(found.source, undirected=found.undirected if undirected is None else undirected)
 
@@ -139,10 +143,14 @@ def resolve_source(
     # If there are both, a string means the data set of that name, and a `Path` the file.
     if os.path.exists(path) and not (name in datasets() and isinstance(name_or_path, str)):
         return ResolvedSource(detect_reader(path, options), undirected=False)
-    (options or TableOptions()).refuse_all_but(SPLIT_OPTIONS, name)
+    options = options or TableOptions()
+    readers = options.without_build_options()
+    readers.refuse_all_but(SPLIT_OPTIONS, name)
     made = parse_generator_name(name)
     if made is not None:
-        return ResolvedSource(apply_split_options(made.source, options), made.undirected)
+        source = apply_split_options(made.source, readers)
+        options.apply_build_options(source)
+        return ResolvedSource(source, made.undirected)
     # Before the general error: a preset without a scale is the likeliest mistake.
     if name in list_presets():
         raise InputError(
@@ -160,7 +168,8 @@ def resolve_source(
         )
     dataset = validate_choice("data set", name, datasets())
     found = locate_files(dataset, data_dir)
-    source = apply_split_options(found.file_set.open_source(found.folder), options)
+    source = apply_split_options(found.file_set.open_source(found.folder), readers)
+    options.apply_build_options(source)
     return ResolvedSource(source, undirected=dataset.undirected)
 
 

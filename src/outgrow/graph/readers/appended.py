@@ -72,6 +72,8 @@ class AppendedSource(GraphSource):
         self._paths = tuple(edges), tuple(nodes)
         self._options = options or TableOptions()
         self.adds_inverse_relations = self._options.inverse_relations
+        # The split is that of the graph, which was checked when it was read.
+        self.allows_overlap = self.allows_unseen_relations = True
         self._names = graph.relation_names
         if reverses or self.adds_inverse_relations:
             self._names = list_forward_relations(graph.relation_names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import final
 
@@ -145,9 +144,8 @@ def detect_reader(path: Path, options: TableOptions | None = None) -> GraphSourc
         InputError: The path does not exist, its format is unknown, or an option does not apply to its format.
     """
     options = options or TableOptions()
-    # Builders add inverse relations, whatever the form.
-    source = _detect_form(Path(path), replace(options, inverse_relations=False))
-    source.adds_inverse_relations = options.inverse_relations
+    source = _detect_form(Path(path), options.without_build_options())
+    options.apply_build_options(source)
     return source
 
 

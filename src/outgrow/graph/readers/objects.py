@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sized
-from dataclasses import replace
 from typing import Any
 
 from scipy.sparse import issparse
@@ -32,9 +31,8 @@ def open_object(data: object, options: TableOptions | None = None) -> GraphSourc
         InputError: Another object, several graphs, or an option that does not apply.
     """
     given = options or TableOptions()
-    # Builders add inverse relations, whatever the form.
-    source = _open_form(data, replace(given, inverse_relations=False))
-    source.adds_inverse_relations = given.inverse_relations
+    source = _open_form(data, given.without_build_options())
+    given.apply_build_options(source)
     return source
 
 

@@ -162,9 +162,13 @@ class GraphSource(ABC):
     Attributes:
         adds_inverse_relations: Whether the graph is to have, for each edge of relation ``r``, its inverse of a
             relation ``r^-1`` too. Held-out links have none.
+        allows_overlap: Whether held-out links may be training links too, or test links validation links.
+        allows_unseen_relations: Whether held-out links may have relations of which there are no training links.
     """
 
     adds_inverse_relations: bool = False
+    allows_overlap: bool = False
+    allows_unseen_relations: bool = False
 
     @property
     @abstractmethod

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from outgrow.core.errors import InputError
+
+if TYPE_CHECKING:
+    from outgrow.graph.readers.source import GraphSource
 
 NODE_ROLES = ("id", "type")
 """Roles that ``columns`` gives to columns of a node table; others are those of edge tables."""
@@ -22,6 +25,8 @@ NODE_AND_EDGE_OPTIONS = (
     "unknown_nodes",
 )
 """Options that apply wherever there are tables of nodes and tables of edges, of types too."""
+BUILD_OPTIONS = ("inverse_relations", "allow_overlap", "allow_unseen_relations")
+"""Options that apply to graphs of every form, since builders meet them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +52,8 @@ class TableOptions:
         unknown_nodes: What becomes of an edge to a node that the node table does not name: ``"refuse"``, ``"add"``
             or ``"drop"``.
         inverse_relations: Add for each edge of relation ``r`` its inverse, of the relation ``r^-1``.
+        allow_overlap: Take links to validate and to test on that are training links too, or in both parts.
+        allow_unseen_relations: Take them of relations of which there are no training links.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -62,6 +69,19 @@ class TableOptions:
     split_index: int = 0
     unknown_nodes: str = "refuse"
     inverse_relations: bool = False
+    allow_overlap: bool = False
+    allow_unseen_relations: bool = False
+
+    def without_build_options(self) -> TableOptions:
+        """Return the options that readers know: those of `BUILD_OPTIONS` apply to graphs of every form."""
+        plain = TableOptions()
+        return replace(self, **{name: getattr(plain, name) for name in BUILD_OPTIONS})
+
+    def apply_build_options(self, source: GraphSource) -> None:
+        """Tell a source what builders are to do."""
+        source.adds_inverse_relations = self.inverse_relations
+        source.allows_overlap = self.allow_overlap
+        source.allows_unseen_relations = self.allow_unseen_relations
 
     def list_given(self) -> dict[str, Any]:
         """Return the options that are not at their defaults."""

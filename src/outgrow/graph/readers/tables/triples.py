@@ -100,7 +100,7 @@ class TriplesSource(GraphSource):
         for triples in self._files["train"].read_batches():
             head, relation, tail = self._number(triples, self._files["train"].path)
             if not self._finished:
-                self._trained.add(head, tail, relation)
+                self._trained.add(head, tail)
             yield EdgeChunk(src=head, dst=tail, relation=relation)
         self._finish()
 
@@ -212,39 +212,33 @@ class TriplesSource(GraphSource):
         held = [part for part in self._held_out if len(part)]
         if not held:
             return
-        entities = self._trained.find_others([each.numpy() for part in held for each in (part.head, part.tail)], 0)
-        relations = self._trained.find_others([part.relation.numpy() for part in held], 1)
-        names = list(self._relations)
+        entities = self._trained.find_others([each.numpy() for part in held for each in (part.head, part.tail)])
         if len(entities):
-            self._warn_of_kept("entities", len(entities), [str(self._ids[int(at)]) for at in entities[:_SHOWN]])
-        if len(relations):
-            self._warn_of_kept("relations", len(relations), [names[int(at)] for at in relations[:_SHOWN]])
-
-    def _warn_of_kept(self, what: str, count: int, first: list[str]) -> None:
-        warn_about_data(
-            f"{what} of {self.name} that occur in no training triple are kept: {count:,}, such as {', '.join(first)}"
-        )
+            first = ", ".join(str(self._ids[int(at)]) for at in entities[:_SHOWN])
+            warn_about_data(
+                f"entities of {self.name} that occur in no training triple are kept: {len(entities):,}, such as {first}"
+            )
 
 
 class _TrainedNames:
-    """Numbers of entities and relations that occur in training triples."""
+    """Numbers of entities that occur in training triples."""
 
     def __init__(self) -> None:
-        self._masks = [np.zeros(0, bool), np.zeros(0, bool)]
+        self._mask = np.zeros(0, bool)
 
-    def add(self, head: NDArray[np.int64], tail: NDArray[np.int64], relation: NDArray[np.int64]) -> None:
-        for kind, numbers in ((0, head), (0, tail), (1, relation)):
-            mask = self._masks[kind]
+    def add(self, *ends: NDArray[np.int64]) -> None:
+        for numbers in ends:
+            mask = self._mask
             most = int(numbers.max(initial=-1)) + 1
             if most > len(mask):
                 # Twice as long, so that growing takes a time in proportion to the result.
-                mask = self._masks[kind] = np.concatenate([mask, np.zeros(max(most, 2 * len(mask)) - len(mask), bool)])
+                mask = self._mask = np.concatenate([mask, np.zeros(max(most, 2 * len(mask)) - len(mask), bool)])
             mask[numbers] = True
 
-    def find_others(self, numbers: list[NDArray[np.int64]], kind: int) -> NDArray[np.int64]:
+    def find_others(self, numbers: list[NDArray[np.int64]]) -> NDArray[np.int64]:
         """Return those that do not occur, ascending."""
         found = np.unique(np.concatenate(numbers))
-        mask = self._masks[kind]
+        mask = self._mask
         there = found < len(mask)
         there[there] = mask[found[there]]
         others: NDArray[np.int64] = found[~there]
