@@ -155,10 +155,11 @@ def train(
             "precision, full or bfloat16; of links: decoder, dot or distmult, link_steps, hide, link_loss, margin, "
             "adversarial_temperature, negatives, negative_sampling, regularizer, regularizer_weight, val_links, "
             "test_links, split_seed) or of the strategy (full: partition, overlap; offload: host_memory, chunks, "
-            "scratch_dir, sharing, reuse, reorganise, overlap, cache; tensor: chunks, cache_first_aggregate, attention, on_disk, "
-            "scratch_dir, nn_device; sampled: partition, cache, cache_by, cache_scope, sampling_threads, prefetch; "
-            "split: partition, cache, cache_by, sampling_threads, prefetch, partial_sums; migrate: partition, "
-            "move_model, pregather, merge, time_steps, cache, cache_by, cache_scope, sampling_threads, prefetch; "
+            "scratch_dir, sharing, reuse, reorganise, overlap, cache; tensor: chunks, cache_first_aggregate, "
+            "attention, on_disk, scratch_dir, nn_device; sampled: partition, cache, cache_by, cache_scope, "
+            "sampling_threads, prefetch; split: partition, cache, cache_by, sampling_threads, prefetch, partial_sums; "
+            "migrate: partition, move_model, pregather, merge, time_steps, cache, cache_by, cache_scope, "
+            "sampling_threads, prefetch; "
             "orchestrate: partition, hot_ratio, super_batch, reuse, hot_gradient, latest_parameters, cache, "
             "sampling_threads); may have several, and be given several times.",
         ),
