@@ -41,6 +41,7 @@ def list_mutants() -> list[Mutant]:
     from tests.app.test_append import MUTANTS as APPENDED
     from tests.app.test_predict_workers import MUTANTS as PREDICTIONS
     from tests.core.test_files import MUTANTS as WRITES
+    from tests.engine.ranking_mutants import MUTANTS as RANKINGS
     from tests.engine.test_constant import MUTANTS as CONSTANTS
     from tests.fuzz.broken_readers import MUTANTS as READERS
     from tests.graph.builders.test_edge_features import MUTANTS as EDGE_FEATURES
@@ -99,6 +100,9 @@ def list_mutants() -> list[Mutant]:
         },
         "engine/test_constant.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in CONSTANTS.items()
+        },
+        "engine/test_link_ranking.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in RANKINGS.items()
         },
         "app/test_append.py::test_a_mutant_is_found": APPENDED,
         "app/test_predict_workers.py::test_a_mutant_is_found": PREDICTIONS,

@@ -29,6 +29,7 @@ NUMBERS = {
     "tests/suites/test_evaluation.py": 4,
     "tests/app/test_append.py": 4,
     "tests/engine/test_constant.py": 1,
+    "tests/engine/test_link_ranking.py": 4,
     "tests/app/test_predict_workers.py": 2,
     "tests/graph/builders/test_edge_features.py": 2,
     "tests/graph/readers/test_id_encoder.py": 3,

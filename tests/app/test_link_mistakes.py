@@ -30,7 +30,9 @@ def refused(result: Result, *words: str) -> None:
     assert "Traceback" not in result.err
 
 
-@pytest.mark.parametrize("option", ["decoder=dot", "negatives=2", "val_links=0.1", "test_links=0.2", "split_seed=3", "hide=0.2"])
+@pytest.mark.parametrize(
+    "option", ["decoder=dot", "negatives=2", "val_links=0.1", "test_links=0.2", "split_seed=3", "hide=0.2"]
+)
 def test_a_resumed_run_keeps_its_options(option: str, outgrow: Command, related: Path) -> None:
     assert outgrow("train", related, *SMALL, "--out", "run").code == 0
     name = option.partition("=")[0]

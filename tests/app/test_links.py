@@ -16,7 +16,8 @@ from tests.app.conftest import Command, Result, planted
 import outgrow as og
 from outgrow.app.model_registry import build_model
 from outgrow.app.runs.directory import RunDirectory
-from outgrow.engine.link_ranking import HITS, KnownLinks, LinkRanker
+from outgrow.engine.link_ranking import KnownLinks, LinkRanker
+from outgrow.engine.link_ranks import LINK_METRICS
 from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.graph import Graph, NodeType
 from outgrow.graph.link_split import split_links
@@ -25,7 +26,7 @@ from outgrow.nn import GCN, RGCN, DistMult, Dot
 from outgrow.nn.model import Model
 
 SMALL = ("--task", "links", "--hidden", 16, "--epochs", 6, "--set", "eval_every=2")
-FIGURES = {"mrr", *(f"hits@{k}" for k in HITS)}
+FIGURES = {*LINK_METRICS}
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def test_edges_are_where_plain_python_puts_them(graph: tuple[int, list[Edge]], s
     assert edges_of(found.topology) == [edge for edge in edges if edge.pair not in held]
     for name, links in (("val", found.val), ("test", found.test)):
         assert {edge[:3] for edge in asked(links)} == {edge[:3] for edge in parts[name]}
-    assert [edge[:3] for edge in asked(found.known)] == [edge[:3] for edge in predicted if not edge.loop]
+    assert [edge[:3] for edge in asked(found.known)] == [edge[:3] for edge in predicted]
 
 
 def test_all_relations_chosen_are_none_chosen() -> None:
@@ -51,7 +51,7 @@ def test_all_relations_chosen_are_none_chosen() -> None:
     ours = split_links(topology, val=VAL, test=TEST, seed=3, relations=torch.arange(3))
     theirs = split_links(topology, val=VAL, test=TEST, seed=3)
     assert edges_of(ours.topology) == edges_of(theirs.topology)
-    for mine, other in zip(ours[1:], theirs[1:], strict=True):
+    for mine, other in zip(ours[1:4], theirs[1:4], strict=True):
         assert all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
 
 

@@ -93,7 +93,7 @@ def plans_of(ways: Sequence[str], folder: Path, *, given: bool = True) -> dict[t
 
 
 def scores_by_loops(graph: Graph, out: Tensor, links: LinkTriples, model: Model) -> dict[str, float]:
-    """The filtered scores of some links: among nodes of the answer's type, without other answers and the node asked."""
+    """The filtered scores of some links: among nodes of the answer's type, without other answers."""
     assert graph.held_out_links is not None
     assert model.decoder is not None
     directed = graph.topology.relation is not None
@@ -111,7 +111,7 @@ def scores_by_loops(graph: Graph, out: Tensor, links: LinkTriples, model: Model)
             better = same = 0
             for other in range(first, last):
                 claim = (node, relation, other) if side == 0 else (other, relation, node)
-                if other in (node, answer) or claim in facts:
+                if other == answer or claim in facts:
                     continue
                 mine, its = score[relation, node, answer].item(), score[relation, node, other].item()
                 better, same = better + (its > mine), same + (its == mine)

@@ -13,7 +13,7 @@ from outgrow.core.errors import InputError
 from outgrow.strategies.full import Full
 from outgrow.training.checkpoint import TrainingProgress, load_checkpoint, restore_checkpoint, save_checkpoint
 from outgrow.training.config import TrainConfig
-from outgrow.training.evaluation import LINK_METRICS, NodeEvaluation
+from outgrow.training.evaluation import NodeEvaluation
 from outgrow.training.metric_fit import make_node_metrics
 from outgrow.training.metric_request import parse_metrics
 from outgrow.training.monitor import Monitor, choose_link_monitor, choose_node_monitor
@@ -48,10 +48,10 @@ def test_of_nodes_in_vain(name: str, says: str) -> None:
 
 
 def test_of_links() -> None:
-    assert choose_link_monitor(None, None, LINK_METRICS) == Monitor("mrr", True)
-    assert choose_link_monitor("hits@3", None, LINK_METRICS) == Monitor("hits@3", True)
+    assert choose_link_monitor(None, None) == Monitor("mrr", True)
+    assert choose_link_monitor("hits@3", None) == Monitor("hits@3", True)
     with pytest.raises(InputError, match=r"hits@10"):
-        choose_link_monitor("loss", None, LINK_METRICS)
+        choose_link_monitor("loss", None)
 
 
 @pytest.mark.parametrize("higher", [True, False])

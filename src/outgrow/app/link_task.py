@@ -22,7 +22,7 @@ from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
 from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.strategies.base import Problem
-from outgrow.training.config import TrainConfig
+from outgrow.training.config import GIVEN_OR_ALL, TrainConfig
 from outgrow.training.evaluation import LinkEvaluation
 from outgrow.training.link_training import make_link_options
 from outgrow.training.monitor import Monitor
@@ -149,7 +149,12 @@ def _count_edges(topology: Topology, relations: Tensor | None) -> int:
 
 
 def make_link_evaluation(
-    graph: Graph, model: Model, split: LinkSplit, share: GraphShard, monitor: Monitor | None = None
+    graph: Graph,
+    model: Model,
+    split: LinkSplit,
+    share: GraphShard,
+    config: TrainConfig,
+    monitor: Monitor | None = None,
 ) -> LinkEvaluation:
     """Make the evaluation of a model on held-out links."""
     assert model.decoder is not None
@@ -158,8 +163,12 @@ def make_link_evaluation(
     # Known links are left out of each ranking (filtered MRR); with nothing to rank, none are indexed.
     known = split.known if len(split.val) + len(split.test) else split.known.select_links(slice(0, 0))
     answers = KnownLinks(known, graph.num_nodes, directed=directed)
-    ranking = partial(LinkRanker, share, model.decoder, known_links=answers, ends=node_type_offsets(graph))
-    return LinkEvaluation(ranking(links=split.val), ranking(links=split.test), monitor)
+    # Published figures of given links are by a ranking in which the queried node takes part.
+    rank_self = graph.held_out_links is not None if config.rank_self is None else config.rank_self
+    ends = node_type_offsets(graph)
+    ranking = partial(LinkRanker, share, model.decoder, known_links=answers, ends=ends, rank_self=rank_self)
+    val, test = split.candidates if config.ranking_candidates == GIVEN_OR_ALL else (None, None)
+    return LinkEvaluation(ranking(links=split.val, candidates=val), ranking(links=split.test, candidates=test), monitor)
 
 
 def node_type_offsets(graph: Graph) -> Tensor:

@@ -14,13 +14,13 @@ from outgrow.app.node_task import make_node_task
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.core.validation import validate_choice
+from outgrow.engine.link_ranks import LINK_METRICS
 from outgrow.graph.graph import Graph
 from outgrow.inference.modes import NONE
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import MultiLabel, NodeTask
 from outgrow.nn.type_tasks import TargetType, TypeTasks
 from outgrow.training.config import TrainConfig
-from outgrow.training.evaluation import LINK_METRICS
 from outgrow.training.metric_fit import make_node_metrics, make_task_metrics
 from outgrow.training.metric_names import CURVES, KEEPING, MULTICLASS, MULTILABEL, NODE_METRICS
 from outgrow.training.metric_request import MetricRequest
@@ -150,7 +150,7 @@ def _validate_link_metrics(graph: Graph, config: TrainConfig) -> None:
             got=f"metrics {', '.join(config.metrics)}",
             repair="leave the metrics out; monitor may be one of the ranking metrics",
         )
-    choose_link_monitor(config.monitor, config.monitor_mode, LINK_METRICS)
+    choose_link_monitor(config.monitor, config.monitor_mode)
     if config.monitor is not None and (not has_validation_links(graph, config) or config.evaluation.val == NONE):
         raise _nothing_to_monitor_error(config, "no validation links")
 

@@ -9,9 +9,12 @@ from typing import Any, get_type_hints
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice, validate_types
 from outgrow.graph.graph import Graph
+from outgrow.nn.bilinear_decoders import Bilinear, ComplEx
 from outgrow.nn.decoder import Decoder, DistMult, Dot
 from outgrow.nn.decoupled import Decoupled, DecoupledGAT
+from outgrow.nn.distance_decoders import RotatE, TransE
 from outgrow.nn.edge_models import GINE, EdgeNetwork, GATv2, Transformer
+from outgrow.nn.mlp_decoder import MLPDecoder
 from outgrow.nn.model import Model
 from outgrow.nn.stack import Stack
 from outgrow.nn.to_hetero import to_hetero
@@ -102,6 +105,11 @@ AUTO = "auto"
 DECODERS: Mapping[str, Callable[[Graph, Any], Decoder]] = {
     "dot": lambda graph, columns: Dot(),
     "distmult": lambda graph, columns: DistMult(columns, _count_relations(graph)),
+    "complex": lambda graph, columns: ComplEx(columns, _count_relations(graph)),
+    "bilinear": lambda graph, columns: Bilinear(columns, _count_relations(graph)),
+    "transe": lambda graph, columns: TransE(columns, _count_relations(graph)),
+    "rotate": lambda graph, columns: RotatE(columns, _count_relations(graph)),
+    "mlp": lambda graph, columns: MLPDecoder(columns, graph.num_relations),
 }
 
 
@@ -112,7 +120,8 @@ def choose_decoder(graph: Graph) -> str:
 
 def reads_relations(name: str, settings: Mapping[str, object]) -> bool:
     """Whether a model of this name and these settings reads the relations of edges."""
-    return bool({"num_relations", "types"} & set(MODELS[name].graph_options)) or settings.get("decoder") == "distmult"
+    of_decoder = settings.get("decoder") not in (None, "dot")
+    return of_decoder or bool({"num_relations", "types"} & set(MODELS[name].graph_options))
 
 
 def reads_types(name: str, settings: Mapping[str, object]) -> bool:

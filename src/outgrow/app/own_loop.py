@@ -340,5 +340,6 @@ _OF_STEPS = (
     *("task", "targets", "class_weight", "label_smoothing", "pos_weight", "loss"),
     *LINK_TRAINING_OPTIONS,
     *("val_links", "test_links", "split_seed", "link_relations"),
+    *("rank_self", "ranking_candidates"),
 )
 """Fields of `TrainConfig` that steps and evaluations depend on."""

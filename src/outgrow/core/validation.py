@@ -66,6 +66,13 @@ def finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def replace_non_finite(values: Any) -> Any:
+    """Return nested dictionaries with None for numbers that are not finite, as JSON needs."""
+    if isinstance(values, Mapping):
+        return {name: replace_non_finite(each) for name, each in values.items()}
+    return finite_or_none(values) if isinstance(values, float) else values
+
+
 def out_of_range_error(option: str, needed: str, got: object) -> InputError:
     """Return the error of an option whose value has the right type, but is out of range."""
     return InputError(

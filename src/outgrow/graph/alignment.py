@@ -131,7 +131,8 @@ def _renumber(topology: Topology, number: NDArray[np.int64]) -> Topology:
 
 def _renumber_links(links: HeldOutLinks, number: NDArray[np.int64]) -> HeldOutLinks:
     table = torch.from_numpy(number)
-    return HeldOutLinks(*(LinkTriples(part.head, part.tail, table[part.relation]) for part in links))
+    val, test = (LinkTriples(part.head, part.tail, table[part.relation]) for part in links)
+    return replace(links, val=val, test=test)
 
 
 def _permute_columns(graph: Graph, own: GraphSchema, schema: GraphSchema) -> torch.Tensor | SparseRows:

@@ -8,6 +8,8 @@ comes with are taken as they are; `outgrow.graph.link_leakage` says what they sh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,16 +53,51 @@ class LinkTriples(NamedTuple):
         return len(self.head)
 
 
-class HeldOutLinks(NamedTuple):
+class LinkCandidates(NamedTuple):
+    """Wrong answers that links are ranked among, as OGB gives them (Hu et al., NeurIPS 2020).
+
+    Attributes:
+        head: ``[P, K]`` integer, nodes in the place of each head; None to rank heads among all nodes.
+        tail: ``[P, K]`` integer, nodes in the place of each tail; None to rank tails among all nodes.
+    """
+
+    head: Tensor | None = None
+    tail: Tensor | None = None
+
+    def of_end(self, end: str) -> Tensor | None:
+        """Return the candidates for an end, ``"head"`` or ``"tail"``."""
+        return self.head if end == "head" else self.tail
+
+    def select_links(self, at: Tensor) -> LinkCandidates:
+        """Return the candidates of some links, selected by number or mask."""
+        return LinkCandidates(*(None if each is None else each[at] for each in self))
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutLinks:
     """Links that a graph comes with to validate and to test on; they are none of its edges.
+
+    Iteration yields the two parts.
 
     Attributes:
         val: Validation links; may be empty.
         test: Test links; may be empty.
+        val_candidates: What validation links are ranked among; None for all nodes.
+        test_candidates: What test links are ranked among; None for all nodes.
     """
 
     val: LinkTriples
     test: LinkTriples
+    val_candidates: LinkCandidates | None = None
+    test_candidates: LinkCandidates | None = None
+
+    def __iter__(self) -> Iterator[LinkTriples]:
+        return iter((self.val, self.test))
+
+    @property
+    def candidates(self) -> tuple[LinkCandidates | None, LinkCandidates | None]:
+        """What the links of both parts are ranked among."""
+        return self.val_candidates, self.test_candidates
 
 
 class LinkSplit(NamedTuple):
@@ -71,14 +108,16 @@ class LinkSplit(NamedTuple):
             links.
         val: Validation links; each once, unless the graph comes with them.
         test: Test links; likewise.
-        known: All links to train, validate and test on, without loops: a prediction among them does not count as
-            wrong.
+        known: All links to train, validate and test on, and loops among them: a prediction among these does not count
+            as wrong.
+        candidates: What the links to validate and to test on are ranked among; None for all nodes.
     """
 
     topology: Topology
     val: LinkTriples
     test: LinkTriples
     known: LinkTriples
+    candidates: tuple[LinkCandidates | None, LinkCandidates | None] = (None, None)
 
 
 def split_links(
@@ -119,7 +158,7 @@ def split_links(
         topology=_remove_edges(topology, removed),
         val=_unique_pairs(links.select_links((parts == _VAL) & chosen), directed=directed),
         test=_unique_pairs(links.select_links((parts == _TEST) & chosen), directed=directed),
-        known=links.select_links(links.non_loop_mask & chosen),
+        known=links.select_links(chosen),
     )
     _require_each_part(int(((parts == _TRAIN) & links.non_loop_mask & chosen).sum()), split, val, test)
     return split
@@ -139,17 +178,27 @@ def take_held_out_links(topology: Topology, links: HeldOutLinks, relations: Tens
         InputError: Only loops are there to train on.
     """
     edges = collect_links(topology)
-    trained = edges.select_links(edges.non_loop_mask & mark_relations(edges, relations))
-    links = HeldOutLinks(*(part.select_links(mark_relations(part, relations)) for part in links))
-    if not len(trained):
+    known = edges.select_links(mark_relations(edges, relations))
+    chosen = [mark_relations(part, relations) for part in links]
+    val, test = (part.select_links(at) for part, at in zip(links, chosen, strict=True))
+    first, second = links.candidates
+    if not known.non_loop_mask.any():
         raise InputError(
             "the graph has too few edges to predict links",
             needed="links to train on",
             got="0 to train on, besides those that are held out",
             repair="give a larger graph",
         )
-    columns = zip(trained, *(part.select_links(part.non_loop_mask) for part in links), strict=True)
-    return LinkSplit(topology=topology, val=links.val, test=links.test, known=LinkTriples(*map(torch.cat, columns)))
+    return LinkSplit(
+        topology=topology,
+        val=val,
+        test=test,
+        known=LinkTriples(*map(torch.cat, zip(known, val, test, strict=True))),
+        candidates=(
+            None if first is None else first.select_links(chosen[0]),
+            None if second is None else second.select_links(chosen[1]),
+        ),
+    )
 
 
 def mark_relations(links: LinkTriples, relations: Tensor | None) -> Tensor:

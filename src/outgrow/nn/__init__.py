@@ -5,6 +5,11 @@ from typing import TYPE_CHECKING
 from outgrow.core.block import Block as Block
 from outgrow.core.deprecation import renamed_names as _renamed_names
 from outgrow.nn.attention import GATConv as GATConv
+from outgrow.nn.bilinear_decoders import Bilinear as Bilinear
+from outgrow.nn.bilinear_decoders import ComplEx as ComplEx
+from outgrow.nn.compgcn import CompGCN as CompGCN
+from outgrow.nn.compgcn import CompGCNConv as CompGCNConv
+from outgrow.nn.compgcn import ComposedDistMult as ComposedDistMult
 from outgrow.nn.convolution import CommNetConv as CommNetConv
 from outgrow.nn.convolution import GCNConv as GCNConv
 from outgrow.nn.convolution import GINConv as GINConv
@@ -13,8 +18,12 @@ from outgrow.nn.convolution import SAGEMaxConv as SAGEMaxConv
 from outgrow.nn.decoder import Decoder as Decoder
 from outgrow.nn.decoder import DistMult as DistMult
 from outgrow.nn.decoder import Dot as Dot
+from outgrow.nn.decoder import ProductDecoder as ProductDecoder
+from outgrow.nn.decoder import QueryDecoder as QueryDecoder
 from outgrow.nn.decoupled import Decoupled as Decoupled
 from outgrow.nn.decoupled import DecoupledGAT as DecoupledGAT
+from outgrow.nn.distance_decoders import RotatE as RotatE
+from outgrow.nn.distance_decoders import TransE as TransE
 from outgrow.nn.edge_attention import GATv2Conv as GATv2Conv
 from outgrow.nn.edge_attention import TransformerConv as TransformerConv
 from outgrow.nn.edge_messages import EdgeConv as EdgeConv
@@ -40,6 +49,7 @@ from outgrow.nn.layer import Conv as Conv
 from outgrow.nn.layer import ConvSpec as ConvSpec
 from outgrow.nn.layer import Layer as Layer
 from outgrow.nn.layer import NodeMessages as NodeMessages
+from outgrow.nn.mlp_decoder import MLPDecoder as MLPDecoder
 from outgrow.nn.model import Model as Model
 from outgrow.nn.projection import Projection as Projection
 from outgrow.nn.propagation import AttentionPropagateConv as AttentionPropagateConv

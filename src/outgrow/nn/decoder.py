@@ -6,6 +6,7 @@ Letters: ``F`` columns of a node, ``R`` relations, ``N`` rows, ``P`` pairs of ro
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -149,7 +150,7 @@ class Dot(ProductDecoder):
 
     def link_queries(self, x_NF: Tensor, relation_N: Tensor, *, replaced: str = "tail") -> Tensor:
         """Return ``[N, F]``: the divided rows."""
-        return x_NF * x_NF.shape[1] ** -0.5
+        return x_NF / math.sqrt(x_NF.shape[1])
 
     def forward(self, x_NF: Tensor, pairs: NodePairs) -> Tensor:
         """Return ``[P]`` scores without a row per pair, forward or backward."""

@@ -278,6 +278,9 @@ class LinkPrediction:
         split_seed: Seed of the split of links.
         link_relations: Names of the relations whose links are predicted; empty for all. Edges of others carry messages
             alone.
+        rank_self: Whether the queried node itself is ranked too; None for links that a graph comes with.
+        ranking_candidates: ``given`` (those that held-out links come with, otherwise all nodes) or ``all`` nodes of the
+            answer's type.
     """
 
     link_steps: int = 1
@@ -293,6 +296,8 @@ class LinkPrediction:
     test_links: float = 0.1
     split_seed: int = 0
     link_relations: Sequence[str] | str = ()
+    rank_self: bool | None = None
+    ranking_candidates: str = "given"
 
 
 def _two_losses_error(option: str) -> InputError:

@@ -32,6 +32,7 @@ from outgrow.training.schedules import EPOCH, STEP, Schedule, build_schedule
 from outgrow.training.target_request import parse_relations, parse_targets, parse_task
 
 BFLOAT16 = "bfloat16"
+GIVEN_OR_ALL, ALL = "given", "all"
 _SYNONYMS = {"num_neighbors": "fanout"}
 
 
@@ -106,6 +107,9 @@ class TrainConfig:
         split_seed: Seed of the split of links.
         link_relations: Link prediction: the relations whose links are predicted, names joined by commas or a
             sequence of them; empty for all.
+        rank_self: Link prediction: whether the queried node itself is ranked too; None for links that are given.
+        ranking_candidates: Link prediction: ``given`` (those that held-out links come with, otherwise all nodes) or
+            ``all`` (all nodes of the answer's type).
         eval: How nodes are evaluated: ``auto`` (the cheapest exact way that fits into memory), ``exact`` (all
             neighbours, of the scored nodes alone), ``sampled`` (some neighbours, approximate), ``layerwise`` (all
             nodes) or ``none``.
@@ -168,6 +172,8 @@ class TrainConfig:
     test_links: float = 0.1
     split_seed: int = 0
     link_relations: Sequence[str] | str = ()
+    rank_self: bool | None = None
+    ranking_candidates: str = GIVEN_OR_ALL
     eval: str = AUTO
     val: str | None = None
     test: str | None = None
@@ -213,6 +219,7 @@ class TrainConfig:
         validate_choice("sampler", self.sampler, dict.fromkeys(SAMPLERS))
         if self.temporal_strategy is not None:
             validate_choice("temporal_strategy", self.temporal_strategy, dict.fromkeys(TEMPORAL_STRATEGIES))
+        validate_choice("ranking_candidates", self.ranking_candidates, dict.fromkeys((GIVEN_OR_ALL, ALL)))
         validate_choice("precision", self.precision, dict.fromkeys(("full", BFLOAT16)))
         validate_ranges(self)
         validate_link_training(self)

@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from outgrow.engine.link_ranking import HITS, LinkRanker
+from outgrow.core.validation import replace_non_finite
+from outgrow.engine.link_ranking import LinkRanker
+from outgrow.engine.link_ranks import LinkRanks
 from outgrow.engine.objective import row_range
 from outgrow.nn.tasks import NodeTask
 from outgrow.strategies.base import Problem
 from outgrow.training.metric_request import LOSS
 from outgrow.training.metrics import NodeMetric, TaskMetrics
 from outgrow.training.monitor import Monitor, choose_link_monitor, choose_node_monitor
-
-LINK_METRICS = ("mrr", *(f"hits@{k}" for k in HITS))
-"""Ranking metrics of links."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +30,14 @@ class Metrics:
         loss: Loss, which breaks ties between equal scores (lower is better); NaN if not computed.
         figures: All metrics by name.
         notes: What metrics have warned of, on rank 0.
+        ranks: Ranks of links, if the model predicts links.
     """
 
     score: float
     loss: float = math.nan
     figures: Mapping[str, float] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    ranks: LinkRanks | None = None
 
 
 class Evaluator(Protocol):
@@ -200,7 +201,7 @@ class LinkEvaluation:
 
     def __init__(self, val: LinkRanker, test: LinkRanker, monitor: Monitor | None = None) -> None:
         self.val, self.test = val, test
-        self.monitor = monitor or choose_link_monitor(None, None, LINK_METRICS)
+        self.monitor = monitor or choose_link_monitor(None, None)
 
     @property
     def scored_nodes(self) -> tuple[Tensor, Tensor]:
@@ -236,5 +237,13 @@ class _LinkEvaluator:
     def compute(self) -> Metrics:
         # Chunks may be added in any order of nodes.
         out = torch.cat([self.parts[first] for first in sorted(self.parts)])
-        figures = self.ranking.rank_links(out).compute_metrics()
-        return Metrics(score=figures[self.monitor], loss=0.0, figures=figures)
+        ranks = self.ranking.rank_links(out)
+        figures = ranks.compute_metrics()
+        return Metrics(score=figures[self.monitor], loss=0.0, figures=figures, ranks=ranks)
+
+
+def describe_link_ranks(relation_names: Sequence[str], val: Metrics, test: Metrics) -> dict[str, Any]:
+    """Return ``links``, metrics of both parts by end and by relation (`LinkRanks.describe`); nothing without ranks."""
+    named = {"val": val.ranks, "test": test.ranks}
+    described = {part: ranks.describe(relation_names) for part, ranks in named.items() if ranks is not None}
+    return {"links": replace_non_finite(described)} if described else {}

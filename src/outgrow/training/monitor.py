@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
+from outgrow.engine.link_ranks import LINK_METRICS
 from outgrow.nn.tasks import NodeTask
 from outgrow.training.metric_names import NODE_METRICS
 from outgrow.training.metric_request import LOSS
@@ -61,13 +62,13 @@ def choose_node_monitor(
     return _choose_monitor(name or task.metric, mode, {**task.figure_directions, LOSS: False, **known})
 
 
-def choose_link_monitor(name: str | None, mode: str | None, metrics: Sequence[str]) -> Monitor:
-    """Return what to monitor of a model of links: one of its ranking metrics, by default the first.
+def choose_link_monitor(name: str | None, mode: str | None) -> Monitor:
+    """Return what to monitor of a model of links: one of `LINK_METRICS`, by default the first.
 
     Raises:
         InputError: There is no such metric.
     """
-    return _choose_monitor(name or metrics[0], mode, dict.fromkeys(metrics, True))
+    return _choose_monitor(name or next(iter(LINK_METRICS)), mode, LINK_METRICS)
 
 
 def _choose_monitor(name: str, mode: str | None, directions: Mapping[str, bool | None]) -> Monitor:

@@ -76,13 +76,36 @@ def test_nodes_of_ogb(tmp_path: Path) -> None:
 def test_triples_of_ogb(tmp_path: Path) -> None:
     ends = [{part: each[:, column] for part, each in HELD.items()} for column in (0, 1)]
     relation = {"train": np.array([0, 1, 1, 0]), "valid": np.array([1]), "test": np.array([0, 1])}
-    given = parts(head=ends[0], relation=relation, tail=ends[1], head_neg=NEGATIVE)
-    with pytest.warns(DataWarning, match="head_neg"):
-        made = og.load(ogb_folder(tmp_path / "ogbl_kg", given, [0, 1, 1, 0]))
+    given = parts(head=ends[0], relation=relation, tail=ends[1])
+    made = og.load(ogb_folder(tmp_path / "ogbl_kg", given, [0, 1, 1, 0]))
     assert links_of(made) == [[[0, 5, 1]], [[1, 4, 0], [5, 2, 1]]]
     assert made.num_relations == 2
     assert made.topology.relation is not None
     assert made.topology.relation.tolist() == [0, 1, 1, 0]
+
+
+def test_candidates_of_ogb_are_in_stores_too(tmp_path: Path) -> None:
+    ends = [{part: each[:, column] for part, each in HELD.items()} for column in (0, 1)]
+    heads = {"valid": np.array([[1, 2, 3]]), "test": np.array([[0, 1, 2], [3, 3, 4]])}
+    tails = {"valid": np.array([[5, 4]]), "test": np.array([[2, 1], [0, 4]])}
+    folder = ogb_folder(tmp_path / "ogbl_kg", parts(head=ends[0], tail=ends[1], head_neg=heads, tail_neg=tails))
+    for made in (og.load(folder), og.convert(folder, tmp_path / "store"), og.load(tmp_path / "store")):
+        assert made.held_out_links is not None
+        for part, found in zip(("valid", "test"), made.held_out_links.candidates, strict=True):
+            assert found is not None
+            assert found.head is not None
+            assert found.tail is not None
+            assert (found.head.tolist(), found.tail.tolist()) == (heads[part].tolist(), tails[part].tolist())
+
+
+def test_candidates_of_other_links_are_refused(tmp_path: Path) -> None:
+    for number, (bad, got) in enumerate((([[0, 6], [1, 1]], "1 of them"), ([[0, 1]], "shape"))):
+        given = {"valid": np.array([[1]]), "test": np.array(bad)}
+        ends = [{part: each[:, column] for part, each in HELD.items()} for column in (0, 1)]
+        folder = ogb_folder(tmp_path / f"ogbl_{number}", parts(head=ends[0], tail=ends[1], tail_neg=given))
+        with pytest.raises(InputError, match="candidates for the tail of test links") as caught:
+            og.load(folder)
+        assert got in str(caught.value)
 
 
 def test_a_split_goes_into_a_store_and_comes_out(tmp_path: Path) -> None:

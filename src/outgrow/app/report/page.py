@@ -22,7 +22,7 @@ from outgrow.app.report.charts import (
 from outgrow.app.report.data import RunData, distinct_names, read_run
 from outgrow.app.report.prediction import RunPrediction, predict_run
 from outgrow.app.report.strategy_charts import strategy_charts
-from outgrow.app.report.tables import render_prediction_table, render_runs_table
+from outgrow.app.report.tables import render_link_table, render_prediction_table, render_runs_table
 from outgrow.app.runs.directory import write_text_atomically
 from outgrow.core.errors import InputError
 
@@ -73,6 +73,10 @@ def _render_sections(
         )
     yield _render_section("Links", _render_charts(_drop_missing(bytes_per_link(runs)), charts))
     yield _render_section("All figures", _render_scrollable(render_runs_table(runs)))
+    for run in runs:
+        name = f": {escape(run.name)}" if len(runs) > 1 else ""
+        if table := render_link_table(run):
+            yield _render_section(f"Test links by end and relation{name}", _render_scrollable(table))
     for run, found in zip(runs, predictions, strict=True):
         name = f": {escape(run.name)}" if len(runs) > 1 else ""
         yield _render_section(

@@ -104,6 +104,23 @@ def _render_scores(runs: Sequence[RunData]) -> Iterator[str]:
             yield f'<tr><th scope="row">{escape(title)} {escape(name.replace("_", " "))}</th>{cells}</tr>'
 
 
+def render_link_table(run: RunData) -> str:
+    """Return a table of the metrics of test links, by end and by relation; nothing for a run without."""
+    test = run.summary.get("links", {}).get("test")
+    if not test or not test["links"]:
+        return ""
+    names = [name for name in test if name not in ("links", "by_end", "by_relation")]
+    rows = [("all", test), *test["by_end"].items(), *test.get("by_relation", {}).items()]
+    head = "".join(f'<th scope="col">{escape(name.replace("_", " "))}</th>' for name in ("links", *names))
+    body = "".join(
+        f'<tr><th scope="row">{escape(label)}</th><td>{part.get("links", "")}</td>'
+        + "".join(f"<td>{'' if part[name] is None else f'{part[name]:.4f}'}</td>" for name in names)
+        + "</tr>"
+        for label, part in rows
+    )
+    return f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
 def _render_cell(number: int, key: str, value: object, text: str) -> str:
     return f'<td data-run="{number}" data-key="{escape(key)}" data-value="{escape(str(value))}">{escape(text)}</td>'
 

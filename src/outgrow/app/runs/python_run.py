@@ -87,7 +87,9 @@ def _validate_same_targets(before: Mapping[str, Any], now: Mapping[str, Any]) ->
     Raises:
         InputError: One of these options has changed.
     """
-    for option in ("val_links", "test_links", "split_seed", "link_relations", "targets"):
+    splits = ("val_links", "test_links", "split_seed", "link_relations", "targets")
+    # The best model is found by scores of one kind.
+    for option in (*splits, "rank_self", "ranking_candidates"):
         # Runs of older versions lack these options; they have no links to protect. JSON has lists for tuples.
         known = before.get(option, now[option])
         known = tuple(known) if isinstance(known, list) else known

@@ -29,7 +29,7 @@ from outgrow.app.runs.trace import chrome_trace
 from outgrow.app.targets import select_graph_targets
 from outgrow.core.errors import TrainingError
 from outgrow.core.ledger import merge_ledgers
-from outgrow.core.validation import finite_or_none
+from outgrow.core.validation import finite_or_none, replace_non_finite
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.shard import FullGraphShard, GraphShard
 from outgrow.graph.graph import Graph
@@ -43,7 +43,7 @@ from outgrow.runtime.system.process_memory import LARGE_BYTES, return_freed_memo
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.callbacks import Callback
 from outgrow.training.config import TrainConfig
-from outgrow.training.evaluation import LINK_METRICS, Evaluation, Metrics, NodeEvaluation
+from outgrow.training.evaluation import Evaluation, NodeEvaluation, describe_link_ranks
 from outgrow.training.monitor import choose_link_monitor
 from outgrow.training.progress_events import ProgressCallback, ProgressReporter
 from outgrow.training.trainer import Trainer, TrainResult
@@ -256,8 +256,8 @@ class Session:
         share = self.strategy.shard_graph(remove_held_out_links(graph, split), comm, model)
         problem = make_link_problem(graph, model, self.config, share)
         problem = replace(problem, find_feature_file=partial(find_feature_file, graph))
-        monitor = choose_link_monitor(self.config.monitor, self.config.monitor_mode, LINK_METRICS)
-        return problem, make_link_evaluation(graph, model, split, share, monitor)
+        monitor = choose_link_monitor(self.config.monitor, self.config.monitor_mode)
+        return problem, make_link_evaluation(graph, model, split, share, self.config, monitor)
 
     def _train_model(self, trainer: Trainer) -> TrainResult:
         """Train the model.
@@ -331,7 +331,11 @@ class Session:
             "task_options": trainer.problem.describe_task(),
             "metric": trainer.evaluation.monitor.name,
             "metric_mode": trainer.evaluation.monitor.mode,
-            "scores": {name: _finite_metrics(marks) for name, marks in (("val", outcome.val), ("test", outcome.test))},
+            "scores": {
+                name: replace_non_finite(marks.figures)
+                for name, marks in (("val", outcome.val), ("test", outcome.test))
+            },
+            **describe_link_ranks(self.graph.relation_names, outcome.val, outcome.test),
             "best_epoch": progress.best_epoch,
             "stopped": outcome.stop_reason,
             "parameters": sum(p.numel() for p in self.model.parameters()),
@@ -341,7 +345,3 @@ class Session:
             "ids": None if self.graph.ids is None else self.graph.ids.describe(),
             **describe_provenance(),
         }
-
-
-def _finite_metrics(marks: Metrics) -> dict[str, float | None]:
-    return {name: finite_or_none(value) for name, value in marks.figures.items()}

@@ -16,6 +16,8 @@ from outgrow.graph.readers.conversions import FEW_CLASSES, to_labels, to_node_id
 from outgrow.graph.readers.source import Ids
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from outgrow.graph.graph import Graph
 
 
@@ -182,7 +184,22 @@ def validate_held_out_links(links: HeldOutLinks | None, num_nodes: int, num_rela
                     got=f"{int(bad.sum())} others, the first is {int(values[bad][0])}",
                     repair="correct the links",
                 )
+    for part, given, candidates in () if links is None else zip(("val", "test"), links, links.candidates, strict=True):
+        for end, nodes in {} if candidates is None else candidates._asdict().items():
+            if nodes is not None:
+                _validate_candidates(f"{end} of {part} links", nodes, len(given), num_nodes)
     return links
+
+
+def _validate_candidates(what: str, nodes: Tensor, num_links: int, num_nodes: int) -> None:
+    bad = (nodes < 0) | (nodes >= num_nodes)
+    if nodes.dim() != 2 or len(nodes) != num_links or nodes.is_floating_point() or bool(bad.any()):
+        raise InputError(
+            f"the candidates for the {what} cannot be used",
+            needed=f"node numbers from 0 to {num_nodes - 1}, a row for each of {num_links:,} links",
+            got=f"{nodes.dtype} of shape {list(nodes.shape)}, {int(bad.sum())} of them no nodes",
+            repair="correct them, or leave them out: links are then ranked among all nodes",
+        )
 
 
 def validate_split(parts: Iterable[NDArray[Any] | None], num_nodes: int) -> tuple[Ids, Ids, Ids]:

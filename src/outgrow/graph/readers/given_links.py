@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.core.files import os_errors_as_input_errors
-from outgrow.graph.link_split import HeldOutLinks, LinkTriples
+from outgrow.graph.link_split import HeldOutLinks, LinkCandidates, LinkTriples
 
 _FILES = ("valid.pt", "test.pt")
+_CANDIDATES = {"head_neg": "head", "tail_neg": "tail", "target_node_neg": "tail"}
 _OF_TYPES = ("head_type", "tail_type")
 
 
@@ -39,7 +40,8 @@ def read_link_files(folder: Path) -> LinkFiles:
     """Read the links to validate and to test on of an OGB folder (Hu et al., NeurIPS 2020).
 
     Files hold ``edge`` ``[n, 2]``, or ``source_node`` and ``target_node``, or ``head``, ``relation`` and ``tail``.
-    Negative links beside them are not read: links are ranked among all nodes.
+    ``head_neg``, ``tail_neg`` and ``target_node_neg``, ``[n, K]``, are what links are ranked among. Negative links
+    that belong to no link (``edge_neg``) are not read.
 
     Args:
         folder: The folder of the split, such as ``split/time``.
@@ -47,7 +49,7 @@ def read_link_files(folder: Path) -> LinkFiles:
     Raises:
         InputError: A file is broken, or holds other things.
     """
-    parts, unread = [], []
+    parts, unread, candidates = list[LinkTriples](), list[str](), list[LinkCandidates | None]()
     for name in _FILES:
         given = _load_arrays(folder / name)
         if given.keys() & {*_OF_TYPES}:
@@ -59,8 +61,11 @@ def read_link_files(folder: Path) -> LinkFiles:
             )
         links, read = _to_links(given, str(folder / name))
         parts.append(links)
+        among = _to_candidates(given)
+        candidates.append(among)
+        read |= set() if among is None else {*_CANDIDATES} & given.keys()
         unread += [f"{name}: {key}" for key in sorted(given.keys() - read)]
-    return LinkFiles(HeldOutLinks(*parts), tuple(unread))
+    return LinkFiles(HeldOutLinks(parts[0], parts[1], *candidates), tuple(unread))
 
 
 class ObjectLinks(NamedTuple):
@@ -102,7 +107,9 @@ def find_object_links(given: Mapping[str, Any]) -> ObjectLinks | None:
                 raise _form_error(index, "ends of shape [2, n]", ends)
             parts.append(_make_links(ends[0], given.get(kind), ends[1], index))
             names += [name for name in (index, kind) if name in given]
-        return ObjectLinks(HeldOutLinks(*parts), (f"train{middle}_index", f"train{middle}_type"), tuple(names))
+        return ObjectLinks(
+            HeldOutLinks(parts[0], parts[1]), (f"train{middle}_index", f"train{middle}_type"), tuple(names)
+        )
     return None
 
 
@@ -161,6 +168,15 @@ def _to_links(given: Mapping[str, NDArray[Any]], where: str) -> tuple[LinkTriple
     if edge.ndim != 2 or edge.shape[1] != 2:
         raise _form_error(f"edge of {where}", "ends of shape [n, 2]", edge)
     return _make_links(edge[:, 0], None, edge[:, 1], where), {"edge"}
+
+
+def _to_candidates(given: Mapping[str, NDArray[Any]]) -> LinkCandidates | None:
+    import torch
+
+    found = {end: given[name] for name, end in _CANDIDATES.items() if name in given}
+    if not found:
+        return None
+    return LinkCandidates(**{end: torch.from_numpy(np.array(nodes, dtype=np.int64)) for end, nodes in found.items()})
 
 
 def _make_links(head: Any, relation: Any, tail: Any, where: str) -> LinkTriples:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from outgrow.graph.topology import Topology
 
 PARTS = ("train", "val", "test")
+LINK_PARTS = ("val", "test")
 _BLOCK_BYTES = 1 << 24
 _Nodes = TypeVar("_Nodes")
 
@@ -89,12 +90,19 @@ def id_arrays(ids: NodeIds | None) -> dict[str, Tensor]:
 
 
 def held_out_link_arrays(links: HeldOutLinks | None) -> dict[str, Tensor]:
-    """Return ``val_links`` and ``test_links``, ``[n, 3]`` each: head, tail and relation."""
+    """Return ``val_links`` and ``test_links``, ``[n, 3]`` each: head, tail, relation; and what they are ranked among.
+
+    That is ``val_heads``, ``val_tails``, ``test_heads`` and ``test_tails``, ``[n, K]`` each, if they come with it.
+    """
     import torch
 
     if links is None:
         return {}
-    return {f"{name}_links": torch.stack(list(part), 1) for name, part in zip(("val", "test"), links, strict=True)}
+    arrays = {f"{name}_links": torch.stack(list(part), 1) for name, part in zip(LINK_PARTS, links, strict=True)}
+    for name, candidates in zip(LINK_PARTS, links.candidates, strict=True):
+        given = {} if candidates is None else candidates._asdict()
+        arrays |= {f"{name}_{end}s": nodes.long() for end, nodes in given.items() if nodes is not None}
+    return arrays
 
 
 def write_array(writer: StoreWriter, name: str, tensor: Tensor) -> None:
@@ -141,8 +149,11 @@ def ids_of_arrays(arrays: Mapping[str, Tensor]) -> NodeIds | None:
 
 def held_out_links_of_arrays(arrays: Mapping[str, Tensor]) -> HeldOutLinks | None:
     """Return the links to validate and test on that are among the arrays of a store; None if there are none."""
-    from outgrow.graph.link_split import HeldOutLinks, LinkTriples
+    from outgrow.graph.link_split import HeldOutLinks, LinkCandidates, LinkTriples
 
     if "val_links" not in arrays:
         return None
-    return HeldOutLinks(*(LinkTriples(*arrays[name].unbind(1)) for name in ("val_links", "test_links")))
+    val, test = (LinkTriples(*arrays[f"{name}_links"].unbind(1)) for name in LINK_PARTS)
+    ends = [[arrays.get(f"{name}_{end}s") for end in LinkCandidates._fields] for name in LINK_PARTS]
+    candidates = (None if both == [None, None] else LinkCandidates(*both) for both in ends)
+    return HeldOutLinks(val, test, *candidates)

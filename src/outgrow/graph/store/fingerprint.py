@@ -11,18 +11,19 @@ from outgrow.graph.store.arrays import graph_arrays
 from outgrow.graph.store.manifest import TYPE_LABELS, read_manifest
 from outgrow.graph.store.reader import array_checksum, matches_store
 
+_LINKS = ("val_links", "test_links", "val_heads", "val_tails", "test_heads", "test_tails")
 PARTS: Mapping[str, tuple[str, ...]] = {
     "topology": ("indptr", "indices", "relation", "weight", "edge_features", "edge_time", "node_time"),
     "features": ("features", "feature_indptr", "feature_indices", "feature_values"),
     "labels": ("labels",),
-    "split": ("train", "val", "test", "val_links", "test_links"),
+    "split": ("train", "val", "test", *_LINKS),
 }
 """What training reads."""
 IDS = "ids"
 """A part of graphs with ids. They do not matter to training, but to whose answers these are."""
 _ID_ARRAYS = ("ids", "id_offsets", "id_data")
 # Left out where a graph has none, so that fingerprints of other graphs are those of versions without them.
-_OPTIONAL = ("edge_features", "edge_time", "node_time", "val_links", "test_links")
+_OPTIONAL = ("edge_features", "edge_time", "node_time", *_LINKS)
 
 
 def fingerprint_graph(graph: Graph) -> dict[str, str]:

@@ -284,9 +284,8 @@ def check_array_schemas(path: Path, manifest: Manifest) -> None:
             needed = f"{name} of shape {list(form.shape)} and type {' or '.join(form.dtypes)}"
             raise _schema_error(path, needed, f"shape {list(entry.shape)} and type {entry.dtype}")
     # An array of a group needs the others: sparse features, ids of either kind, each split, links held out.
-    required = _ALWAYS.union(
-        _type_label_schemas(manifest), *(group for group in _array_groups(manifest) if group & given.keys())
-    )
+    groups = (group for group in _array_groups(manifest) if group & given.keys())
+    required = _ALWAYS.union(_type_label_schemas(manifest), *groups)
     if missing := sorted(required - given.keys()):
         raise _schema_error(path, f"the arrays {', '.join(sorted(required))}", f"no {', '.join(missing)}")
     if "features" in given and "feature_indptr" in given:
@@ -325,6 +324,7 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         "id_data": ArraySchema((-1,), ("|u1",)),
         "id_order": ArraySchema((nodes,), _IDS),
         **dict.fromkeys(("val_links", "test_links"), ArraySchema((-1, 3), ("<i8",))),
+        **dict.fromkeys(("val_heads", "val_tails", "test_heads", "test_tails"), ArraySchema((-1, -1), ("<i8",))),
     }
 
 

@@ -113,8 +113,7 @@ class RelationScale(nn.Module, Aggregation):
         assert weight_EK.shape[1] == 1
         assert not weight_EK.requires_grad
         edges = self_loop_relation(block.edges, len(scale_RF) - 1) if self.loops else block.edges
-        validate_relations(edges, len(scale_RF))
-        return _RelationScale.apply(src_VsCF, scale_RF, weight_EK, edges)  # type: ignore[no-any-return, no-untyped-call]
+        return sum_scaled_rows(src_VsCF, scale_RF, weight_EK, edges)
 
 
 class _BasisWeight(torch.autograd.Function):
@@ -134,6 +133,12 @@ class _BasisWeight(torch.autograd.Function):
         out = grad_EB.new_empty(ctx.shape)
         basis_grad(validate_relations(ctx.edges, len(out)), scale_E1.view(-1), grad_EB, out)
         return out, None, None
+
+
+def sum_scaled_rows(src_VsCF: Tensor, scale_RF: Tensor, weight_E1: Tensor, edges: Edges) -> Tensor:
+    """Return ``[Vd, 1, F]``: the sum of `RelationScale` with these scales, differentiable in rows and scales."""
+    validate_relations(edges, len(scale_RF))
+    return _RelationScale.apply(src_VsCF, scale_RF, weight_E1, edges)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _RelationScale(torch.autograd.Function):

@@ -61,6 +61,11 @@ class WeightedSum(Aggregation):
         return out
 
 
+def sum_weighted_rows(src_VsCF: Tensor, weight_EK: Tensor, edges: Edges) -> Tensor:
+    """Return ``[Vd, K, F]``: the sum of `WeightedSum` over these edges."""
+    return _WeightedSum.apply(src_VsCF, weight_EK, edges)  # type: ignore[no-any-return, no-untyped-call]
+
+
 class _WeightedSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, src_VsCF: Tensor, weight_EK: Tensor | None, edges: Edges) -> Tensor:
