@@ -123,7 +123,7 @@ class MarginRanking(LinkLoss):
         total = torch.zeros((), dtype=torch.float64, device=link_L.device)
         gradient, d_links = torch.zeros_like(negative_UK), torch.zeros_like(link_L)
         # Some links at a time, as a query may have many: no more than there are queries.
-        for some in torch.arange(len(link_L), device=link_L.device).split(max(1, len(negative_UK))):
+        for some in torch.split(torch.arange(len(link_L), device=link_L.device), max(1, len(negative_UK))):
             excess_SK = negative_UK[query_L[some]].sub_((link_L[some] - self.margin)[:, None]).relu_()
             total += excess_SK.sum(dtype=torch.float64)
             hits_SK = excess_SK.sign_()

@@ -87,8 +87,7 @@ class TrainingProgress:
 
     def end_epoch(self) -> None:
         """Close the current epoch, after its last step."""
-        # With few links and a small share of them in a step, an epoch may have asked about none.
-        self.loss.append(self.loss_so_far / max(1, self.seeds_so_far))
+        self.loss.append(self.loss_so_far / max(1, self.seeds_so_far))  # 0 where `hide` is tiny
         self.epoch_seconds.append(self.seconds_so_far)
         self.step = 0
         self.loss_so_far = 0.0
