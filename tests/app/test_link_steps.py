@@ -32,7 +32,7 @@ def trainer_of(strategy: Strategy, folder: Path | None = None, **options: object
     split = make_link_split(graph, config)
     share = strategy.shard_graph(remove_held_out_links(graph, split), SingleProcessComm(), model)
     problem = make_link_problem(graph, model, config, share)
-    return Trainer(problem, make_link_evaluation(graph, model, split, share), config, folder=folder)
+    return Trainer(problem, make_link_evaluation(graph, model, split, share, config), config, folder=folder)
 
 
 def newest(folder: Path) -> Path:
