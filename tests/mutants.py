@@ -59,6 +59,7 @@ def list_mutants() -> list[Mutant]:
     from tests.planning.test_typed_traffic import MUTANTS as PLANNED_TRAFFIC
 
     from promises import MUTANTS as PROMISES
+    from suites.broken_link_steps import MUTANTS as LINK_STEPS
     from suites.disagreements import MUTANTS as DISAGREEMENTS
     from suites.evaluation import MUTANTS as EVALUATIONS
     from suites.held_out import MUTANTS as HELD_OUT
@@ -79,6 +80,9 @@ def list_mutants() -> list[Mutant]:
         },
         "suites/test_objectives.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in OBJECTIVES.items()
+        },
+        "suites/test_link_steps.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in LINK_STEPS.items()
         },
         "suites/test_links.py::test_a_mutant_is_found": {name: (each.__doc__, each) for name, each in LINKS.items()},
         "suites/test_held_out.py::test_a_mutant_is_found": {

@@ -30,7 +30,9 @@ def refused(result: Result, *words: str) -> None:
     assert "Traceback" not in result.err
 
 
-@pytest.mark.parametrize("option", ["decoder=dot", "negatives=2", "val_links=0.1", "test_links=0.2", "split_seed=3"])
+@pytest.mark.parametrize(
+    "option", ["decoder=dot", "negatives=2", "val_links=0.1", "test_links=0.2", "split_seed=3", "hide=0.2"]
+)
 def test_a_resumed_run_keeps_its_options(option: str, outgrow: Command, related: Path) -> None:
     assert outgrow("train", related, *SMALL, "--out", "run").code == 0
     name = option.partition("=")[0]
@@ -40,6 +42,12 @@ def test_a_resumed_run_keeps_its_options(option: str, outgrow: Command, related:
 def test_a_run_of_nodes_does_not_go_on_with_links(outgrow: Command, npz: Path) -> None:
     assert outgrow("train", npz, *SMALL[2:], "--out", "run").code == 0
     refused(outgrow("train", "--out", "run", "--resume", "--task", "links", "--epochs", 9), "task")
+
+
+@pytest.mark.parametrize("option", ["hide=0.5", "link_steps=2", "link_loss=softmax", "regularizer=n3"])
+def test_training_of_links_is_not_for_nodes(option: str, outgrow: Command, npz: Path) -> None:
+    refused(outgrow("train", npz, *SMALL[2:], "--set", option, "--out", "run"), "belong to models of links")
+    assert not Path("run").exists()
 
 
 def test_a_decoder_is_not_for_nodes(outgrow: Command, npz: Path) -> None:
@@ -77,6 +85,23 @@ def test_a_run_of_links_predicts_no_classes(what: tuple[str, ...], name: str, ou
         (("--set", "negatives=1.5"), "negatives"),
         (("--set", "split_seed=-1"), "split_seed"),
         (("--set", "negative=2"), "negatives"),
+        (("--set", "link_steps=0"), "link_steps"),
+        (("--set", "hide=1"), "hide"),
+        (("--set", "hide=-0.1"), "hide"),
+        (("--set", "hide=nan"), "hide"),
+        (("--set", "link_loss=softmx"), "did you mean softmax"),
+        (("--set", "negative_sampling=share"), "did you mean shared"),
+        (("--set", "negative_sampling=shared", "--set", "negatives=100000"), "more negatives"),
+        (("--set", "negative_sampling=degree", "--set", "negatives=100000"), "more negatives"),
+        (("--set", "negative_sampling=all", "--set", "negatives=2"), "no negatives are drawn"),
+        (("--set", "link_loss=k-vs-all", "--set", "negative_sampling=shared"), "no negatives are drawn"),
+        (("--set", "margin=2"), "margin belongs to another loss"),
+        (("--set", "link_loss=margin", "--set", "margin=-2"), "margin"),
+        (("--set", "link_loss=margin", "--set", "adversarial_temperature=2"), "adversarial_temperature belongs"),
+        (("--set", "label_smoothing=0.1"), "label_smoothing"),
+        (("--set", "regularizer=l3"), "regularizer"),
+        (("--set", "regularizer_weight=0.1"), "without a regularizer"),
+        (("--set", "hide=0.5", "--strategy", "tensor", "--set", "on_disk=edges"), "cannot hide edges"),
     ],
     ids=str,
 )

@@ -113,6 +113,16 @@ def list_calls(folder: Path) -> list[Call]:
         Call(
             og.LinkPrediction,
             (),
+            {"link_steps": 2, "hide": 0.1, "link_loss": "margin", "margin": 2.0, "adversarial_temperature": None},
+        ),
+        Call(
+            og.LinkPrediction,
+            (),
+            {"negatives": 2, "negative_sampling": "shared", "regularizer": "n3", "regularizer_weight": 0.1},
+        ),
+        Call(
+            og.LinkPrediction,
+            (),
             {"negatives": 2, "val_links": 0.1, "test_links": 0.1, "split_seed": 3, "link_relations": ["r"]},
         ),
         Call(og.TrainConfig, (), {"epochs": 3, **training, **batches, "precision": "full", "val_links": 0.1}),

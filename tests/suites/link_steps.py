@@ -1,24 +1,19 @@
-"""Steps, hidden edges, losses and negatives of links for the exactness suite: cases and a reference in plain torch."""
+"""Steps, hidden edges, losses and negatives of links for the exactness suite: cases. Runs in workers too."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from outgrow.engine.link_options import LinkOptions, LinkSteps, Regularizer
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import GraphShard, PartitionShard
 from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, RGCN, SAGE, Decoupled, DistMult, Dot, Epilogue, Layer, Model, SAGEMaxConv
-from outgrow.ops.link_scores import sample_negatives
-from outgrow.ops.rng import fold_in, permute_range
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
@@ -28,10 +23,9 @@ from outgrow.training.link_training import LINK_LOSSES
 from suites.cases import DEALS
 from suites.exactness import Gradient, step_of, underived
 from suites.hits import Hits
-from support import destinations_of, disk_folder, normal, random_topology, topology_of, whole_blocks, with_relations
+from support import disk_folder, normal, random_topology, topology_of, with_relations
 
-IN, HIDDEN, OUT, RELATIONS, SEED, EPOCH = 6, 6, 5, 3, 11, 3
-PAIRS_KEY, NEGATIVES_KEY, CANDIDATES_KEY = (int.from_bytes(name) for name in (b"PAIR", b"LINK", b"CAND"))
+IN, HIDDEN, OUT, RELATIONS, SEED = 6, 6, 5, 3, 11
 
 
 class Case(NamedTuple):
@@ -120,10 +114,12 @@ LOSSES = [
 ]
 """What is computed of scores."""
 QUICK = [
-    *((way, case) for way in WAYS for case in HIDING),
-    *(("full", case) for case in LOSSES),
-    *((way, case) for way in WAYS for case in LOSSES[-1:]),
+    *((way, case) for way in WAYS for case in HIDING[1::2]),
+    *(("full", case) for case in LOSSES[::2]),
+    *((way, case) for way in ("offload-3", "tensor") for case in LOSSES[-3:]),
 ]
+"""Half of all: the other half differs in one thing."""
+EVERYTHING = [(way, case) for way in WAYS for case in (*HIDING, *LOSSES)]
 
 
 def model_of(case: Case) -> Model:
@@ -157,197 +153,6 @@ def problem_of(case: Case, share: GraphShard) -> Problem:
     )
     targets = LinkTargets(options=options, num_targets=share.topology.num_edges)
     return Problem(shard=share, features=features_of(case), targets=targets, model=model_of(case), seed=SEED)
-
-
-def number_of(key: int) -> float:
-    """The number in [0, 1) of a 64-bit hash."""
-    return (key >> 11) * 2.0**-53
-
-
-class Link(NamedTuple):
-    """A link and the number of its edge."""
-
-    head: int
-    tail: int
-    relation: int
-    number: int
-
-
-class Facts:
-    """The links of a case in one step, edge by edge."""
-
-    def __init__(self, case: Case, step: int) -> None:
-        self.case, self.topology = case, fresh(case)
-        ends = list(GRAPHS[case.graph][1])
-        self.spans = list(pairwise(ends))
-        tail, head = destinations_of(self.topology.block.edges).tolist(), self.topology.indices.tolist()
-        assert self.topology.relation is not None
-        kinds = self.topology.relation.tolist()
-        edges = [Link(h, t, r, number) for number, (h, t, r) in enumerate(zip(head, tail, kinds, strict=True))]
-        self.known = [
-            link for link in edges if link.head != link.tail and (not case.relations or link.relation in case.relations)
-        ]
-        predicted = {frozenset(link[:2]) for link in self.known}
-        first, last = step / case.steps, (step + 1) / case.steps
-        asked = last if not case.hide or case.hide >= 1 / case.steps else first + case.hide
-        self.asked = [link for link in self.known if first <= self.draw(link) < asked]
-        until = first + case.hide
-        self.kept = [
-            link.head == link.tail
-            or frozenset(link[:2]) not in predicted
-            or not (first <= self.draw(link) < until or self.draw(link) + 1 < until)
-            for link in edges
-        ]
-
-    def draw(self, link: Link) -> float:
-        low, high = sorted(link[:2])
-        return number_of(fold_in(fold_in(SEED, EPOCH, PAIRS_KEY), low, high))
-
-    def visible(self) -> tuple[Topology, Tensor]:
-        """The graph without the hidden edges."""
-        kept = torch.tensor(self.kept)
-        before = torch.cat([torch.zeros(1, dtype=torch.int64), kept.cumsum(0)])
-        given = self.topology
-        assert given.relation is not None
-        return Topology(
-            indptr=before[given.indptr],
-            indices=given.indices[kept],
-            relation=given.relation[kept],
-            weight=None if given.weight is None else given.weight[kept],
-        ), kept
-
-    def span_of(self, node: int) -> tuple[int, int]:
-        return next((first, last) for first, last in self.spans if first <= node < last)
-
-    def candidates(self, span: tuple[int, int], key: int) -> list[int]:
-        """The nodes of a type that stand in for all links of the step."""
-        case, kind = self.case, self.spans.index(span)
-        key = fold_in(key, CANDIDATES_KEY, kind)
-        if case.sampling == "all" or case.loss == "k-vs-all":
-            return list(range(*span))
-        if case.sampling == "shared":
-            size = span[1] - span[0]
-            return sorted(span[0] + each for each in permute_range(0, min(size, case.negatives), size, key).tolist())
-        if case.sampling == "degree":
-            degree = [sum(node in link[:2] for link in self.known) for node in range(*span)]
-            time = {
-                span[0] + at: -math.log1p(-number_of(fold_in(key, at))) / count**0.75
-                for at, count in enumerate(degree)
-                if count
-            }
-        else:
-            time = dict[int, float]()
-            for link in self.asked:
-                for place, node in enumerate(link[:2]):
-                    drawn = number_of(fold_in(fold_in(key, place), link.number))
-                    if span[0] <= node < span[1]:
-                        time[node] = min(drawn, time.get(node, 2.0))
-        return sorted(sorted(time, key=lambda node: time[node])[: case.negatives])
-
-
-def reference(case: Case) -> Gradient:
-    """The losses and the gradients of an epoch, link by link."""
-    model = model_of(case)
-    named = dict(model.named_parameters())
-    total, sums = 0.0, {name: torch.zeros_like(value) for name, value in named.items()}
-    for step in range(case.steps):
-        facts, key = Facts(case, step), fold_in(SEED, EPOCH, step)
-        if not facts.asked:
-            continue
-        topology, _ = facts.visible()
-        out = model(whole_blocks(model, topology), features_of(case), key)
-        loss = loss_of(case, facts, model, out, key)
-        total += loss.item()
-        for name, part in zip(named, torch.autograd.grad(loss, list(named.values()), allow_unused=True), strict=True):
-            if part is not None:
-                sums[name] += part
-    return Gradient(total, sums)
-
-
-def loss_of(case: Case, facts: Facts, model: Model, out: Tensor, key: int) -> Tensor:
-    """The mean loss of the links that a step asks about."""
-    assert model.decoder is not None
-
-    def score(head: int, relation: int, tail: int) -> Tensor:
-        product = out[head] * out[tail]
-        if isinstance(model.decoder, DistMult):
-            return (product * model.decoder.relation[relation]).sum()
-        return product.sum() / OUT**0.5
-
-    parts = []
-    if case.loss == "k-vs-all":
-        queries = {
-            (side, link[side], link.relation, facts.span_of(link[1 - side])) for link in facts.asked for side in (0, 1)
-        }
-        parts = [all_answers(facts, query, score) for query in sorted(queries)]
-        return torch.stack(parts).mean()
-    shared = {span: facts.candidates(span, key) for span in facts.spans} if case.sampling != "uniform" else {}
-    for link in facts.asked:
-        positive = score(link.head, link.relation, link.tail)
-        if not shared:
-            parts.append(grade(case, positive, torch.stack(own_negatives(case, facts, link, key, score))))
-            continue
-        for side in (0, 1):
-            node, answer = link[side], link[1 - side]
-            known = {other[1 - side] for other in facts.known if (other[side], other.relation) == (node, link.relation)}
-            ends = shared[facts.span_of(answer)]
-            negatives = [
-                score(*((node, link.relation, each) if side == 0 else (each, link.relation, node)))
-                for each in ends
-                if each not in known and each != node
-            ]
-            scores = torch.stack(negatives) if negatives else positive.new_empty(0)
-            parts.append(grade(case, positive, scores, len(ends)))
-    loss = torch.stack(parts).mean()
-    if case.regularizer is not None:
-        power = 3 if case.regularizer == "n3" else 2
-        rows = [row for link in facts.asked for row in (out[link.head], out[link.tail])]
-        if isinstance(model.decoder, DistMult):
-            rows += [model.decoder.relation[link.relation] for link in facts.asked]
-        loss = loss + 0.3 * torch.stack(rows).abs().pow(power).sum() / len(facts.asked)
-    return loss
-
-
-def own_negatives(case: Case, facts: Facts, link: Link, key: int, score: Callable[..., Tensor]) -> list[Tensor]:
-    """The scores of what is drawn for one link alone."""
-    found = []
-    for k in range(case.negatives):
-        given = (torch.tensor([each]) for each in (link.head, link.tail, link.number))
-        ends = torch.tensor(GRAPHS[case.graph][1])
-        kept, drawn = (int(each) for each in sample_negatives(*given, ends, fold_in(key, NEGATIVES_KEY, k)))
-        pair = (link.head, drawn) if kept == link.head else (drawn, link.tail)
-        found.append(score(pair[0], link.relation, pair[1]))
-    return found
-
-
-def grade(case: Case, positive: Tensor, negatives: Tensor, count: int | None = None) -> Tensor:
-    """The loss of one link from its score and those of its negatives."""
-    options, size = LossOptions(), len(negatives) if count is None else count
-    assert options.margin is not None
-    assert options.adversarial_temperature is not None
-    if case.loss == "bce":
-        return (-functional.logsigmoid(positive) - functional.logsigmoid(-negatives).sum()) / (1 + size)
-    if case.loss == "softmax":
-        return -torch.log_softmax(torch.cat([positive[None], negatives]), 0)[0]
-    if case.loss == "margin":
-        return torch.relu(options.margin - positive + negatives).sum() / max(1, size)
-    weight = torch.softmax(options.adversarial_temperature * negatives, 0).detach()
-    wrong = (weight * functional.logsigmoid(-negatives - options.margin)).sum()
-    return -(functional.logsigmoid(options.margin + positive) + wrong) / 2
-
-
-def all_answers(facts: Facts, query: tuple[int, int, int, tuple[int, int]], score: Callable[..., Tensor]) -> Tensor:
-    """The mean binary cross-entropy of all nodes as answers to a query."""
-    side, node, relation, span = query
-    known = {link[1 - side] for link in facts.known if (link[side], link.relation) == (node, relation)}
-    smoothing, size, parts = LossOptions().label_smoothing, span[1] - span[0], []
-    for each in range(*span):
-        if each == node:
-            continue
-        aim = (1 - smoothing) * (each in known) + smoothing / size
-        found = score(*((node, relation, each) if side == 0 else (each, relation, node)))
-        parts.append(functional.softplus(found) - aim * found)
-    return torch.stack(parts).sum() / size
 
 
 def found_on(share: Callable[[Case], GraphShard], keys: Sequence[Key]) -> Found:

@@ -148,11 +148,8 @@ class _CandidateLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *(each.mul_(grad) if needed else None for each, needed in _needed(ctx))
-
-
-def _needed(ctx: Any) -> list[tuple[Tensor, bool]]:
-    return list(zip(ctx.saved_tensors, ctx.needs_input_grad[1:], strict=True))
+        pairs = zip(ctx.saved_tensors, ctx.needs_input_grad[1:], strict=True)
+        return None, *(each.mul_(grad) if needed else None for each, needed in pairs)
 
 
 def _slice_of(ascending: Tensor, first: int, last: int) -> slice:

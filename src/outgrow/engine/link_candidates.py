@@ -134,7 +134,7 @@ class CandidatePlanner:
 
     def _draw_candidates(self, links: LinkTriples, number: Tensor, kind: int, key: int) -> Tensor:
         """Return ``[K]`` int64: ascending nodes of one type."""
-        first, last = self.options.ends[kind : kind + 2].tolist()
+        first, last = int(self.options.ends[kind]), int(self.options.ends[kind + 1])
         size, count = last - first, self.options.negatives
         sampling = self.options.sampling
         if sampling == ALL or isinstance(self.options.loss, AllAnswers):
@@ -142,8 +142,9 @@ class CandidatePlanner:
         if sampling == IN_BATCH:
             return self._draw_ends(links, number, (first, last), key)
         if self._degree is not None:
-            return first + draw_weighted(self._degree[first:last], count, key)
-        return as_tensor(first + np.sort(permute_range(0, min(count, size), size, key))) if size else torch.arange(0)
+            return draw_weighted(self._degree[first:last], count, key) + first
+        drawn = permute_range(0, min(count, size), size, key) if size else np.arange(0)
+        return as_tensor(np.sort(drawn)) + first
 
     def _draw_ends(self, links: LinkTriples, number: Tensor, span: tuple[int, int], key: int) -> Tensor:
         """Return at most ``negatives`` distinct ends of the links of all workers, as likely as they are frequent."""
@@ -157,8 +158,10 @@ class CandidatePlanner:
         # The smallest numbers of each worker hold the smallest of all: one exchange of few numbers is enough.
         count = self.options.negatives
         mine = smallest_of_each(torch.cat(nodes), torch.cat(draws), count)
-        everyone = self.shard.comm.all_gather_object(mine)
-        chosen, _ = smallest_of_each(*(torch.cat(parts) for parts in zip(*everyone, strict=True)), count)
+        every_node, every_draw = (
+            torch.cat(parts) for parts in zip(*self.shard.comm.all_gather_object(mine), strict=True)
+        )
+        chosen, _ = smallest_of_each(every_node, every_draw, count)
         return chosen.sort().values
 
     def _group_links(
@@ -204,7 +207,7 @@ class CandidatePlanner:
 
 def count_degrees(links: LinkTriples, num_nodes: int) -> Tensor:
     """Return ``[V]`` int64: the number of links that a node is an end of."""
-    return sum((torch.bincount(ends, minlength=num_nodes) for ends in links[:2]), torch.zeros(()).long())
+    return torch.bincount(links.head, minlength=num_nodes) + torch.bincount(links.tail, minlength=num_nodes)
 
 
 def draw_weighted(degree_N: Tensor, count: int, key: int) -> Tensor:

@@ -164,7 +164,8 @@ class LinksOfStep:
 
     def _score_pairs(self, rows: Tensor, first: Tensor, second: Tensor, relation: Tensor) -> Tensor:
         """Return ``[P]``: the decoder's scores of pairs of rows, in the given order."""
-        pairs = NodePairs.from_endpoints(*(each.to(rows.device) for each in (first, second, relation)), len(rows))
+        tails, heads, relations = (each.to(rows.device) for each in (first, second, relation))
+        pairs = NodePairs.from_endpoints(tails, heads, relations, len(rows))
         score = self.decoder(rows, pairs)
         return torch.zeros_like(score).index_copy(0, pairs.order, score)
 

@@ -119,20 +119,17 @@ class MarginRanking(LinkLoss):
     def compute(self, negative_UK: Tensor, link_L: Tensor, starts: Tensor) -> ScoreGradients:
         """See `LinkLoss.compute`."""
         share = 1 / max(1, negative_UK.shape[1])
-        # Sorted scores: those above a link's are a range, whose size and sum give its loss.
-        score_UK, order_UK = negative_UK.sort(1, descending=True)
-        known_UK = torch.where(score_UK == NO_NEGATIVE, torch.zeros_like(score_UK), score_UK)
-        sums_UK = functional.pad(known_UK.double().cumsum(1), (1, 0))
         query_L = _query_of_links(starts)
-        bar_L = link_L - self.margin
-        above_L = _count_above(score_UK, bar_L, query_L)
-        loss_L = sums_UK[query_L, above_L] - above_L * bar_L.double()
-        # The negative at place k is above the links whose count exceeds k.
-        ends_UK = negative_UK.new_zeros(len(score_UK), score_UK.shape[1] + 1)
-        ends_UK.index_put_((query_L, above_L), ends_UK.new_ones(len(above_L)), accumulate=True)
-        hits_UK = ends_UK.flip(1).cumsum(1).flip(1)[:, 1:]
-        gradient = negative_UK.scatter_(1, order_UK, share * hits_UK)
-        return ScoreGradients(share * loss_L.sum(), gradient, -share * above_L.to(link_L.dtype))
+        total = torch.zeros((), dtype=torch.float64, device=link_L.device)
+        gradient, d_links = torch.zeros_like(negative_UK), torch.zeros_like(link_L)
+        # Some links at a time, as a query may have many: no more than there are queries.
+        for some in torch.split(torch.arange(len(link_L), device=link_L.device), max(1, len(negative_UK))):
+            excess_SK = negative_UK[query_L[some]].sub_((link_L[some] - self.margin)[:, None]).relu_()
+            total += excess_SK.sum(dtype=torch.float64)
+            hits_SK = excess_SK.sign_()
+            d_links[some] = -share * hits_SK.sum(1)
+            gradient.index_add_(0, query_L[some], hits_SK, alpha=share)
+        return ScoreGradients(share * total, gradient, d_links)
 
 
 @dataclass(frozen=True)
@@ -177,17 +174,3 @@ def _sum_by_query(values_L: Tensor, starts: Tensor) -> Tensor:
     return torch.zeros(len(starts) - 1, dtype=values_L.dtype, device=values_L.device).index_add_(
         0, _query_of_links(starts), values_L
     )
-
-
-def _count_above(score_UK: Tensor, bar_L: Tensor, query_L: Tensor) -> Tensor:
-    """Return ``[L]`` int64: how many of the descending scores of a link's query are above a bar; by bisection."""
-    low = torch.zeros_like(query_L)
-    high = torch.full_like(query_L, score_UK.shape[1])
-    for _ in range(score_UK.shape[1].bit_length()):
-        middle = (low + high) // 2
-        open_L = low < high
-        at = middle.clamp(max=max(0, score_UK.shape[1] - 1))
-        above = open_L & (score_UK[query_L, at] > bar_L)
-        low = torch.where(above, middle + 1, low)
-        high = torch.where(open_L & ~above, middle, high)
-    return low

@@ -108,8 +108,8 @@ def mark_linked_pairs(
         other_P: ``[P]`` int64.
     """
     out = np.empty(len(one_P), dtype=np.bool_)
-    given = indptr, indices, relation, chosen_R, one_P, other_P
-    _mark_linked_pairs(*map(as_numpy, given), out)
+    graph = as_numpy(indptr), as_numpy(indices), as_numpy(relation)
+    _mark_linked_pairs(*graph, as_numpy(chosen_R), as_numpy(one_P), as_numpy(other_P), out)
     return as_tensor(out)
 
 

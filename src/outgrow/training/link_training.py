@@ -45,8 +45,8 @@ REGULARIZER_WEIGHT = 0.01
 """Factor of a penalty where none is given."""
 
 
-def _given(**options: float | None) -> dict[str, float]:
-    """Return the options that are given."""
+def _drop_missing(**options: float | None) -> dict[str, float]:
+    """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -54,9 +54,9 @@ LINK_LOSSES: dict[str, Callable[[Any], LinkLoss | AllAnswers]] = {
     BCE: lambda config: BinaryCrossEntropy(),
     SOFTMAX: lambda config: SoftmaxCrossEntropy(),
     SELF_ADVERSARIAL: lambda config: SelfAdversarial(
-        **_given(margin=config.margin, temperature=config.adversarial_temperature)
+        **_drop_missing(margin=config.margin, temperature=config.adversarial_temperature)
     ),
-    MARGIN: lambda config: MarginRanking(**_given(margin=config.margin)),
+    MARGIN: lambda config: MarginRanking(**_drop_missing(margin=config.margin)),
     K_VS_ALL: lambda config: AllAnswers(label_smoothing=config.label_smoothing),
 }
 """Losses by name, from a `TrainConfig`."""

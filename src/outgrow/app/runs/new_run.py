@@ -75,8 +75,8 @@ class RunPlan:
         graph = self.graph
         parameters = sum(p.numel() for p in self.model.parameters())
         options = ", ".join(f"{name} {value}" for name, value in self.model_options.items())
-        # What does not change from epoch to epoch is cached only if each epoch computes the same nodes.
-        caches = not self.strategy.uses_minibatches
+        # What does not change is cached only if each step computes the same nodes from the same edges.
+        caches = not self.strategy.uses_minibatches and not self.config.hide
         saved = [] if graph.features is None else describe_layers(self.model, graph.features, cache_constants=caches)
         lines = (
             f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features:,} "

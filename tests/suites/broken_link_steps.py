@@ -1,0 +1,165 @@
+"""Mutants of the steps of links, and what workers that are threads have with and without them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from outgrow.engine import hidden_edges
+from outgrow.engine.hidden_edges import ShardOfStep
+from outgrow.engine.link_candidates import CandidatePlanner, TrainingAnswers
+from outgrow.engine.link_objective import LinksOfStep
+from outgrow.engine.link_options import LinkSteps, PairsOfStep
+from outgrow.engine.shard import LayerView
+from outgrow.ops.pair_draws import PairRange
+from outgrow.ops.rng import fold_in
+from suites.hits import Hits
+from suites.link_steps import Case, Found, Key, Mutant, gradients
+from thread_group import run_in_threads
+
+BROKEN: list[Key] = [
+    (way, Case(steps=2, hide=0.5, loss="softmax", sampling="shared", negatives=6)) for way in ("full", "tensor")
+]
+"""Where mutants should be found."""
+
+
+@contextmanager
+def inverses_of_hidden_edges_left_in() -> Iterator[Hits]:
+    """An edge is hidden in one direction alone."""
+    hits, right = Hits(), hidden_edges.mark_edges_of_pairs
+
+    def mark(indptr: Tensor, indices: Tensor, src: Tensor, dst: Tensor, pairs: PairRange) -> Tensor:
+        whole = right(indptr, indices, src, dst, pairs)
+        ascends = src[indices.long()] < torch.repeat_interleave(dst, indptr.diff())
+        hits.note(bool((whole & ~ascends).any()))
+        return whole & ascends
+
+    with patch.object(hidden_edges, "mark_edges_of_pairs", mark):
+        yield hits
+
+
+@contextmanager
+def candidates_drawn_by_each_worker() -> Iterator[Hits]:
+    """Shared negatives depend on the worker."""
+    hits, right = Hits(), CandidatePlanner.plan_queries
+
+    def plan(self: CandidatePlanner, *given: Any) -> Any:
+        *others, key = given
+        hits.note(self.shard.comm.rank > 0)
+        return right(self, *others, fold_in(key, self.shard.comm.rank))
+
+    with patch.object(CandidatePlanner, "plan_queries", plan):
+        yield hits
+
+
+@contextmanager
+def mean_over_own_links_of_the_step() -> Iterator[Hits]:
+    """The loss of a step is the mean over the worker's own links."""
+    hits, right = Hits(), LinksOfStep.__init__
+
+    def begin(self: LinksOfStep, *given: Any) -> None:
+        right(self, *given)
+        hits.note(self.num_targets != len(self.links))
+        self.num_targets = max(1, len(self.links))
+
+    with patch.object(LinksOfStep, "__init__", begin):
+        yield hits
+
+
+@contextmanager
+def same_steps_in_every_epoch() -> Iterator[Hits]:
+    """The pairs of a step do not depend on the epoch."""
+    hits, right = Hits(), LinkSteps.pairs_of_step
+
+    def pairs(self: LinkSteps, seed: int, epoch: int, number: int) -> PairsOfStep:
+        hits.note(epoch > 0)
+        return right(self, seed, 0, number)
+
+    with patch.object(LinkSteps, "pairs_of_step", pairs):
+        yield hits
+
+
+@contextmanager
+def known_answers_as_negatives() -> Iterator[Hits]:
+    """Other links to train on are negatives where they are among the candidates."""
+    hits, right = Hits(), TrainingAnswers.answers_to
+
+    def answers(self: TrainingAnswers, *given: Any) -> tuple[Tensor, Tensor]:
+        place, answer = right(self, *given)
+        hits.note(len(place) > 0)
+        return place[:0], answer[:0]
+
+    with patch.object(TrainingAnswers, "answers_to", answers):
+        yield hits
+
+
+@contextmanager
+def asked_edges_not_hidden() -> Iterator[Hits]:
+    """A step hides the pairs of the next one."""
+    hits, right = Hits(), LinkSteps.pairs_of_step
+
+    def pairs(self: LinkSteps, seed: int, epoch: int, number: int) -> PairsOfStep:
+        asked, _ = right(self, seed, epoch, number)
+        _, hidden = right(self, seed, epoch, (number + 1) % self.num_steps)
+        hits.note(hidden is not None)
+        return PairsOfStep(asked, hidden)
+
+    with patch.object(LinkSteps, "pairs_of_step", pairs):
+        yield hits
+
+
+@contextmanager
+def degrees_with_hidden_edges() -> Iterator[Hits]:
+    """Hidden edges count in the degrees of a shard."""
+    hits, right = Hits(), ShardOfStep._make_view
+
+    def view(self: ShardOfStep, whole: LayerView) -> LayerView:
+        made = right(self, whole)
+        hits.note(not torch.equal(made.block.dst_degree, whole.block.dst_degree))
+        block = replace(made.block, src_degree=whole.block.src_degree, dst_degree=whole.block.dst_degree)
+        local = None if made.local_graph is None else replace(made.local_graph, block=block)
+        return LayerView(block=block, local_graph=local)
+
+    with patch.object(ShardOfStep, "_make_view", view):
+        yield hits
+
+
+BETWEEN_WORKERS = (candidates_drawn_by_each_worker, mean_over_own_links_of_the_step)
+ANYWHERE: tuple[Mutant, ...] = (
+    inverses_of_hidden_edges_left_in,
+    same_steps_in_every_epoch,
+    known_answers_as_negatives,
+    asked_edges_not_hidden,
+    degrees_with_hidden_edges,
+)
+MUTANTS: Mapping[str, Mutant] = {mutant.__name__: mutant for mutant in (*BETWEEN_WORKERS, *ANYWHERE)}
+
+
+def broken_keys(name: str) -> list[Key]:
+    """Where a mutant should be found: workers of `tensor` hold all edges, and do not make views of shards."""
+    return BROKEN[:1] if name == degrees_with_hidden_edges.__name__ else BROKEN
+
+
+class Seen(NamedTuple):
+    """What one worker has: as it should be, and by mutant, and how often each mutant changed something anywhere."""
+
+    right: Found
+    mutated: dict[str, Found]
+    hits: dict[str, int]
+
+
+def see(keys: Sequence[Key], workers: int) -> list[Seen]:
+    """What each of some workers has, which are threads: first as it should be, and then under each mutant."""
+    right, mutated, hits = run_in_threads(partial(gradients, keys=keys), workers), {}, {}
+    for name, mutant in MUTANTS.items():
+        with mutant() as counted:
+            mutated[name] = run_in_threads(partial(gradients, keys=broken_keys(name)), workers)
+        hits[name] = counted.count
+    return [Seen(right[rank], {name: mutated[name][rank] for name in mutated}, hits) for rank in range(workers)]
