@@ -25,6 +25,7 @@ from outgrow.strategies.base import Problem
 from outgrow.training.config import GIVEN_OR_ALL, TrainConfig
 from outgrow.training.evaluation import LinkEvaluation
 from outgrow.training.link_training import make_link_options
+from outgrow.training.loop_options import make_row_optimizer
 from outgrow.training.monitor import Monitor
 
 SPLIT_OPTIONS = ("val_links", "test_links", "split_seed")
@@ -137,6 +138,7 @@ def make_link_problem(graph: Graph, model: Model, config: TrainConfig, share: Gr
         targets=targets,
         model=model,
         seed=config.seed,
+        embedding_optimizer=make_row_optimizer(config, batches=False),
         batches=config.batch_config,
     )
 

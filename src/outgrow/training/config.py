@@ -15,7 +15,6 @@ from outgrow.core.errors import InputError
 from outgrow.core.synonyms import accept_synonyms, rename_keys
 from outgrow.core.validation import out_of_range_error, validate_choice
 from outgrow.engine.batches import BatchConfig, parse_fanouts
-from outgrow.engine.embeddings.row_optimizers import ADAM, SPARSE_ADAM, RowOptimizer
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, SAMPLERS, Fanout
 from outgrow.graph.sampling.temporal_sampler import TEMPORAL_STRATEGIES
 from outgrow.inference.modes import AUTO, EVALUATION_MODES, EvaluationOptions
@@ -323,15 +322,6 @@ class TrainConfig:
             options=self.optimizer_options,
             groups=self.param_groups,
         )
-
-    def make_row_optimizer(self, *, batches: bool) -> RowOptimizer:
-        """Return the optimizer of the vectors of nodes.
-
-        Args:
-            batches: Whether steps are of mini-batches.
-        """
-        name = self.embedding_optimizer or (SPARSE_ADAM if batches else ADAM)
-        return RowOptimizer(name=name, lr=self.lr if self.embedding_lr is None else self.embedding_lr)
 
     def make_schedule(
         self, optimizer: torch.optim.Optimizer, steps_per_epoch: int, *, larger_is_better: bool = True

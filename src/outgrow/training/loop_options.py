@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import out_of_range_error, validate_choice
-from outgrow.engine.embeddings.row_optimizers import ADAGRAD
+from outgrow.engine.embeddings.row_optimizers import ADAGRAD, ADAM, SPARSE_ADAM, RowOptimizer
 from outgrow.inference.modes import NONE
 from outgrow.training.given_objects import RecordedObject, describe_choice, read_choice
 from outgrow.training.optimizers import (
@@ -252,6 +252,17 @@ def describe_loop(config: LoopOptions) -> str:
     if config.accumulate > 1:
         parts["accumulate"] = config.accumulate
     return json.dumps(parts, default=str)
+
+
+def make_row_optimizer(config: LoopOptions, *, batches: bool) -> RowOptimizer:
+    """Return the optimizer of the vectors of nodes.
+
+    Args:
+        config: Options of the loop.
+        batches: Whether steps are of mini-batches.
+    """
+    name = config.embedding_optimizer or (SPARSE_ADAM if batches else ADAM)
+    return RowOptimizer(name=name, lr=config.lr if config.embedding_lr is None else config.embedding_lr)
 
 
 def describe_options(config: LoopOptions) -> str:

@@ -44,6 +44,7 @@ from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.callbacks import Callback
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import Evaluation, NodeEvaluation, describe_link_ranks
+from outgrow.training.loop_options import make_row_optimizer
 from outgrow.training.monitor import choose_link_monitor
 from outgrow.training.progress_events import ProgressCallback, ProgressReporter
 from outgrow.training.trainer import Trainer, TrainResult
@@ -242,7 +243,7 @@ class Session:
                 checkpoint_steps=self.config.checkpoint_steps,
                 memory_limit=self.strategy.memory_limit if self.strategy.uses_minibatches else None,
                 find_feature_file=partial(find_feature_file, graph),
-                embedding_optimizer=self.config.make_row_optimizer(batches=self.strategy.uses_minibatches),
+                embedding_optimizer=make_row_optimizer(self.config, batches=self.strategy.uses_minibatches),
             )
             labels = targeted.task_labels
             assert labels is not None
@@ -256,11 +257,7 @@ class Session:
         # Held-out links are no edges of the training graph: message passing must not see the answers.
         share = self.strategy.shard_graph(remove_held_out_links(graph, split), comm, model)
         problem = make_link_problem(graph, model, self.config, share)
-        problem = replace(
-            problem,
-            find_feature_file=partial(find_feature_file, graph),
-            embedding_optimizer=self.config.make_row_optimizer(batches=False),
-        )
+        problem = replace(problem, find_feature_file=partial(find_feature_file, graph))
         monitor = choose_link_monitor(self.config.monitor, self.config.monitor_mode)
         return problem, make_link_evaluation(graph, model, split, share, self.config, monitor)
 
