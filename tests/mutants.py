@@ -61,6 +61,7 @@ def list_mutants() -> list[Mutant]:
     from promises import MUTANTS as PROMISES
     from suites.broken_link_steps import MUTANTS as LINK_STEPS
     from suites.disagreements import MUTANTS as DISAGREEMENTS
+    from suites.embedding_mutants import MUTANTS as EMBEDDINGS
     from suites.evaluation import MUTANTS as EVALUATIONS
     from suites.held_out import MUTANTS as HELD_OUT
     from suites.links import MUTANTS as LINKS
@@ -127,6 +128,9 @@ def list_mutants() -> list[Mutant]:
         },
         "suites/test_typed.py::test_a_mutant_is_found": {
             name: (broken.__doc__, broken) for name, (broken, *_) in TYPED_MODELS.items()
+        },
+        "suites/test_node_embeddings.py::test_a_mutant_is_found": {
+            name: (broken.__doc__, broken) for name, broken in EMBEDDINGS.items()
         },
         "suites/test_edge_features.py::test_a_mutant_is_found": {
             name: (broken.__doc__, broken) for name, (broken, _) in EDGE_RUNS.items()

@@ -15,6 +15,7 @@ from types import ModuleType
 
 from mutants import ROOT, Mutant, list_mutants
 from suites import links
+from suites.embedding_mutants import MUTANTS as EMBEDDINGS
 from suites.mutants import MUTANTS as GRADIENTS
 from suites.typed_mutants import MUTANTS as TYPED
 
@@ -40,6 +41,7 @@ NUMBERS = {
     "tests/graph/statistics/test_statistics.py": 3,
     "tests/graph/test_node_ids.py": 2,
     "tests/suites/test_edge_features.py": 3,
+    "tests/suites/test_node_embeddings.py": 4,
     "tests/suites/test_leaks.py": 1,
     "tests/suites/test_metrics.py": 5,
     "tests/suites/test_samplers.py": 7,
@@ -140,7 +142,7 @@ def test_what_mutants_change_is_still_there() -> None:
 def test_no_mutant_is_left_out_of_its_table() -> None:
     modules = [links, *(import_module(f"suites.{file.stem}") for file in TESTS.glob("suites/*_mutants.py"))]
     listed = {*links.MUTANTS.values(), *(mutant.broken for mutant in GRADIENTS.values())}
-    listed |= {broken for broken, *_ in TYPED.values()}
+    listed |= {broken for broken, *_ in TYPED.values()} | {*EMBEDDINGS.values()}
     assert unlisted(modules, listed) == []
     for each in listed:
         assert len(unlisted(modules, listed - {each})) == 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import PropertyMock, patch
 
@@ -76,3 +76,11 @@ def rows_drawn_by_place() -> Iterator[Hits]:
 
     with patch.object(EmbeddingTable, "draw_rows", draw):
         yield hits
+
+
+MUTANTS: Mapping[str, Callable[[], AbstractContextManager[Hits]]] = {
+    "moments_of_untouched_rows": moments_of_untouched_rows,
+    "stale_remote_rows": stale_remote_rows,
+    "gradients_from_every_worker": gradients_from_every_worker,
+    "rows_drawn_by_place": rows_drawn_by_place,
+}

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from outgrow.engine.embeddings import placement
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.reader import write_store
 from outgrow.nn import GAT, GCN, MLP, SAGE, Model, NodeEmbedding
@@ -20,9 +19,11 @@ from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.strategies.tensor.strategy import TensorParallel
+from outgrow.training import embedding_placement as placement
 from outgrow.training.config import TrainConfig
 from planted import WIDTH, planted
-from suites import embedding_mutants, typed_runs
+from suites import typed_runs
+from suites.embedding_mutants import MUTANTS
 from suites.invariance import BATCHES, CONFIG, WAYS, Way
 from suites.sessions import Plan, Result, graph_of, largest_step, train_in_turn
 from support import disk_folder
@@ -157,21 +158,21 @@ def test_rows_in_files(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
         assert largest_step(found.summary["loss"], right.summary["loss"]) < CLOSE
 
 
-MUTANTS = {
-    "moments_of_untouched_rows": (embedding_mutants.moments_of_untouched_rows, Case("replace", "sampled hash")),
-    "stale_remote_rows": (embedding_mutants.stale_remote_rows, Case("replace", "sampled hash")),
-    "gradients_from_every_worker": (embedding_mutants.gradients_from_every_worker, Case("add", "adagrad")),
-    "rows_drawn_by_place": (embedding_mutants.rows_drawn_by_place, Case("replace", "hash")),
+FOUND_IN = {
+    "moments_of_untouched_rows": Case("replace", "sampled hash"),
+    "stale_remote_rows": Case("replace", "sampled hash"),
+    "gradients_from_every_worker": Case("add", "adagrad"),
+    "rows_drawn_by_place": Case("replace", "hash"),
 }
-"""The broken code, and a run that it changes."""
+"""A run that each mutant changes."""
 
 
 @pytest.mark.mutant
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found(name: str, runs: Runs) -> None:
-    broken, case = MUTANTS[name]
+    case = FOUND_IN[name]
     expected = runs.alone(case)
-    with broken() as hits:
+    with MUTANTS[name]() as hits:
         found = runs.results([case], 3)[case]
     assert hits.count
     assert not largest_step(found.summary["loss"], expected.summary["loss"]) < CLOSE

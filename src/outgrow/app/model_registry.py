@@ -79,7 +79,7 @@ MODELS: Mapping[str, ModelEntry] = {
     "embedding": ModelEntry(build=Embedding, is_stack=False),
     "mlp": ModelEntry(build=MLP),
     "rgcn-diagonal": ModelEntry(build=RGCNDiagonal, graph_options=("num_relations",)),
-    "compgcn": ModelEntry(build=CompGCN, graph_options=("num_relations", "inverses")),
+    "compgcn": ModelEntry(build=CompGCN, graph_options=("sparse_input", "num_relations", "inverses")),
 }
 
 

@@ -166,7 +166,10 @@ def to_ids(nodes: Tensor | Sequence[int] | Sequence[str], num_nodes: int) -> Ten
     Raises:
         InputError: They are something else, or an id is not one of the graph.
     """
-    given = nodes.detach().cpu().numpy() if isinstance(nodes, Tensor) else np.asarray(nodes)
+    try:
+        given = nodes.detach().cpu().numpy() if isinstance(nodes, Tensor) else np.asarray(nodes)
+    except ValueError:  # a sequence of sequences of several lengths
+        given = np.empty((1, 1), dtype=object)
     if given.ndim != 1 or (len(given) and given.dtype.kind not in "iub"):
         raise InputError(
             "these are no nodes",

@@ -12,6 +12,7 @@ from outgrow.core.block import Block
 from outgrow.core.errors import InputError
 from outgrow.core.validation import out_of_range_error, require_counts, validate_choice
 from outgrow.nn.decoder import ProductDecoder, parameter_rows
+from outgrow.nn.encoder import LinearEncoder
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.nn.model import Model
 from outgrow.nn.projection import Projection
@@ -134,17 +135,19 @@ def CompGCN(
     num_relations: int,
     composition: str = "mult",
     inverses: bool = False,
+    sparse_input: bool = False,
     **stack: Unpack[StackOptions],
 ) -> Model:
     """A stack of `CompGCNConv`, whose vectors of relations are mapped from layer to layer; see `GCN` for the rest.
 
     Args:
-        in_features: Width of the features, which must be dense.
+        in_features: Width of the features, which must be dense unless ``sparse_input``.
         hidden: Width of hidden layers.
         out_features: Number of classes, or the width that a decoder takes.
         num_relations: Number of relations of edges, inverses included.
         composition: ``sub`` or ``mult``.
         inverses: Whether the second half of the relations are inverses, which then have weights of their own.
+        sparse_input: A linear map of the features to ``hidden`` columns precedes the layers, which compose dense rows.
         **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
     """
     made = list[CompGCNConv]()
@@ -157,7 +160,9 @@ def CompGCN(
         made.append(conv)
         return conv
 
-    return make_stack(stack).build((in_features, hidden, out_features), make_conv)
+    width = hidden if sparse_input else in_features
+    model = make_stack(stack).build((width, hidden, out_features), make_conv)
+    return model.with_encoder(LinearEncoder(in_features, hidden)) if sparse_input else model
 
 
 @check_arguments()

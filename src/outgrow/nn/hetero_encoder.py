@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 from outgrow.core.graph_types import GraphTypes
-from outgrow.core.validation import require_counts
+from outgrow.core.validation import describe_value, require_counts
 from outgrow.nn.encoder import Encoder
 from outgrow.nn.epilogue import Epilogue, activation_module, apply_epilogue, make_norm
 from outgrow.nn.hetero_checks import require_bound_types, require_widths, type_module_name
@@ -54,6 +54,8 @@ class HeteroEncoder(Encoder):
         epilogue: Epilogue | None = None,
     ) -> None:
         super().__init__()
+        for what, given in (("in_features", in_features), ("embeddings", embeddings)):
+            _require_mapping(what, given)
         self.widths = dict(in_features)
         self.shared_columns = shared_columns
         self.numbers = dict(embeddings or {})
@@ -155,6 +157,16 @@ class HeteroEncoder(Encoder):
         else:
             out = bias_O.expand(len(nodes_n), -1)
         return out
+
+
+def _require_mapping(what: str, given: object) -> None:
+    if given is not None and not isinstance(given, Mapping):
+        raise InputError(
+            f"{what} of a HeteroEncoder is no mapping",
+            needed="a whole number for the name of each type",
+            got=describe_value(given),
+            repair='give {"paper": 128}',
+        )
 
 
 def _require_one_input(known: Sequence[str]) -> None:

@@ -50,7 +50,7 @@ def save_checkpoint(
         optimizer: Its optimizer.
         progress: Progress of training.
         loop: State of all else that decides the next steps: see `Optimization.loop_state`.
-        embeddings: What `save_embeddings` returned, which has written the vectors of nodes; None for a model without.
+        embeddings: What `write_vectors` returned, which has written the vectors of nodes; None for a model without.
 
     Returns:
         The file: ``folder/epoch-<number>.pt``, or ``folder/epoch-<number>-step-<number>.pt`` within the next

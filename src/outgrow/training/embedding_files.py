@@ -32,7 +32,7 @@ _IN_MEMORY_BYTES = 1 << 28
 """Vectors up to this size are read into memory; larger ones stay in their file."""
 
 
-def save_embeddings(folder: Path | None, stem: str, embeddings: NodeEmbeddings) -> dict[str, Any]:
+def write_vectors(folder: Path | None, stem: str, embeddings: NodeEmbeddings) -> dict[str, Any]:
     """Write the vectors and moments of all nodes; return what the checkpoint records. All workers together.
 
     Args:
@@ -99,12 +99,12 @@ def _gather_blocks(table: EmbeddingTable, sections: list[Any]) -> Iterator[Tenso
             yield out
 
 
-def load_embeddings(folder: Path | None, saved: Mapping[str, Any], embeddings: NodeEmbeddings) -> None:
+def restore_vectors(folder: Path | None, saved: Mapping[str, Any], embeddings: NodeEmbeddings) -> None:
     """Set all tables to what a checkpoint has. All workers together.
 
     Args:
         folder: Folder of the checkpoint, on rank 0.
-        saved: What `save_embeddings` returned.
+        saved: What `write_vectors` returned.
         embeddings: The tables.
 
     Raises:
@@ -146,7 +146,7 @@ def read_vectors(folder: Path, saved: Mapping[str, Any], model: torch.nn.Module,
 
     Args:
         folder: Folder of the checkpoint.
-        saved: What `save_embeddings` returned.
+        saved: What `write_vectors` returned.
         model: The model.
         best: Whether those of the best epoch are wanted, if there was one.
 

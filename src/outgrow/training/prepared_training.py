@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from torch import nn
 
 from outgrow.engine.embeddings.collection import NodeEmbeddings
-from outgrow.engine.embeddings.placement import choose_sections, embedding_bytes
 from outgrow.engine.embeddings.row_sections import section_maker
 from outgrow.inference.modes import EvaluationOptions
 from outgrow.strategies.base import Problem, Step, Strategy
 from outgrow.training.config import TrainConfig
+from outgrow.training.embedding_placement import choose_sections, embedding_bytes
 from outgrow.training.evaluation import Evaluation, Metrics
 from outgrow.training.model_evaluator import ModelEvaluator
 from outgrow.training.optimization import Optimization

@@ -9,7 +9,7 @@ from typing import Any
 from outgrow.core.errors import InputError
 from outgrow.engine.embeddings.collection import NodeEmbeddings
 from outgrow.engine.problem import Problem
-from outgrow.training.embedding_files import gather_vectors, load_embeddings, save_embeddings
+from outgrow.training.embedding_files import gather_vectors, restore_vectors, write_vectors
 
 ON_DISK = "embeddings_on_disk"
 """Fact of a run: whether vectors are kept in files."""
@@ -40,9 +40,9 @@ class TrainedEmbeddings:
             )
 
     def load(self, folder: Path, saved: Mapping[str, Any]) -> None:
-        """Go on with the vectors of a checkpoint: see `load_embeddings`."""
+        """Go on with the vectors of a checkpoint: see `restore_vectors`."""
         if self.embeddings:
-            load_embeddings(folder, saved, self.embeddings)
+            restore_vectors(folder, saved, self.embeddings)
 
     def save(self, name: str) -> dict[str, Any] | None:
         """Write the vectors beside a checkpoint; return what it records, or None.
@@ -50,7 +50,7 @@ class TrainedEmbeddings:
         Args:
             name: Name of the checkpoint, without its suffix.
         """
-        return save_embeddings(self.folder, name, self.embeddings) if self.has_folder else None
+        return write_vectors(self.folder, name, self.embeddings) if self.has_folder else None
 
     def require_finite(self, step: str) -> None:
         """Check all vectors: see `NodeEmbeddings.require_finite`."""

@@ -36,7 +36,7 @@ def train(
         typer.Option(
             help="gcn, sage, sage-max, gat, gat-relational, gatv2, transformer, gin, gine, edge-network, commnet, "
             "ggcn, ggnn, film, film-relational, rgcn, rgcn-diagonal, rgcn-typed, compgcn, hgt, decoupled, "
-            "decoupled-gat or decoupled-rgcn.",
+            "decoupled-gat, decoupled-rgcn, embedding (vectors of nodes alone) or mlp (features alone).",
             show_default="what suits the data set, else sage",
         ),
     ] = None,

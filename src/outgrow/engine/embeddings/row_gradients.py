@@ -114,7 +114,7 @@ class SparseGradients:
 
     def blocks(self, num_rows: int, size: int, *, all_rows: bool) -> Iterator[RowBlock]:
         """Yield some rows and their gradients."""
-        rows, grads = self._merged()
+        rows, grads = self._merge_added()
         if not all_rows:
             for part, grad in zip(torch.split(rows, size), torch.split(grads, size), strict=True):
                 if len(part):
@@ -136,7 +136,7 @@ class SparseGradients:
         """Forget all gradients."""
         self.clear()
 
-    def _merged(self) -> tuple[Tensor, Tensor]:
+    def _merge_added(self) -> tuple[Tensor, Tensor]:
         if len(self._added) != 1:
             none = torch.zeros(0, dtype=torch.int64), self._none
             parts = self._added or [none]
