@@ -12,7 +12,18 @@ _NAMES = 3
 
 
 def module_name(edge_type: EdgeType) -> str:
-    """Return the name that an edge type's convolution has as a module."""
+    """Return the name that an edge type's convolution has as a module.
+
+    Raises:
+        InputError: It is no edge type.
+    """
+    if not isinstance(edge_type, tuple) or not all(isinstance(name, str) for name in edge_type):
+        raise InputError(
+            "this is no edge type",
+            needed='names of the source type, the relation and the destination type, as ("user", "buys", "item")',
+            got=repr(edge_type),
+            repair="give those of graph.types.edge_types",
+        )
     # A name of a module has no dots, which separate names of its parameters.
     return "__".join(edge_type).replace(".", "#")
 
