@@ -13,7 +13,7 @@ import torch
 
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.reader import write_store
-from outgrow.nn import GAT, GCN, MLP, SAGE, Model, NodeEmbedding
+from outgrow.nn import GAT, GCN, MLP, SAGE, Dot, Embedding, Model, NodeEmbedding
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.sampled import Sampled
@@ -51,8 +51,15 @@ MODELS: Mapping[str, Callable[[], Model]] = {
     "no-messages": lambda: with_vectors(lambda width: MLP(width, 8, 2), in_features=WIDTH),
     "types": lambda: with_vectors(lambda width: GCN(width, 8, 2), in_features=WIDTH, types="item"),
 }
+LINKS: Mapping[str, Callable[[], Model]] = {
+    "links": lambda: with_vectors(lambda width: GCN(width, 8, 6, dropout=0.3)).with_decoder(Dot()),
+    "links-alone": lambda: Embedding(WIDTH, 6, 6, dropout=0.2).with_decoder(Dot()),
+}
 ADAGRAD = replace(BATCHES, embedding_optimizer="adagrad", embedding_lr=0.1, clip_grad_norm=0.5)
 DENSE = replace(BATCHES, embedding_optimizer="adam", accumulate=2)
+STEPS = replace(
+    CONFIG, link_steps=3, hide=0.2, link_loss="softmax", negative_sampling="shared", negatives=16, regularizer="n3"
+)
 CLIPPED = replace(CONFIG, clip_grad_norm=0.2, schedule="step", schedule_options={"step_size": 2})
 EVERY: Mapping[str, Way] = {
     **{
@@ -70,7 +77,13 @@ EVERY: Mapping[str, Way] = {
     "adagrad split": Way(SplitParallel(), ADAGRAD),
     "dense in batches": Way(Sampled(partition="hash"), DENSE),
 }
+LINK_WAYS: Mapping[str, Way] = {
+    "steps": Way(Full(partition="hash"), STEPS),
+    "steps tensor": Way(TensorParallel(), STEPS),
+    "steps offload": Way(Offload(chunks=3, partition="hash", scratch_dir=str(disk_folder())), STEPS),
+}
 SOME = [
+    *(Case(model, way) for model, way in zip(("links", "links-alone", "links"), LINK_WAYS, strict=True)),
     Case("replace", "hash"),
     Case("replace", "offload in 3 chunks"),
     Case("replace", "sampled hash"),
@@ -99,17 +112,17 @@ class Runs:
 
     def plan(self, case: Case, way: Way) -> Plan:
         torch.manual_seed(1)
-        model = MODELS[case.model]().double()
+        model = {**MODELS, **LINKS}[case.model]().double()
         graph = "types" if case.model == "types" else "planted"
         return Plan(self.folder / graph, model, replace(way.config, epochs=EPOCHS), way.strategy)
 
     def results(self, cases: Sequence[Case], workers: int) -> dict[Case, Result]:
-        plans = {case: self.plan(case, EVERY[case.way]) for case in cases}
+        plans = {case: self.plan(case, {**EVERY, **LINK_WAYS}[case.way]) for case in cases}
         return run_in_threads(partial(train_in_turn, plans=plans), workers)[0]
 
     def alone(self, case: Case) -> Result:
         """What one worker gives on all nodes at once, or on batches."""
-        config = EVERY[case.way].config
+        config = {**EVERY, **LINK_WAYS}[case.way].config
         if (case.model, config) not in self._alone:
             strategy = Sampled() if config.batch_size or config.fanout else Full()
             plan = self.plan(case, Way(strategy, config))
@@ -144,6 +157,7 @@ def test_some_runs(runs: Runs) -> None:
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_every_model_in_every_way(runs: Runs, workers: int) -> None:
     require_one_run(runs, [Case(model, way) for model in MODELS for way in EVERY], workers)
+    require_one_run(runs, [Case(model, way) for model in LINKS for way in LINK_WAYS], workers)
 
 
 def test_rows_in_files(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

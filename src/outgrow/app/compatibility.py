@@ -99,6 +99,7 @@ def validate_model_fits_graph(graph: Graph, model: Model) -> None:
     _validate_relations(graph, model)
     _validate_weights(graph, model)
     _validate_edge_features(graph, model)
+    _validate_vectors(graph, model)
     # Aggregating sparse rows before projecting them would make them dense, and as wide as the features.
     if graph.sparse and not model.accept_sparse_features():
         raise InputError(
@@ -121,6 +122,19 @@ def select_read_features(graph: Graph, model: Model) -> Graph:
 def stage_name(stage: Encoder | Layer) -> str:
     """Return the name of the class of an encoder, or of the convolution of a layer."""
     return type(stage.conv if isinstance(stage, Layer) else stage).__name__
+
+
+def _validate_vectors(graph: Graph, model: Model) -> None:
+    for name, embedding in find_embeddings(model).items():
+        weight = embedding.weight
+        num_rows = sum(last - first for first, last in embedding.embedded_ranges(graph.num_nodes))
+        if weight is not None and len(weight) > num_rows:
+            raise InputError(
+                f"the vectors of {name} are those of another graph than {graph.name!r}",
+                needed=f"the graph of the training, with {len(weight):,} nodes, or one that was appended to it",
+                got=f"{num_rows:,} nodes",
+                repair="give that graph, or train a model without vectors of nodes for new graphs",
+            )
 
 
 def _validate_parameters(model: Model) -> None:

@@ -14,6 +14,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.id_summary import compare_summaries, summarize_ids
 from outgrow.graph.store.fingerprint import IDS, changed_parts, fingerprint_graph
 from outgrow.nn.model import Model
+from outgrow.nn.node_embedding import find_embeddings
 
 
 def graph_record(graph: Graph) -> dict[str, Any]:
@@ -39,6 +40,25 @@ def align_with_record(
             f"the run recorded no names of relations and types: those of {graph.name!r} are taken to be in its order"
         )
     return graph
+
+
+def require_same_nodes(graph: Graph, model: Model, record: Mapping[str, Any]) -> None:
+    """Check that the vectors of a run's model are those of the nodes of a graph, if it has any.
+
+    Raises:
+        InputError: The graph has as many nodes, but with other ids.
+    """
+    known = record.get("ids")
+    # A graph that was appended to has more nodes: the first ones are the same, others get the mean of all vectors.
+    if not find_embeddings(model) or graph.ids is None or known is None or len(graph.ids) != known["count"]:
+        return
+    if fingerprint_graph(graph).get(IDS) != record.get("data", {}).get(IDS):
+        raise InputError(
+            f"the vectors of the model are those of other nodes than {graph.name!r} has",
+            needed="the graph of the run, or one that was appended to it",
+            got=f"{len(graph.ids):,} nodes with other ids, or in another order",
+            repair="give that graph, or train on this one",
+        )
 
 
 def align_with_model(graph: Graph, model: Model) -> Graph:

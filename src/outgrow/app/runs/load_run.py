@@ -8,7 +8,7 @@ from pathlib import Path
 
 from outgrow.app.report.data import read_run
 from outgrow.app.runs.config import RecordedModel, load_recorded_graph, read_model_record
-from outgrow.app.runs.data import align_with_record
+from outgrow.app.runs.data import align_with_record, require_same_nodes
 from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.result import Run
 from outgrow.core.arguments import check_arguments
@@ -64,7 +64,9 @@ def load_run_for_prediction(directory: RunDirectory, graph: str | None, data_dir
     if made.reads_features:
         _require_features(loaded)
     loaded = align_with_record(loaded, config, reads_relations=made.reads_relations, reads_types=made.reads_types)
-    return loaded, load_best_model(directory, made, lambda: loaded)
+    model = load_best_model(directory, made, lambda: loaded)
+    require_same_nodes(loaded, model, config)
+    return loaded, model
 
 
 def _require_features(graph: Graph) -> None:
