@@ -206,12 +206,9 @@ class Trainer:
             if not (math.isfinite(step.loss) and has_finite_gradient(self.problem.model)):
                 # The search for the cause runs inference, which needs the buffers of the step.
                 steps.close()
-                raise divergence_error(
-                    self.problem,
-                    execution,
-                    self._step_label(progress.finished_epochs + 1, progress.step + 1),
-                    step.loss,
-                )
+                label = self._step_label(progress.finished_epochs + 1, progress.step + 1)
+                self.embeddings.require_finite(label)
+                raise divergence_error(self.problem, execution, label, step.loss)
             with timeline.span("optimizer"):
                 lr = self.optimization.lr
                 updated = self.optimization.step_batch(step.num_seeds)
