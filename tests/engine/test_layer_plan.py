@@ -31,6 +31,8 @@ FIXED = {
 }
 """Layers that sum up rows with weights that the graph fixes."""
 RAW = {
+    "compgcn-mult",
+    "compgcn-sub",
     "rgcn-matrices",
     "rgcn-blocks",
     "propagate",
