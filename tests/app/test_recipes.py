@@ -22,7 +22,8 @@ def test_a_recipe_builds_its_model_and_its_loop(graph: str, model: str) -> None:
     )
     recipe = find_recipe(graph, model)
     built = build_model(model, small, recipe.model)
-    assert len(built.layers_list()) == recipe.model["layers"]
+    assert len(built.layers_list()) == recipe.model.get("layers", 1)
+    assert ("layers" in recipe.model) == MODELS[model].is_stack
     TrainConfig().with_options(**recipe.train)
     assert recipe.source
     assert choose_model(graph) in MODELS
@@ -41,5 +42,8 @@ def test_options_of_a_model_have_types() -> None:
         "attention_dropout": float,
         "edge_weights": bool,
         "hetero": bool,
+        "embedding": int,
+        "embedding_combine": str,
+        "embedding_std": float,
         "decoder": str,
     }
