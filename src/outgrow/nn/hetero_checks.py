@@ -17,7 +17,8 @@ def module_name(edge_type: EdgeType) -> str:
     Raises:
         InputError: It is no edge type.
     """
-    if not isinstance(edge_type, tuple) or not all(isinstance(name, str) for name in edge_type):
+    given: object = edge_type
+    if not isinstance(given, tuple) or not all(isinstance(name, str) for name in given):
         raise InputError(
             "this is no edge type",
             needed='names of the source type, the relation and the destination type, as ("user", "buys", "item")',
