@@ -267,9 +267,7 @@ BEFORE = "ddcfeabc5feee8e246a5a083e2e594a182db02b3136509eb6f01a42347221e83"
 
 
 def test_a_graph_without_features_is_refused_with_what_would_do(outgrow: Command, facts: Path) -> None:
-    refused(
-        outgrow("train", facts, *SMALL), "cannot be trained on", "0 features", "--set embedding=64", "NodeEmbedding"
-    )
+    refused(outgrow("train", facts, *SMALL), "cannot be trained on", "0 features", "--set embedding=64")
 
 
 def test_links_that_do_not_fit_the_graph(store: Path) -> None:
