@@ -104,10 +104,10 @@ def test_an_epoch_that_was_begun_on_other_data_begins_again(tmp_path: Path) -> N
     out, options = tmp_path / "run", {"batch_size": 10, "fanout": (2, 2), "checkpoint_steps": 1}
     saved, count = checkpoint.save_checkpoint, 0
 
-    def stop_after_five(*given: Any) -> Path:
+    def stop_after_five(*given: Any, **named: Any) -> Path:
         nonlocal count
         count += 1
-        path = saved(*given)
+        path = saved(*given, **named)
         if count == 5:
             raise Stop
         return path
