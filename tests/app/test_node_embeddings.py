@@ -12,6 +12,7 @@ import torch
 import outgrow as og
 from outgrow.app.model_registry import build_model
 from outgrow.nn import NodeEmbedding
+from outgrow.training import embedding_files, embedding_placement
 
 NODES, DIM = 40, 4
 QUIET = {"progress": False, "lr": 0.05}
@@ -79,6 +80,24 @@ def test_another_strategy_goes_on_exactly(tmp_path: Path) -> None:
     opened = og.load_run(tmp_path / "run").model
     assert opened is not None
     assert torch.equal(vectors_of(opened), vectors_of(resumed))
+
+
+def test_vectors_that_do_not_fit_memory_need_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding_placement, "MEMORY_SHARE", 0.0)
+    data = graph()
+    with pytest.raises(og.InputError, match="do not fit into memory"):
+        og.train(data, model(), epochs=1, **QUIET)
+    with pytest.raises(og.InputError, match="do not fit into memory"), og.prepare(data, model()):
+        pass
+    run = og.train(data, model(), epochs=2, out=tmp_path / "run", **QUIET)
+    assert run.logits is not None
+    read = og.predict(data, og.load_run(tmp_path / "run").model)
+    monkeypatch.setattr(embedding_files, "_IN_MEMORY_BYTES", 0)
+    mapped = og.load_run(tmp_path / "run").model
+    assert mapped is not None
+    assert not vectors_of(mapped).is_contiguous()  # columns of the file, in which moments lie beside them
+    assert torch.equal(og.predict(data, mapped), read)
+    assert torch.allclose(read, run.logits, atol=1e-6)
 
 
 def test_vectors_that_were_changed_are_refused(tmp_path: Path) -> None:

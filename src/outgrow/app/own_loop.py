@@ -27,10 +27,9 @@ from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.runtime.system.environment import torchrun_world_size
 from outgrow.strategies.base import Step, Strategy
 from outgrow.training.config import TrainConfig
-from outgrow.training.embedding_files import gather_vectors
 from outgrow.training.prepared_training import PreparedTraining
 from outgrow.training.progress_events import ProgressReporter
-from outgrow.training.trained_embeddings import ON_DISK
+from outgrow.training.trained_embeddings import TrainedEmbeddings
 
 if TYPE_CHECKING:
     from outgrow.runtime.distributed.worker import WorkerContext
@@ -51,8 +50,8 @@ class Training:
         self._heartbeat_seconds = heartbeat_seconds
         self._stack = ExitStack()
         self._prepared: PreparedTraining | None = None
-        self._in_epoch = False
-        self._owes_update = False
+        self._in_epoch = self._owes_update = False
+        self._embeddings: TrainedEmbeddings | None = None
 
     @property
     def model(self) -> Model:
@@ -98,16 +97,19 @@ class Training:
             prepared = PreparedTraining(
                 problem, evaluation, session.strategy, session.config.evaluation, ProgressReporter(())
             )
-            self._prepared = stack.enter_context(closing(prepared))
+            stack.enter_context(closing(prepared))
+            # Refuses vectors in files: a loop of the user's own has no checkpoints that would keep them.
+            self._embeddings = TrainedEmbeddings(problem, prepared.embeddings, None)
+            self._prepared = prepared
             self._stack = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        prepared, self._prepared = self._prepared, None
-        if prepared is not None and error is None and not prepared.problem.run_facts.get(ON_DISK):
-            gather_vectors(prepared.embeddings)
+        self._prepared = None
+        if self._embeddings is not None and error is None:
+            self._embeddings.give_to_model()
         return self._stack.__exit__(kind, error, trace)
 
     def steps(self, epoch: int) -> Generator[Step]:
@@ -145,9 +147,7 @@ class Training:
             self._in_epoch = False
 
     def update_embeddings(self, *, lr: float | None = None) -> None:
-        """Update the vectors of a `NodeEmbedding` by their gradients, which no optimizer of parameters does.
-
-        To be called in each step, by all workers, before the model is used again.
+        """Update the vectors of a `NodeEmbedding`, which no optimizer of parameters has; in each step, by all workers.
 
         Args:
             lr: Learning rate; None for ``embedding_lr`` of the options, or ``lr``.

@@ -24,7 +24,7 @@ from outgrow.nn.link_losses import AllAnswers
 from outgrow.ops.backend import as_numpy, as_tensor, parallel_kernel, prange
 from outgrow.ops.pair_draws import PairRange, mark_pairs
 from outgrow.ops.rng import fold_in, hash64, permute_range, uniform01
-from outgrow.ops.rows.gather import concat_ranges
+from outgrow.ops.rows.positions import find_answers, find_positions
 
 Side = Literal["tail", "head"]
 SIDES: tuple[Side, Side] = ("tail", "head")
@@ -85,10 +85,7 @@ class TrainingAnswers:
 
     def answers_to(self, query: Tensor, side: Side) -> tuple[Tensor, Tensor]:
         """Return the query's place and the answer of all answers, ``[A]`` int64 each; as often as there are links."""
-        known = self._codes[side]
-        first = torch.searchsorted(known, query * self.num_nodes)
-        count = torch.searchsorted(known, (query + 1) * self.num_nodes) - first
-        return torch.repeat_interleave(count), known[concat_ranges(first, count)] % self.num_nodes
+        return find_answers(self._codes[side], query, self.num_nodes)
 
     def _encode_links(self, links: LinkTriples, side: Side) -> Tensor:
         answer = links.tail if side == "tail" else links.head
@@ -173,16 +170,16 @@ class CandidatePlanner:
         starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         node = query // self.answers.num_relations
         place, answer = self.answers.answers_to(query, side)
-        slot = torch.full((self.shard.topology.num_nodes,), -1)
-        slot[candidates] = torch.arange(len(candidates))
-        known = slot[answer] >= 0
-        place, answer = place[known], answer[known]
+        # A search rather than a table: that would have an entry for every node, anew in each step.
+        slot = find_positions(candidates, answer)
+        known = slot >= 0
+        place, answer, slot = place[known], answer[known], slot[known]
         weight = torch.ones(len(query), dtype=torch.float64)
         if isinstance(self.options.loss, AllAnswers):
             weight = counts / self._count_asked(node, place, answer, asked)
         # Parallel edges are one answer, which the sorted codes have side by side.
-        place, answer = torch.unique_consecutive(torch.stack([place, slot[answer]]), dim=1).contiguous()
-        itself = slot[node]
+        place, answer = torch.unique_consecutive(torch.stack([place, slot]), dim=1).contiguous()
+        itself = find_positions(candidates, node)
         loops = (itself >= 0).nonzero()[:, 0]
         return CandidateQueries(
             side=side,

@@ -28,7 +28,7 @@ from outgrow.nn.decoder import Decoder, ProductDecoder
 from outgrow.ops.candidate_scores import count_products, draw_candidates, pair_products, row_norms
 from outgrow.ops.link_scores import rank_counts
 from outgrow.ops.rng import fold_in
-from outgrow.ops.rows.gather import concat_ranges
+from outgrow.ops.rows.positions import find_answers, find_positions
 
 CHUNK_BYTES = 64 << 20
 """Most bytes of the scores held at a time."""
@@ -79,24 +79,20 @@ class KnownLinks:
             side: Whether they are for tails (0) or for heads (1).
         """
         known = self._sides[min(side, len(self._sides) - 1)]
-        names = self._encode_triples(queries._replace(answer=torch.zeros_like(queries.answer)))
-        # Names ascend with the answer last, so all answers to a query are consecutive.
-        first = torch.searchsorted(known, names)
-        count = torch.searchsorted(known, names + self._num_nodes) - first
-        return torch.repeat_interleave(count), known[concat_ranges(first, count)] % self._num_nodes
+        return find_answers(known, self._encode_queries(queries), self._num_nodes)
 
     def contain(self, queries: _RankingQueries, side: int) -> Tensor:
         """Return ``[Q]`` bool: whether the answers are known; see `answers_to`."""
         known = self._sides[min(side, len(self._sides) - 1)]
-        if not len(known):
-            return torch.zeros(len(queries.node), dtype=torch.bool)
-        names = self._encode_triples(queries)
-        found: Tensor = known[torch.searchsorted(known, names).clamp(max=len(known) - 1)] == names
-        return found
+        return find_positions(known, self._encode_triples(queries)) >= 0
 
     def _encode_triples(self, queries: _RankingQueries) -> Tensor:
         """Return one number for a node, a relation and an answer."""
-        return (queries.node * self._relations + queries.relation) * self._num_nodes + queries.answer
+        return self._encode_queries(queries) * self._num_nodes + queries.answer
+
+    def _encode_queries(self, queries: _RankingQueries) -> Tensor:
+        """Return one number for a node and a relation."""
+        return queries.node * self._relations + queries.relation
 
 
 class LinkRanker:
@@ -205,7 +201,8 @@ class LinkRanker:
 
     def _count_pairs(self, scored: _ChunkScores, threshold: Tensor, question: Tensor, answer: Tensor) -> Tensor:
         """Return ``[2, Q]``: how many of some pairs of query and own node are above and equal to the threshold."""
-        at, mine = _positions_in(scored.candidates.nodes, answer)
+        at = find_positions(scored.candidates.nodes, answer)
+        mine = at >= 0
         question = question[mine]
         theirs = scored.score_pairs(question, at[mine])
         bar = threshold[question]
@@ -236,7 +233,8 @@ class LinkRanker:
 
     def _kept_rows(self, out: Tensor, nodes: Tensor) -> Tensor:
         """Return the rows of nodes on all workers, ``[Q, F]``, from the owner of each node."""
-        at, mine = _positions_in(self.shard.owned_nodes, nodes)
+        at = find_positions(self.shard.owned_nodes, nodes)
+        mine = at >= 0
         rows = out.new_zeros(len(at), out.shape[1])
         # Zero on the workers that do not own the node, so a sum hands each row to all of them.
         rows[mine] = out[at[mine]]
@@ -329,7 +327,8 @@ class _ChunkScores:
 
 def _score_nodes(scored: _ChunkScores, given: Tensor) -> Tensor:
     """Return ``[Q]``: the score of one node of each query, zero where it is no own one."""
-    at, mine = _positions_in(scored.candidates.nodes, given)
+    at = find_positions(scored.candidates.nodes, given)
+    mine = at >= 0
     scores = torch.zeros(len(given))
     scores[mine] = scored.score_pairs(mine.nonzero()[:, 0], at[mine])
     return scores
@@ -339,10 +338,3 @@ def _queries_of_side(links: LinkTriples, side: int) -> _RankingQueries:
     """Return the queries for the tails of links (side 0), or for their heads (side 1)."""
     node, answer = (links.head, links.tail) if side == 0 else (links.tail, links.head)
     return _RankingQueries(node, links.relation, answer)
-
-
-def _positions_in(own: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the positions of nodes in ascending ``own``, and which are there, ``[N]`` int64 and bool."""
-    at = torch.searchsorted(own, nodes).clamp(max=max(0, len(own) - 1))
-    there = own[at] == nodes if len(own) else torch.zeros(len(nodes), dtype=torch.bool)
-    return at, there

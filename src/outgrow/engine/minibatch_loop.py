@@ -30,6 +30,7 @@ from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
+from outgrow.nn.node_embedding import find_embeddings
 from outgrow.ops.backend import num_threads
 from outgrow.ops.rng import fold_in
 from outgrow.ops.sparse import index_rows
@@ -83,7 +84,8 @@ class MicroBatch(NamedTuple):
             order.
         hop: By how many workers models move before this time step; 0 for the first of a batch.
         is_last: Whether it is the last of its batch.
-        batch_nodes: ``[m]`` int64, the source nodes of all time steps of the batch, in its first one; else None.
+        batch_nodes: ``[m]`` int64, the source nodes of all time steps of the batch, in its first one if there are
+            vectors of nodes to fetch; else None.
     """
 
     step: int
@@ -134,6 +136,7 @@ class MiniBatchLoop:
         self.loss = loss
         self.prefetch = prefetch
         self.gather_once = gather_once
+        self.has_embeddings = bool(find_embeddings(model))
         # The thread of an epoch that was closed early may still be exchanging when the next epoch starts its own.
         self._exchange_lock = threading.Lock()
 
@@ -190,7 +193,7 @@ class MiniBatchLoop:
             requests, positions = self._request_rows(nodes)
         hops = (0, *plan.hops)
         last = len(nodes) - 1
-        of_batch = [torch.cat(nodes), *[None] * last]
+        of_batch = [torch.cat(nodes) if self.has_embeddings else None, *[None] * last]
         parts = zip(plan.groups, blocks, requests, positions, hops, of_batch, strict=True)
         return [
             MicroBatch(step, seeds, num_seeds, sampled, request, rows, hop, index == last, each)

@@ -12,9 +12,7 @@ from torch import Tensor
 from outgrow.core.deprecation import renamed_members
 from outgrow.core.timeline import Timeline
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
-from outgrow.engine.embeddings.collection import NodeEmbeddings
 from outgrow.engine.embeddings.row_optimizers import RowOptimizer
-from outgrow.engine.embeddings.row_sections import MakeSection
 from outgrow.engine.features.assembly import RowSource, choose_row_source
 from outgrow.engine.features.inputs import ShardInputs, TrainingLabels, fetch_shard_inputs
 from outgrow.engine.features.stored_rows import StoredRows
@@ -114,12 +112,6 @@ class Problem:
     def input(self) -> ShardInputs:
         """Features of the worker's nodes, in memory; fetched on first access, by all workers together."""
         return fetch_shard_inputs(self.model, self.shard, self.features)
-
-    def open_embeddings(self, make_section: MakeSection, *, gathers_batches: bool) -> NodeEmbeddings:
-        """Make the tables of the model's node embeddings, with their first rows: see `NodeEmbeddings`."""
-        return NodeEmbeddings(
-            self.model, self.shard, self.embedding_optimizer, make_section, gathers_batches=gathers_batches
-        )
 
     @cached_property
     def feature_file(self) -> Path | None:

@@ -235,20 +235,31 @@ class PartitionShard(GraphShard):
 
     def gather_to_rank_zero(self, rows: Tensor) -> Tensor | None:
         """Gather the rows of all workers on rank 0."""
-        comm = self.comm
-        counts = comm.all_gather_object(len(self.owned_nodes))
-        route = SplitSizes(
-            tuple(len(self.owned_nodes) if peer == 0 else 0 for peer in range(comm.size)),
-            tuple(counts) if comm.is_rank_zero else (0,) * comm.size,
-        )
-        # Only rank 0 needs the order, but all take part in the exchange of ids.
-        nodes = comm.all_to_all(self.owned_nodes, route, Kind.IDS).wait()
-        found = comm.all_to_all(rows, route, Kind.ACTIVATIONS).wait()
-        if not comm.is_rank_zero:
+        nodes, found = gather_node_rows(self.comm, self.owned_nodes, rows, Kind.ACTIVATIONS)
+        if not self.comm.is_rank_zero:
             return None
         out = found.new_empty((self.topology.num_nodes, *rows.shape[1:]))
         out[nodes] = found
         return out
+
+
+def gather_node_rows(comm: Comm, nodes: Tensor, rows: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
+    """Return the nodes and the rows of all workers on rank 0, worker by worker; none on the others.
+
+    Args:
+        comm: Communicator of the workers.
+        nodes: ``[n]`` int64, nodes of this worker.
+        rows: ``[n, ...]``, their rows.
+        kind: Kind of the rows, for the ledger.
+    """
+    counts = comm.all_gather_object(len(nodes))
+    sizes = SplitSizes(
+        tuple(len(nodes) if peer == 0 else 0 for peer in range(comm.size)),
+        tuple(counts) if comm.is_rank_zero else (0,) * comm.size,
+    )
+    # Only rank 0 needs the order, but all take part in the exchange of ids.
+    found = comm.all_to_all(nodes, sizes, Kind.IDS).wait()
+    return found, comm.all_to_all(rows, sizes, kind).wait()
 
 
 def make_shard(

@@ -97,6 +97,7 @@ class NodeEmbedding(Encoder):
         # Has the type and the device of the vectors, which may be elsewhere.
         self.register_buffer("like", torch.empty(0), persistent=False)
         self.rows: EmbeddingRows | None = None
+        self._mean: tuple[Tensor, Tensor] | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -158,7 +159,10 @@ class NodeEmbedding(Encoder):
     def mean_row(self) -> Tensor:
         """``[dim]``: mean of all vectors, which nodes that were not trained get."""
         assert self.weight is not None
-        return self.weight.mean(0, dtype=torch.float64).to(self.weight.dtype)
+        # Once for all chunks of an inference: the vectors may lie in a file. By identity, as they may be replaced.
+        if self._mean is None or self._mean[0] is not self.weight:
+            self._mean = self.weight, self.weight.mean(0, dtype=torch.float64).to(self.weight.dtype)
+        return self._mean[1]
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         # Vectors that were trained come as a tensor, where a new module has none.
@@ -172,7 +176,7 @@ class NodeEmbedding(Encoder):
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies, such as those of other processes, do not train the rows of this one.
-        return {**self.__dict__, "rows": None}
+        return {**self.__dict__, "rows": None, "_mean": None}
 
 
 def rows_in_ranges(nodes_N: Tensor, ranges: NodeRanges) -> Tensor:

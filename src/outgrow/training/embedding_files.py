@@ -19,14 +19,13 @@ from torch import Tensor
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write, os_errors_as_input_errors
 from outgrow.core.ledger import Kind
-from outgrow.engine.embeddings.collection import NodeEmbeddings
-from outgrow.engine.embeddings.table import EmbeddingTable
+from outgrow.engine.embeddings.table import BEST, VALUES, EmbeddingTable
+from outgrow.engine.shard import gather_node_rows
 from outgrow.nn.node_embedding import find_embeddings
 from outgrow.ops.backend import as_numpy
-from outgrow.runtime.distributed.async_exchange import SplitSizes
+from outgrow.training.node_embeddings import NodeEmbeddings
 
 SUFFIX = ".rows.npy"
-VALUES, BEST = "values", "best"
 _BLOCK_NODES = 1 << 17
 _IN_MEMORY_BYTES = 1 << 28
 """Vectors up to this size are read into memory; larger ones stay in their file."""
@@ -47,8 +46,7 @@ def write_vectors(folder: Path | None, stem: str, embeddings: NodeEmbeddings) ->
 
 
 def _save_table(folder: Path | None, name: str, table: EmbeddingTable) -> dict[str, Any]:
-    sections = {VALUES: table.values} | dict(zip(table.optimizer.state_names, table.states, strict=True))
-    sections |= {} if table.best is None else {BEST: table.best}
+    sections = table.sections
     width = len(sections) * table.embedding.dim
     num_rows = sum(last - first for first, last in table.ranges)
     record = {"file": name, "sections": [*sections], "rows": num_rows, "steps": table.num_steps}
@@ -87,13 +85,7 @@ def _gather_blocks(table: EmbeddingTable, sections: list[Any]) -> Iterator[Tenso
             if comm.size == 1:
                 yield rows
                 continue
-            counts = comm.all_gather_object(high - low)
-            sizes = SplitSizes(
-                tuple(high - low if peer == 0 else 0 for peer in range(comm.size)),
-                tuple(counts) if comm.is_rank_zero else (0,) * comm.size,
-            )
-            nodes = comm.all_to_all(table.nodes[low:high], sizes, Kind.IDS).wait()
-            found = comm.all_to_all(rows, sizes, Kind.PARAMETERS).wait()
+            nodes, found = gather_node_rows(comm, table.nodes[low:high], rows, Kind.PARAMETERS)
             out = torch.empty_like(found)
             out[(nodes - start).to(out.device)] = found
             yield out
@@ -120,8 +112,7 @@ def restore_vectors(folder: Path | None, saved: Mapping[str, Any], embeddings: N
             array = _open_rows(folder / record["file"], record, check=True)
         if BEST in record["sections"] and table.best is None:
             table.best = table.add_section(BEST)
-        sections = {VALUES: table.values} | dict(zip(table.optimizer.state_names, table.states, strict=True))
-        sections |= {} if table.best is None else {BEST: table.best}
+        sections = table.sections
         _scatter_blocks(table, array, [sections[name] for name in record["sections"]])
         table.num_steps = record["steps"]
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from outgrow.core.errors import InputError
-from outgrow.engine.embeddings.collection import NodeEmbeddings
 from outgrow.training.checkpoint_checks import check_loop_state, check_tensors_fit, require_plain
 from outgrow.training.config import TrainConfig
 from outgrow.training.loop_options import describe_loop
+from outgrow.training.node_embeddings import NodeEmbeddings
 from outgrow.training.optimizers import load_optimizer_state
 from outgrow.training.schedules import Schedule
 

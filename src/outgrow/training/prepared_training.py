@@ -7,7 +7,6 @@ from contextlib import ExitStack
 
 from torch import nn
 
-from outgrow.engine.embeddings.collection import NodeEmbeddings
 from outgrow.engine.embeddings.row_sections import section_maker
 from outgrow.inference.modes import EvaluationOptions
 from outgrow.strategies.base import Problem, Step, Strategy
@@ -15,6 +14,7 @@ from outgrow.training.config import TrainConfig
 from outgrow.training.embedding_placement import choose_sections, embedding_bytes
 from outgrow.training.evaluation import Evaluation, Metrics
 from outgrow.training.model_evaluator import ModelEvaluator
+from outgrow.training.node_embeddings import NodeEmbeddings
 from outgrow.training.optimization import Optimization
 from outgrow.training.progress_events import ProgressReporter
 
@@ -98,7 +98,7 @@ def open_embeddings(problem: Problem, strategy: Strategy, stack: ExitStack) -> N
             scratch_dir=None if scratch is None else str(scratch),
         )
         problem.run_facts.update(embedding_bytes=needed, embeddings_on_disk=on_disk)
-    embeddings = problem.open_embeddings(make_section, gathers_batches=batches)
+    embeddings = NodeEmbeddings(problem.model, shard, optimizer, make_section, gathers_batches=batches, on_disk=on_disk)
     stack.callback(embeddings.close)
     return embeddings
 

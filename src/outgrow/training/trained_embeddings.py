@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from outgrow.core.errors import InputError
-from outgrow.engine.embeddings.collection import NodeEmbeddings
 from outgrow.engine.problem import Problem
 from outgrow.training.embedding_files import gather_vectors, restore_vectors, write_vectors
-
-ON_DISK = "embeddings_on_disk"
-"""Fact of a run: whether vectors are kept in files."""
+from outgrow.training.node_embeddings import NodeEmbeddings
 
 
 class TrainedEmbeddings:
@@ -29,14 +26,13 @@ class TrainedEmbeddings:
     def __init__(self, problem: Problem, embeddings: NodeEmbeddings, folder: Path | None) -> None:
         self.embeddings = embeddings
         self.folder = folder
-        self.on_disk = bool(problem.run_facts.get(ON_DISK))
         self.has_folder = bool(embeddings) and problem.shard.comm.broadcast(folder is not None)
-        if self.on_disk and not self.has_folder:
+        if embeddings.on_disk and not self.has_folder:
             raise InputError(
                 "the vectors of the nodes do not fit into memory",
                 needed="a directory of the run, in whose checkpoints they are kept",
                 got=f"{problem.run_facts['embedding_bytes']:,} bytes and no directory",
-                repair='give og.train a directory: og.train(..., out="runs/first")',
+                repair='use og.train with a directory: og.train(..., out="runs/first")',
             )
 
     def load(self, folder: Path, saved: Mapping[str, Any]) -> None:
@@ -68,5 +64,5 @@ class TrainedEmbeddings:
 
     def give_to_model(self) -> None:
         """Give the model of rank 0 all vectors; those in files are read from the checkpoint."""
-        if not self.on_disk:
+        if not self.embeddings.on_disk:
             gather_vectors(self.embeddings)

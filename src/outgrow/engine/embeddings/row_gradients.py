@@ -77,8 +77,8 @@ class DenseGradients:
             if all_rows or written.all():
                 yield here, self._read(here)
             elif written.any():
-                rows = written.nonzero()[:, 0]
-                yield rows + first, self._read(here)[rows.to(self._section.read_range(0, 0).device)]
+                rows, grad = written.nonzero()[:, 0], self._read(here)
+                yield rows + first, grad[rows.to(grad.device)]
 
     def clear(self) -> None:
         """Forget all gradients."""

@@ -23,13 +23,16 @@ from outgrow.engine.embeddings.row_gradients import (
 )
 from outgrow.engine.embeddings.row_optimizers import RowOptimizer
 from outgrow.engine.embeddings.row_sections import MakeSection, RowSection
-from outgrow.engine.shard import GraphShard
+from outgrow.engine.shard import GraphShard, PartitionShard
 from outgrow.nn.node_embedding import NodeEmbedding, rows_in_ranges
 from outgrow.ops.backend import once_differentiable
 from outgrow.ops.rows.gather import group_by_owner
+from outgrow.ops.rows.positions import find_positions
+from outgrow.ops.subgraph import are_consecutive
 from outgrow.runtime.distributed.async_exchange import SplitSizes
 
-VALUES = "values"
+VALUES, BEST = "values", "best"
+"""Names of sections: the rows as they are now, and those of the best epoch."""
 BLOCK_BYTES = 4 << 20
 """Bytes of the rows that are updated at a time: they and their states stay in a cache."""
 
@@ -74,7 +77,7 @@ class EmbeddingTable:
         self.nodes = owned[rows_in_ranges(owned, self.ranges) >= 0]
         # Those of nodes that follow one another are found without a search.
         self._first = int(self.nodes[0]) if len(self.nodes) else 0
-        self._consecutive = len(self.nodes) == 0 or int(self.nodes[-1]) - self._first + 1 == len(self.nodes)
+        self._consecutive = are_consecutive(self.nodes)
         self._make_section = make_section
         dtype = embedding.dtype
         self.values = self.add_section(VALUES)
@@ -90,16 +93,21 @@ class EmbeddingTable:
 
     def keep_best(self) -> None:
         """Keep a copy of the rows as they are now."""
-        self.best = self.best or self.add_section("best")
-        self.copy_rows(self.values, self.best)
+        self.best = self.best or self.add_section(BEST)
+        self._copy_rows(self.values, self.best)
 
     def restore_best(self) -> None:
         """Set the rows to the copy that was kept last, if there is one."""
         if self.best is not None:
-            self.copy_rows(self.best, self.values)
+            self._copy_rows(self.best, self.values)
 
-    def copy_rows(self, source: RowSection, target: RowSection) -> None:
-        """Copy all rows of a section to another."""
+    @property
+    def sections(self) -> dict[str, RowSection]:
+        """What checkpoints keep, by name: the rows, what the optimizer keeps of them, and those of the best epoch."""
+        states = zip(self.optimizer.state_names, self.states, strict=True)
+        return {VALUES: self.values, **dict(states), **({} if self.best is None else {BEST: self.best})}
+
+    def _copy_rows(self, source: RowSection, target: RowSection) -> None:
         for first, last in self.blocks():
             target.write_range(first, source.read_range(first, last))
 
@@ -132,13 +140,10 @@ class EmbeddingTable:
     def local_rows(self, nodes_N: Tensor) -> Tensor:
         """Return ``[N]`` int64: the rows of own nodes; -1 for nodes without one."""
         nodes = nodes_N.cpu()
-        if not len(self.nodes):
-            return torch.full_like(nodes, -1)
         if self._consecutive:
             rows = nodes - self._first
             return torch.where((rows >= 0) & (rows < len(self.nodes)), rows, -1)
-        rows = torch.searchsorted(self.nodes, nodes).clamp_(max=len(self.nodes) - 1)
-        return torch.where(self.nodes[rows] == nodes, rows, -1)
+        return find_positions(self.nodes, nodes)
 
     def lookup(self, nodes_N: Tensor) -> Tensor:
         """Return ``[N, dim]``, differentiable; zeros for nodes without a row. See `EmbeddingRows`."""
@@ -171,12 +176,11 @@ class EmbeddingTable:
         """
         nodes = torch.unique(nodes_N.cpu())
         nodes = nodes[rows_in_ranges(nodes, self.ranges) >= 0]
-        owner = getattr(self.shard, "owner", None)
-        if owner is None:
+        if not isinstance(self.shard, PartitionShard):
             rows = self.local_rows(nodes)
             self._batch = _FetchedRows(nodes, self.values.read_rows(rows), rows, None)
             return
-        grouped, counts = group_by_owner(nodes, owner, self.comm.size)
+        grouped, counts = group_by_owner(nodes, self.shard.owner, self.comm.size)
         nodes = nodes[grouped]
         asked_counts = self.comm.all_to_all_counts(torch.tensor(counts), Kind.METRICS).flatten().tolist()
         sizes = SplitSizes(tuple(counts), tuple(asked_counts))
@@ -241,7 +245,7 @@ class EmbeddingTable:
     def close(self) -> None:
         """Release all rows."""
         self.embedding.rows = None
-        for section in (self.values, *self.states, *([] if self.best is None else [self.best])):
+        for section in self.sections.values():
             section.close()
         self.gradients.close()
 
@@ -268,11 +272,7 @@ class _FetchedRows:
 
     def local_rows(self, nodes_N: Tensor) -> Tensor:
         """Return ``[N]`` int64: positions of nodes; -1 for nodes without a row."""
-        nodes = nodes_N.cpu()
-        if not len(self.nodes):
-            return torch.full_like(nodes, -1)
-        rows = torch.searchsorted(self.nodes, nodes).clamp_(max=len(self.nodes) - 1)
-        return torch.where(self.nodes[rows] == nodes, rows, -1)
+        return find_positions(self.nodes, nodes_N.cpu())
 
     def read_rows(self, rows_N: Tensor) -> Tensor:
         """Return a copy of rows, ``[N, F]``; zeros for -1."""
@@ -285,8 +285,7 @@ class _FetchedRows:
     def add_gradient(self, rows_N: Tensor, grad_NF: Tensor) -> None:
         """Add gradients of rows; those of row -1 are dropped."""
         rows, grads = sum_by_row(rows_N, grad_NF)
-        at = rows.to(self.grad.device)
-        self.grad.index_copy_(0, at, self.grad.index_select(0, at).add_(grads))
+        self.grad.index_add_(0, rows.to(self.grad.device), grads)
 
 
 class _LookupRows(torch.autograd.Function):

@@ -29,6 +29,7 @@ class NodeEmbeddings:
         optimizer: Updates rows.
         make_section: Makes what rows are kept in.
         gathers_batches: See `EmbeddingTable`.
+        on_disk: Whether rows are kept in files, since there is too little memory for them.
     """
 
     def __init__(
@@ -39,7 +40,9 @@ class NodeEmbeddings:
         make_section: MakeSection,
         *,
         gathers_batches: bool,
+        on_disk: bool = False,
     ) -> None:
+        self.on_disk = on_disk
         self.comm = shard.comm
         self.optimizer = optimizer
         self.tables = [
