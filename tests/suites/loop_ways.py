@@ -62,9 +62,9 @@ def clip_by_own_norm() -> Iterator[Hits]:
         hits.note(self.size > 1 and bool(norm > 0))
         right(self, model)
 
-    def step(self: Optimization) -> None:
+    def step(self: Optimization, embedding_scale: float = 1.0) -> None:
         limit, self.clip_grad_norm = self.clip_grad_norm, None
-        take_step(self)
+        take_step(self, embedding_scale)
         self.clip_grad_norm = limit
 
     with patch.object(Comm, "all_reduce_gradients", sum_gradients), patch.object(Optimization, "_step", step):

@@ -184,6 +184,6 @@ def test_kernels_are_kept_on_disk(file: int) -> None:
     for module in copies:
         module.read_file_rows(file, 0, rows, 0, staged, out, rows)
         module.change_file_rows(file, 0, rows, 0, staged, (out, rows), adds=True)
-    for kernel in (copies[1]._read_rows, copies[1]._add_rows):
+    for kernel in (copies[1]._read_rows, copies[1]._change_rows):
         assert sum(kernel.stats.cache_hits.values()) == 1
         assert not kernel.stats.cache_misses
