@@ -4,7 +4,7 @@
     python benchmarks/link_recipes.py DATA/kg_wn18rr --rows complex,distmult,compgcn --minutes 20
     python benchmarks/link_recipes.py DATA/kg_codex_s --try complex --options lr=0.05,0.1 regularizer_weight=1e-4,1e-3
 
-A folder of triples is read with inverse relations. Each row has a name in `ROWS`; `--minutes` ends its training after
+Each row has a name in `ROWS`; `--minutes` ends its training after
 that much time, evaluations excluded. Epochs are compared by validation MRR, and the test links are ranked once, with
 the model of the best epoch. `--try` runs a row with each combination of some options, and ranks no test links at all:
 this is how `ROWS` was found.
@@ -16,7 +16,9 @@ import argparse
 import itertools
 import json
 import time
+from argparse import Namespace
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,7 @@ LAYER = {
 KNOWLEDGE = {
     **{**SHARED, "negatives": 2000, "optimizer": "adagrad", "embedding_optimizer": "adagrad", "lr": 0.1},
     **{"embedding_lr": 0.1, "model": "embedding", "hidden": 400, "decoder": "complex"},
-    **{"regularizer": "n3", "regularizer_weight": 0.05, "embedding_std": 0.05},
+    **{"regularizer": "n3", "regularizer_weight": 0.05, "std": 0.05},
 }
 ROWS: Mapping[str, Mapping[str, Any]] = {
     "vectors": VECTORS,
@@ -85,19 +87,24 @@ class StopAfter(og.Callback):
             report.stop()
 
 
-def load(source: str, data_dir: Path | None) -> Graph:
-    """Return the graph; a folder of triples with inverse relations."""
-    return og.load(source, inverse_relations=True) if Path(source).is_dir() else og.load(source, data_dir=data_dir)
+@cache
+def load(source: str, data_dir: Path | None, *, inverse_relations: bool) -> Graph:
+    """Return the graph, with inverse relations if it is a folder of triples and a row wants them."""
+    if Path(source).is_dir():
+        return og.load(source, inverse_relations=inverse_relations)
+    return og.load(source, data_dir=data_dir)
 
 
-def train(graph: Graph, row: Mapping[str, Any], seed: int, minutes: float, *, tests: bool) -> dict[str, Any]:
-    """Train a row; return its scores, its curve over seconds, and seconds of an epoch."""
+def train(options: Namespace, row: Mapping[str, Any], seed: int, *, tests: bool) -> dict[str, Any]:
+    """Train a row; return its scores and its curve over seconds."""
+    given = dict(row)
+    graph = load(options.graph, options.data_dir, inverse_relations=given.pop("inverse_relations", False))
     known = model_options(row["model"])
-    options = {name: value for name, value in row.items() if name in known}
-    training = {name: value for name, value in row.items() if name not in known and name != "model"}
+    of_model = {name: value for name, value in given.items() if name in known}
+    training = {name: value for name, value in given.items() if name not in known and name != "model"}
     torch.manual_seed(seed)
-    model = build_model(row["model"], graph, options)
-    stop = StopAfter(60 * minutes)
+    model = build_model(row["model"], graph, of_model)
+    stop = StopAfter(60 * options.minutes)
     began = time.perf_counter()
     run = og.train(
         graph, model, seed=seed, callbacks=[stop], progress=False, test="auto" if tests else "none", **training
@@ -130,7 +137,7 @@ def untrained(graph: Graph) -> dict[str, Any]:
     return found
 
 
-def _parse() -> argparse.Namespace:
+def _parse() -> Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("graph", help="a named data set, or a folder of triples")
@@ -154,7 +161,6 @@ def _read(text: str) -> Any:
 def main() -> None:
     """Train, rank, show, write."""
     options = _parse()
-    graph = load(options.graph, options.data_dir)
     found: dict[str, Any] = {}
     if options.tried:
         names, values = (
@@ -164,15 +170,15 @@ def main() -> None:
             row = {**ROWS[options.tried], **dict(zip(names, chosen, strict=True))}
             name = " ".join(f"{key}={value}" for key, value in zip(names, chosen, strict=True))
             print(name, flush=True)
-            found[name] = train(graph, row, 0, options.minutes, tests=False)
+            found[name] = train(options, row, 0, tests=False)
             print(f"{name}: validation {found[name]['val']}", flush=True)
     for name in filter(None, options.rows.split(",")):
         print(name, flush=True)
         if name == "untrained":
-            found[name] = untrained(graph)
+            found[name] = untrained(load(options.graph, options.data_dir, inverse_relations=False))
         else:
             seeds = range(options.seeds)
-            found[name] = [train(graph, ROWS[name], seed, options.minutes, tests=True) for seed in seeds]
+            found[name] = [train(options, ROWS[name], seed, tests=True) for seed in seeds]
         print(f"{name}: {json.dumps(found[name])[:600]}", flush=True)
     where = record.write(
         f"link_recipes_{Path(options.graph).name}",

@@ -25,7 +25,7 @@ from outgrow.nn.model import Model, layer_key
 from outgrow.ops import memory_pool
 from outgrow.ops.aggregation.no_messages import zero_aggregate
 from outgrow.ops.rng import fold_in
-from outgrow.ops.sparse import slice_rows
+from outgrow.ops.sparse import index_rows, slice_rows
 
 MOST_ROWS = 0.9
 """Share of the rows above which the last layer computes all: sums for parts of them do not overlap with an exchange."""
@@ -262,6 +262,7 @@ class FullGraphEpoch:
             rowwise = self.objective.as_rowwise
             assert isinstance(rowwise, NodeObjective)
             self.objective = rowwise.for_row_range(self.last_rows.first, self.last_rows.last)
+        self.is_nodewise = not any(each.conv.aggregation.reads_sources for each in model.layers_list())
         self.first_aggregate = None
         if not hides_edges:
             block = shard.layer_view(model.layers_list()[0]).block
@@ -286,12 +287,20 @@ class FullGraphEpoch:
         if not objective.num_targets:
             return 0.0, 0
         with timeline.span("forward"):
-            shard = shard_of_step(self.shard, objective.hidden)
-            loss = self._forward(shard, objective, key)
+            restricted = objective.restrict_rows(key) if self.is_nodewise else None
+            if restricted is None:
+                shard = shard_of_step(self.shard, objective.hidden)
+                loss = self._forward(shard, objective, key)
+            else:
+                rows, objective = restricted
+                loss = objective.loss(self._forward_rows(rows, key), key)
         with timeline.span("backward"):
             torch.autograd.backward(loss)
         self.comm.all_reduce_gradients(self.model)
-        self._count_work(shard)
+        if restricted is None:
+            self._count_work(shard)
+        else:
+            self.ledger.add_count("rows_computed", len(restricted[0]) * len(self.edges))
         return self.comm.all_reduce(loss.detach().double().cpu()).item(), objective.num_targets
 
     def _count_work(self, shard: GraphShard) -> None:
@@ -315,6 +324,16 @@ class FullGraphEpoch:
             last_rows=self.last_rows,
         )
         return objective.loss(logits, key)
+
+    def _forward_rows(self, rows: Tensor, key: int) -> Tensor:
+        """Return ``[m, C]``, the logits of some own nodes, by layers that read no others."""
+        nodes = self.shard.owned_nodes[rows].to(self.comm.device)
+        x = self.model.encode_input(index_rows(self.inputs.own, rows.to(self.comm.device)), nodes, key)
+        for index, layer in enumerate(self.model.layers_list()):
+            nothing = zero_aggregate(x, *layer.spec.aggregate)
+            x = layer.update_nodes(x, nothing, nodes, layer_key(key, index))
+        assert isinstance(x, Tensor)
+        return x
 
     def close(self) -> None:
         """Release the edges, the cached aggregate and idle memory."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -11,6 +14,7 @@ from outgrow.engine.hidden_edges import HiddenEdges
 from outgrow.engine.link_candidates import CandidatePlanner, CandidateQueries
 from outgrow.engine.link_options import ALL, LinkOptions
 from outgrow.engine.link_ranking import CHUNK_BYTES
+from outgrow.engine.row_exchange import RowFetchPlan
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.link_split import LinkTriples, collect_in_links, mark_relations
 from outgrow.nn.decoder import Decoder
@@ -91,6 +95,24 @@ class LinkObjective:
         return int(self.shard.comm.all_reduce(torch.tensor(count)))
 
 
+class _ScorePlan(NamedTuple):
+    """What a worker scores in a step.
+
+    Attributes:
+        pairs: Tails, heads and relations of links and of negatives of their own; None if links share candidates.
+        queries: Queries with candidates that links share.
+        is_scored: ``[V]`` bool, whether a node is in one of them.
+        own: ``[n]`` int64, ascending: the own nodes whose rows are given.
+        others: Fetches the rows of other workers.
+    """
+
+    pairs: tuple[Tensor, Tensor, Tensor] | None
+    queries: list[CandidateQueries]
+    is_scored: Tensor
+    own: Tensor
+    others: RowFetchPlan
+
+
 class LinksOfStep:
     """The loss of the links that a step asks about. Final.
 
@@ -123,39 +145,69 @@ class LinksOfStep:
         self.num_targets = total
         self.asked = asked
         self.hidden = hidden
+        self._plan: _ScorePlan | None = None
+
+    def restrict_rows(self, key: int) -> tuple[Tensor, LinksOfStep]:
+        """Return the own rows that a worker scores, and the objective of these: see `StepObjective.restrict_rows`."""
+        plan = self._plan_scores(key)
+        used = plan.is_scored[plan.own]
+        used[plan.others.asked_rows] = True
+        # A worker without such rows computes one: others may wait for what follows from its gradients.
+        used[:1] |= not used.any()
+        own = plan.own[used]
+        restricted = copy(self)
+        restricted._plan = plan._replace(own=own, others=plan.others.for_own_nodes(own))
+        return used.nonzero()[:, 0], restricted
 
     def loss(self, out: Tensor, key: int) -> Tensor:
         """Return the sum over the worker's links, divided by their number over all workers."""
-        if self.planner is None:
-            value, rows, at = self._loss_of_pairs(out, key)
-        else:
-            value, rows, at = self._loss_of_queries(out, key, self.planner)
+        plan = self._plan_scores(key)
+        at, rows = self._gather_rows(out, plan)
+        value = self._loss_of_pairs(rows, at, plan.pairs) if plan.pairs else self._loss_of_queries(rows, at, plan)
         if self.options.regularizer is not None:
             value = value + self._penalty(rows, at) / self.num_targets
         return value
 
-    def _loss_of_pairs(self, out: Tensor, key: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss with negatives of each link, the rows, and the row number of each node."""
+    def _plan_scores(self, key: int) -> _ScorePlan:
+        """Return what is scored in the step; drawn once. All workers together."""
+        if self._plan is None:
+            pairs, queries = None, []
+            if self.planner is None:
+                pairs = self._draw_pairs(fold_in(key, _NEGATIVES))
+                nodes = [pairs[0], pairs[1]]
+            else:
+                queries = self.planner.plan_queries(self.links, self.number, self.asked, key)
+                nodes = [self.links.head, self.links.tail, *(each.candidates for each in queries)]
+            own = self.shard.owned_nodes
+            is_scored = torch.zeros(self.shard.topology.num_nodes, dtype=torch.bool)
+            for some in nodes:
+                is_scored[some] = True
+            foreign = is_scored.clone()
+            foreign[own] = False
+            # Also without foreign nodes, since all workers take part in the exchange.
+            others = self.shard.plan_fetch(foreign.nonzero()[:, 0])
+            self._plan = _ScorePlan(pairs, queries, is_scored, own, others)
+        return self._plan
+
+    def _loss_of_pairs(self, rows: Tensor, at: Tensor, pairs: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """Return the loss with negatives of each link."""
         assert not isinstance(self.options.loss, AllAnswers)
-        first, second, relation = self._draw_pairs(fold_in(key, _NEGATIVES))
-        at, rows = self._gather_rows(out, first, second)
+        first, second, relation = pairs
         score = self._score_pairs(rows, at[first], at[second], relation)
         # The links of the graph come first, then the negatives, number by number.
         shape = 1 + self.options.negatives, len(self.links)
         link, *negatives = score.view(shape).unbind()
         negative = torch.stack(negatives, 1)
-        return score_loss(self.options.loss, link, negative) / self.num_targets, rows, at
+        return score_loss(self.options.loss, link, negative) / self.num_targets
 
-    def _loss_of_queries(self, out: Tensor, key: int, planner: CandidatePlanner) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss with candidates that links have in common; the rest as `_loss_of_pairs`."""
-        queries = planner.plan_queries(self.links, self.number, self.asked, key)
+    def _loss_of_queries(self, rows: Tensor, at: Tensor, plan: _ScorePlan) -> Tensor:
+        """Return the loss with candidates that links have in common."""
         head, tail, relation = self.links
-        at, rows = self._gather_rows(out, head, tail, *(each.candidates for each in queries))
         if isinstance(self.options.loss, AllAnswers):
-            scores, parts = out.new_empty(0), self._count_queries(queries)
+            scores, parts = rows.new_empty(0), self._count_queries(plan.queries)
         else:
             scores, parts = self._score_pairs(rows, at[tail], at[head], relation), 2 * self.num_targets
-        return candidate_loss(self.decoder, self.options.loss, rows, scores, queries, at) / parts, rows, at
+        return candidate_loss(self.decoder, self.options.loss, rows, scores, plan.queries, at) / parts
 
     def _count_queries(self, queries: list[CandidateQueries]) -> float:
         """Return the number of distinct queries over all workers."""
@@ -181,21 +233,14 @@ class LinksOfStep:
             second.append(torch.where(keeps_head, head, drawn))
         return torch.cat(first), torch.cat(second), relation.repeat(1 + self.options.negatives)
 
-    def _gather_rows(self, out: Tensor, *nodes: Tensor) -> tuple[Tensor, Tensor]:
+    def _gather_rows(self, out: Tensor, plan: _ScorePlan) -> tuple[Tensor, Tensor]:
         """Return the row number of each node, and the rows: the own ones, then those of others."""
-        own = self.shard.owned_nodes
         at = torch.full((self.shard.topology.num_nodes,), -1)
-        at[own] = torch.arange(len(own))
-        foreign = torch.zeros(len(at), dtype=torch.bool)
-        for some in nodes:
-            foreign[some] = True
-        foreign[own] = False
-        # Also without foreign nodes, since all workers take part in the exchange.
-        fetch_plan = self.shard.plan_fetch(foreign.nonzero()[:, 0])
+        at[plan.own] = torch.arange(len(plan.own))
         if self.shard.comm.size == 1:
             return at, out
-        at[fetch_plan.nodes] = len(own) + torch.arange(len(fetch_plan.nodes))
-        return at, torch.cat([out, fetch_plan.fetch_rows(out, Kind.ACTIVATIONS).wait()])
+        at[plan.others.nodes] = len(plan.own) + torch.arange(len(plan.others.nodes))
+        return at, torch.cat([out, plan.others.fetch_rows(out, Kind.ACTIVATIONS).wait()])
 
     def _penalty(self, rows: Tensor, at: Tensor) -> Tensor:
         """Return the penalty of both ends and of the relation of each link, summed over the worker's links."""

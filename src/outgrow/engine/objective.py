@@ -48,6 +48,15 @@ class StepObjective(Protocol):
     def hidden(self) -> HiddenEdges | None:
         """The edges that layers do not see in this step; None for none."""
 
+    def restrict_rows(self, key: int) -> tuple[Tensor, StepObjective] | None:
+        """Return ``[m]`` int64, the own rows that a worker reads, ascending, and the objective for output of these alone.
+
+        None if all rows are read, or it is not known which. All workers together.
+
+        Args:
+            key: See `loss`.
+        """
+
     def loss(self, out: Tensor, key: int) -> Tensor:
         """Return the worker's share of the loss, differentiable. All workers together, unless `as_rowwise`.
 
@@ -120,6 +129,10 @@ class NodeObjective(NamedTuple):
     def for_step(self, seed: int, epoch: int, number: int) -> NodeObjective:
         """Return the objective itself: an epoch has one step."""
         return self
+
+    def restrict_rows(self, key: int) -> None:
+        """All rows: features are multiplied as they lie, which rows picked from them are not."""
+        return
 
     @property
     def is_empty(self) -> bool:

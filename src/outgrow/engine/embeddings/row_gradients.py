@@ -77,8 +77,8 @@ class DenseGradients:
             if all_rows or written.all():
                 yield here, self._read(here)
             elif written.any():
-                rows, grad = written.nonzero()[:, 0], self._read(here)
-                yield rows + first, grad[rows.to(grad.device)]
+                rows = written.nonzero()[:, 0] + first
+                yield rows, self._section.read_rows(rows)
 
     def clear(self) -> None:
         """Forget all gradients."""
