@@ -185,13 +185,22 @@ def test_a_link_and_its_reverse_have_two_scores(name: str) -> None:
 def test_rows_of_relations_are_their_parameters(name: str) -> None:
     decoder = make(name)
     rows = decoder.relation_rows(torch.tensor([2, 0, 2]))
-    if name in ("dot", "own", "mlp-without-relations"):
+    if name in ("dot", "own", "mlp-without-relations") or "rotate" in name:
         assert rows is None
         return
-    parameter = dict(decoder.named_parameters())["angle" if "rotate" in name else "relation"]
     assert rows is not None
-    assert torch.equal(rows, parameter[[2, 0, 2]].flatten(1))
+    assert torch.equal(rows, dict(decoder.named_parameters())["relation"][[2, 0, 2]].flatten(1))
     assert rows.requires_grad
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_squares_of_rows_are_those_of_complex_numbers_where_rows_are_complex(name: str) -> None:
+    rows = normal(ROWS, COLUMNS)
+    if name == "complex" or "rotate" in name:
+        expected = torch.complex(*rows.chunk(2, 1)).abs().square()
+    else:
+        expected = rows.abs().square()
+    torch.testing.assert_close(make(name).squared_magnitudes(rows), expected, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("name", MAKE)

@@ -13,7 +13,7 @@ from outgrow.engine.link_options import LinkOptions, LinkSteps, Regularizer
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import GraphShard, PartitionShard
 from outgrow.graph.topology import Topology
-from outgrow.nn import GAT, GCN, RGCN, SAGE, Decoupled, DistMult, Dot, Epilogue, Layer, Model, SAGEMaxConv
+from outgrow.nn import GAT, GCN, MLP, RGCN, SAGE, Decoupled, DistMult, Dot, Epilogue, Layer, Model, SAGEMaxConv
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
@@ -66,6 +66,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     "gat": lambda: GAT(IN, HIDDEN, OUT, heads=2, dropout=0.3),
     "rgcn": lambda: RGCN(IN, HIDDEN, OUT, num_relations=RELATIONS, bases=2, dropout=0.3),
     "decoupled": lambda: Decoupled(IN, HIDDEN, OUT, rounds=3, dropout=0.3),
+    "mlp": lambda: MLP(IN, HIDDEN, OUT, dropout=0.3),
 }
 DECODERS = {"dot": Dot, "distmult": lambda: DistMult(OUT, RELATIONS)}
 GRAPHS: dict[str, tuple[Topology, tuple[int, ...]]] = {
@@ -111,12 +112,14 @@ LOSSES = [
         for sampling in ("uniform", "shared")
     ),
     Case("rgcn", steps=2, hide=0.5, loss="softmax", sampling="shared", negatives=8, relations=(1,)),
+    *(Case("mlp", steps=3, sampling=sampling, negatives=2, regularizer="n3") for sampling in ("uniform", "shared")),
+    Case("mlp", loss="k-vs-all", steps=3, graph="isolated", deal="one-node-part"),
 ]
 """What is computed of scores."""
 QUICK = [
     *((way, case) for way in WAYS for case in HIDING[1::2]),
     *(("full", case) for case in LOSSES[::2]),
-    *((way, case) for way in ("offload-3", "tensor") for case in LOSSES[-3:]),
+    *((way, case) for way in ("offload-3", "tensor") for case in LOSSES[-6:]),
 ]
 """Half of all: the other half differs in one thing."""
 EVERYTHING = [(way, case) for way in WAYS for case in (*HIDING, *LOSSES)]

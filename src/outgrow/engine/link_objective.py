@@ -250,10 +250,12 @@ class LinksOfStep:
         # How often a row is an end, so that no row per link is made.
         ends = torch.bincount(at[torch.cat([head, tail])], minlength=len(rows))
         used = ends.nonzero()[:, 0]
-        penalty = regularizer.penalize_rows(rows[used.to(rows.device)]) @ ends[used].to(rows)
+        squares = self.decoder.squared_magnitudes(rows[used.to(rows.device)])
+        penalty = regularizer.penalize_rows(squares) @ ends[used].to(rows)
         times = torch.bincount(relation)
         present = times.nonzero()[:, 0]
         of_relations = self.decoder.relation_rows(present.to(rows.device))
         if of_relations is not None:
-            penalty = penalty + regularizer.penalize_rows(of_relations) @ times[present].to(rows)
+            squares = self.decoder.squared_magnitudes(of_relations)
+            penalty = penalty + regularizer.penalize_rows(squares) @ times[present].to(rows)
         return regularizer.weight * penalty

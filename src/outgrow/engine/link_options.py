@@ -81,9 +81,9 @@ class Regularizer:
     name: str
     weight: float
 
-    def penalize_rows(self, rows_NF: Tensor) -> Tensor:
-        """Return ``[N]``: the penalty of each row."""
-        return rows_NF.abs().pow(3).sum(1) if self.name == N3 else rows_NF.square().sum(1)
+    def penalize_rows(self, squared_NK: Tensor) -> Tensor:
+        """Return ``[N]``: the penalty of each row, from the squares of its numbers (`Decoder.squared_magnitudes`)."""
+        return (squared_NK.pow(1.5) if self.name == N3 else squared_NK).sum(1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

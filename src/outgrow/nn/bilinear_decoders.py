@@ -61,6 +61,10 @@ class ComplEx(ProductDecoder):
         """Return ``[P, F]``: the real parts of relations, then the imaginary ones."""
         return parameter_rows(self.relation, relations_P, self.relation)
 
+    def squared_magnitudes(self, rows_NK: Tensor) -> Tensor:
+        """Return ``[N, F / 2]``: squares of the absolute values of complex numbers."""
+        return square_complex(rows_NK)
+
 
 @check_arguments()
 class Bilinear(ProductDecoder):
@@ -117,6 +121,12 @@ def require_even(columns: int) -> None:
     """
     if columns % 2:
         raise out_of_range_error("columns", "an even number: a real and an imaginary part of each", columns)
+
+
+def square_complex(rows_NK: Tensor) -> Tensor:
+    """Return ``[N, K / 2]``: squared absolute values of rows whose first half are real parts."""
+    real, imaginary = rows_NK.chunk(2, 1)
+    return real.square() + imaginary.square()
 
 
 def _permute(x_NF: Tensor, order_N: Tensor) -> Tensor:

@@ -89,6 +89,13 @@ class Decoder(nn.Module, ABC):
         """Return ``[P, K]`` parameters of these relations, for penalties; None if there are none."""
         return None
 
+    def squared_magnitudes(self, rows_NK: Tensor) -> Tensor:
+        """Return ``[N, k]``: squares of the numbers of rows of nodes or relations, for penalties.
+
+        One for each column here; one for each complex number, its real and its imaginary part, where rows are complex.
+        """
+        return rows_NK.square()
+
 
 class QueryDecoder(Decoder, ABC):
     """Decoder that makes a query of one end and the relation, and compares it with the other end."""

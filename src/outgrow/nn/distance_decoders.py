@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from outgrow.core.arguments import check_arguments
 from outgrow.core.validation import out_of_range_error, require_counts
-from outgrow.nn.bilinear_decoders import require_even
+from outgrow.nn.bilinear_decoders import require_even, square_complex
 from outgrow.nn.decoder import QueryDecoder, parameter_rows, score_in_blocks
 
 _NORMS = (1, 2)
@@ -122,9 +122,13 @@ class RotatE(QueryDecoder):
             )
         return self.margin - _distances(queries_QF, rows_NF, self.p)
 
-    def relation_rows(self, relations_P: Tensor) -> Tensor:
-        """Return ``[P, F / 2]``: the angles of relations."""
-        return parameter_rows(self.angle, relations_P, self.angle)
+    def relation_rows(self, relations_P: Tensor) -> None:
+        """No rows: an angle is no better for being small."""
+        return
+
+    def squared_magnitudes(self, rows_NK: Tensor) -> Tensor:
+        """Return ``[N, F / 2]``: squares of the absolute values of complex numbers."""
+        return square_complex(rows_NK)
 
     def _norm(self, difference: Tensor) -> Tensor:
         # Of complex numbers, whose modulus has a gradient at zero too.
