@@ -134,12 +134,26 @@ class RowFetchPlan:
         return SplitSizes(tuple(counts[self.comm.rank] for counts in wanted), self.counts)
 
     @cached_property
+    def asked_nodes(self) -> Tensor:
+        """``[s]`` int64: own nodes that others fetch; exchanged on first access, by all workers together."""
+        return self.comm.all_to_all(self.nodes, self.split_sizes.reverse, Kind.IDS).wait()
+
+    @cached_property
     def _send_plan(self) -> RowSendPlan:
-        """The plan of the owners' side; exchanged on first access, by all workers together."""
         # Owners learn once which rows to send; every later fetch exchanges rows only.
-        asked = self.comm.all_to_all(self.nodes, self.split_sizes.reverse, Kind.IDS).wait()
+        asked = self.asked_nodes
         rows = torch.searchsorted(self.owned_nodes, asked)
         return RowSendPlan(self.comm, self.split_sizes, rows, len(self.owned_nodes), (asked, self.nodes))
+
+    def of_rows(self, nodes: Tensor) -> RowFetchPlan:
+        """Return the same plan where this worker has rows of some own nodes alone.
+
+        Args:
+            nodes: ``[n]`` int64, ascending own nodes, among them all ``asked_nodes``.
+        """
+        plan = RowFetchPlan(self.comm, nodes, self.nodes, self.counts)
+        plan.split_sizes, plan.asked_nodes = self.split_sizes, self.asked_nodes
+        return plan
 
     def fetch_rows(self, rows: Tensor, kind: Kind, widths: RowWidths | None = None) -> ExchangeHandle:
         """Start fetching the rows from their owners, ``[h, ...]``. All workers together. Differentiable.
