@@ -16,7 +16,9 @@ from outgrow.core.deprecation import renamed_arguments
 from outgrow.core.ledger import Kind
 from outgrow.engine.features.inputs import ShardInputs
 from outgrow.engine.hidden_edges import shard_of_step
+from outgrow.engine.link_objective import LinksOfStep
 from outgrow.engine.local_weights import weights_by_part
+from outgrow.engine.nodewise import compute_node_rows, reads_no_neighbours
 from outgrow.engine.objective import NodeObjective, Objective, StepObjective
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.halo import LocalGraph
@@ -262,7 +264,7 @@ class FullGraphEpoch:
             rowwise = self.objective.as_rowwise
             assert isinstance(rowwise, NodeObjective)
             self.objective = rowwise.for_row_range(self.last_rows.first, self.last_rows.last)
-        self.is_nodewise = not any(each.conv.aggregation.reads_sources for each in model.layers_list())
+        self.is_nodewise = reads_no_neighbours(model)
         self.first_aggregate = None
         if not hides_edges:
             block = shard.layer_view(model.layers_list()[0]).block
@@ -287,20 +289,15 @@ class FullGraphEpoch:
         if not objective.num_targets:
             return 0.0, 0
         with timeline.span("forward"):
-            restricted = objective.restrict_rows(key) if self.is_nodewise else None
-            if restricted is None:
+            if self.is_nodewise and isinstance(objective, LinksOfStep):
+                loss = self._loss_of_read_rows(objective, key)
+            else:
                 shard = shard_of_step(self.shard, objective.hidden)
                 loss = self._forward(shard, objective, key)
-            else:
-                rows, objective = restricted
-                loss = objective.loss(self._forward_rows(rows, key), key)
+                self._count_work(shard)
         with timeline.span("backward"):
             torch.autograd.backward(loss)
         self.comm.all_reduce_gradients(self.model)
-        if restricted is None:
-            self._count_work(shard)
-        else:
-            self.ledger.add_count("rows_computed", len(restricted[0]) * len(self.edges))
         return self.comm.all_reduce(loss.detach().double().cpu()).item(), objective.num_targets
 
     def _count_work(self, shard: GraphShard) -> None:
@@ -325,15 +322,13 @@ class FullGraphEpoch:
         )
         return objective.loss(logits, key)
 
-    def _forward_rows(self, rows: Tensor, key: int) -> Tensor:
-        """Return ``[m, C]``, the logits of some own nodes, by layers that read no others."""
+    def _loss_of_read_rows(self, objective: LinksOfStep, key: int) -> Tensor:
+        """Return the loss, from the rows that it reads: nothing of a node depends on other ones before."""
+        rows = objective.find_rows(key)
         nodes = self.shard.owned_nodes[rows].to(self.comm.device)
-        x = self.model.encode_input(index_rows(self.inputs.own, rows.to(self.comm.device)), nodes, key)
-        for index, layer in enumerate(self.model.layers_list()):
-            nothing = zero_aggregate(x, *layer.spec.aggregate)
-            x = layer.update_nodes(x, nothing, nodes, layer_key(key, index))
-        assert isinstance(x, Tensor)
-        return x
+        features = index_rows(self.inputs.own, rows.to(self.comm.device))
+        self.ledger.add_count("rows_computed", len(rows) * len(self.model.layers_list()))
+        return objective.loss(compute_node_rows(self.model, features, nodes, key), key, rows)
 
     def close(self) -> None:
         """Release the edges, the cached aggregate and idle memory."""

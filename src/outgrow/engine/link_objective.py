@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from copy import copy
+import math
 from typing import NamedTuple
 
 import torch
@@ -28,6 +28,8 @@ _NEGATIVES = 0x4C494E4B
 
 _ROWS = 5
 """Copies of the rows: own and received ones, their gradient and its two parts."""
+_PER_NODE = 10
+"""Bytes of a node in a step: its row number, and whether its row is read, and fetched."""
 _PER_PAIR = 96
 """Bytes of a pair: both ends twice, their positions, relation, order, score, target and gradients."""
 _PER_LINK = 160
@@ -74,6 +76,22 @@ class LinkObjective:
         rows = (_ROWS + 2 * everyone) * (own + fetched) * columns * number_bytes
         return rows + (_PER_PAIR + _PER_LINK) * links + BLOCK_COPIES * BLOCK_BYTES
 
+    def bytes_of_read_rows(self, columns: int, number_bytes: int) -> int:
+        """Return `extra_bytes` where only output that a step reads is kept: see `LinksOfStep.find_rows`."""
+        options, num_nodes = self.options, self.shard.topology.num_nodes
+        mean = len(self.links) / options.steps.num_steps
+        # Pairs of nodes draw their step, so that steps differ: six standard deviations are never seen.
+        links = min(len(self.links), math.ceil(mean + 6 * math.sqrt(mean)))
+        everyone = options.sampling == ALL or isinstance(options.loss, AllAnswers)
+        shared = self.planner is not None
+        nodes = num_nodes if everyone else min(num_nodes, (2 + options.negatives) * links)
+        if shared and not everyone:
+            kinds = len(options.ends) - 1
+            nodes = min(num_nodes, 2 * links + kinds * options.negatives)
+        rows = (_ROWS + 2 * everyone) * nodes * columns * number_bytes
+        ends = (_PER_PAIR + _PER_LINK) * links if shared else _PER_PAIR * links * (1 + options.negatives)
+        return rows + ends + _PER_NODE * num_nodes + (BLOCK_COPIES * BLOCK_BYTES if shared else 2 * CHUNK_BYTES)
+
     def to(self, device: torch.device) -> LinkObjective:
         """Return the objective itself, which uses the device of the output."""
         return self
@@ -95,22 +113,24 @@ class LinkObjective:
         return int(self.shard.comm.all_reduce(torch.tensor(count)))
 
 
-class _ScorePlan(NamedTuple):
-    """What a worker scores in a step.
+_Pairs = tuple[Tensor, Tensor, Tensor]
+"""Tails, heads and relations."""
+
+
+class _StepDraws(NamedTuple):
+    """What is drawn for a step.
 
     Attributes:
-        pairs: Tails, heads and relations of links and of negatives of their own; None if links share candidates.
-        queries: Queries with candidates that links share.
-        is_scored: ``[V]`` bool, whether a node is in one of them.
-        own: ``[n]`` int64, ascending: the own nodes whose rows are given.
-        others: Fetches the rows of other workers.
+        pairs: Ends and relations of the links, then of the negatives of each.
+        queries: Queries with candidates that links have in common; None for negatives of each link.
+        read: ``[V]`` bool: the nodes whose rows this worker's links need.
+        fetch_plan: Fetches those of other workers.
     """
 
-    pairs: tuple[Tensor, Tensor, Tensor] | None
-    queries: list[CandidateQueries]
-    is_scored: Tensor
-    own: Tensor
-    others: RowFetchPlan
+    pairs: _Pairs
+    queries: list[CandidateQueries] | None
+    read: Tensor
+    fetch_plan: RowFetchPlan
 
 
 class LinksOfStep:
@@ -145,52 +165,57 @@ class LinksOfStep:
         self.num_targets = total
         self.asked = asked
         self.hidden = hidden
-        self._plan: _ScorePlan | None = None
+        self._drawn: tuple[int, _StepDraws] | None = None
 
-    def restrict_rows(self, key: int) -> tuple[Tensor, LinksOfStep]:
-        """Return the own rows that a worker scores, and the objective of these: see `StepObjective.restrict_rows`."""
-        plan = self._plan_scores(key)
-        used = plan.is_scored[plan.own]
-        used[plan.others.asked_rows] = True
+    def find_rows(self, key: int) -> Tensor:
+        """Return ``[m]`` int64, ascending: the own rows that `loss` reads. All workers together."""
+        draws = self._draw(key)
+        read = draws.read.clone()
+        read[draws.fetch_plan.asked_nodes] = True
+        own = read[self.shard.owned_nodes]
         # A worker without such rows computes one: others may wait for what follows from its gradients.
-        used[:1] |= not used.any()
-        own = plan.own[used]
-        restricted = copy(self)
-        restricted._plan = plan._replace(own=own, others=plan.others.for_own_nodes(own))
-        return used.nonzero()[:, 0], restricted
+        own[:1] |= not own.any()
+        return own.nonzero()[:, 0]
 
-    def loss(self, out: Tensor, key: int) -> Tensor:
-        """Return the sum over the worker's links, divided by their number over all workers."""
-        plan = self._plan_scores(key)
-        at, rows = self._gather_rows(out, plan)
-        value = self._loss_of_pairs(rows, at, plan.pairs) if plan.pairs else self._loss_of_queries(rows, at, plan)
+    def loss(self, out: Tensor, key: int, rows: Tensor | None = None) -> Tensor:
+        """Return the sum over the worker's links, divided by their number over all workers.
+
+        Args:
+            out: ``[n, C]`` of the own nodes, or ``[m, C]`` of some.
+            key: Random key of (seed, epoch, step).
+            rows: ``[m]`` int64, ascending, the own rows of ``out``, among them those of `find_rows`; None for all.
+        """
+        draws = self._draw(key)
+        self._drawn = None
+        at, known = self._gather_rows(out, draws, rows)
+        if draws.queries is None:
+            value = self._loss_of_pairs(known, at, draws.pairs)
+        else:
+            value = self._loss_of_queries(known, at, draws.queries)
         if self.options.regularizer is not None:
-            value = value + self._penalty(rows, at) / self.num_targets
+            value = value + self._penalty(known, at) / self.num_targets
         return value
 
-    def _plan_scores(self, key: int) -> _ScorePlan:
-        """Return what is scored in the step; drawn once. All workers together."""
-        if self._plan is None:
-            pairs, queries = None, []
+    def _draw(self, key: int) -> _StepDraws:
+        """Return what is drawn for the step; kept until the loss is computed."""
+        if self._drawn is None or self._drawn[0] != key:
+            head, tail, relation = self.links
+            pairs, queries = (tail, head, relation), None
             if self.planner is None:
                 pairs = self._draw_pairs(fold_in(key, _NEGATIVES))
-                nodes = [pairs[0], pairs[1]]
             else:
                 queries = self.planner.plan_queries(self.links, self.number, self.asked, key)
-                nodes = [self.links.head, self.links.tail, *(each.candidates for each in queries)]
-            own = self.shard.owned_nodes
-            is_scored = torch.zeros(self.shard.topology.num_nodes, dtype=torch.bool)
-            for some in nodes:
-                is_scored[some] = True
-            foreign = is_scored.clone()
-            foreign[own] = False
+            read = torch.zeros(self.shard.topology.num_nodes, dtype=torch.bool)
+            for nodes in (*pairs[:2], *(each.candidates for each in queries or ())):
+                read[nodes] = True
+            foreign = read.clone()
+            foreign[self.shard.owned_nodes] = False
             # Also without foreign nodes, since all workers take part in the exchange.
-            others = self.shard.plan_fetch(foreign.nonzero()[:, 0])
-            self._plan = _ScorePlan(pairs, queries, is_scored, own, others)
-        return self._plan
+            self._drawn = key, _StepDraws(pairs, queries, read, self.shard.plan_fetch(foreign.nonzero()[:, 0]))
+        return self._drawn[1]
 
-    def _loss_of_pairs(self, rows: Tensor, at: Tensor, pairs: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """Return the loss with negatives of each link."""
+    def _loss_of_pairs(self, rows: Tensor, at: Tensor, pairs: _Pairs) -> Tensor:
+        """Return the loss with negatives of each link, from the rows and the row number of each node."""
         assert not isinstance(self.options.loss, AllAnswers)
         first, second, relation = pairs
         score = self._score_pairs(rows, at[first], at[second], relation)
@@ -200,14 +225,14 @@ class LinksOfStep:
         negative = torch.stack(negatives, 1)
         return score_loss(self.options.loss, link, negative) / self.num_targets
 
-    def _loss_of_queries(self, rows: Tensor, at: Tensor, plan: _ScorePlan) -> Tensor:
-        """Return the loss with candidates that links have in common."""
+    def _loss_of_queries(self, rows: Tensor, at: Tensor, queries: list[CandidateQueries]) -> Tensor:
+        """Return the loss with candidates that links have in common; the rest as `_loss_of_pairs`."""
         head, tail, relation = self.links
         if isinstance(self.options.loss, AllAnswers):
-            scores, parts = rows.new_empty(0), self._count_queries(plan.queries)
+            scores, parts = rows.new_empty(0), self._count_queries(queries)
         else:
             scores, parts = self._score_pairs(rows, at[tail], at[head], relation), 2 * self.num_targets
-        return candidate_loss(self.decoder, self.options.loss, rows, scores, plan.queries, at) / parts
+        return candidate_loss(self.decoder, self.options.loss, rows, scores, queries, at) / parts
 
     def _count_queries(self, queries: list[CandidateQueries]) -> float:
         """Return the number of distinct queries over all workers."""
@@ -221,7 +246,7 @@ class LinksOfStep:
         score = self.decoder(rows, pairs)
         return torch.zeros_like(score).index_copy(0, pairs.order, score)
 
-    def _draw_pairs(self, key: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _draw_pairs(self, key: int) -> _Pairs:
         """Return tails, heads and relations of all pairs: of the links, then of each number of negatives."""
         head, tail, relation = self.links
         first, second = [tail], [head]
@@ -233,14 +258,16 @@ class LinksOfStep:
             second.append(torch.where(keeps_head, head, drawn))
         return torch.cat(first), torch.cat(second), relation.repeat(1 + self.options.negatives)
 
-    def _gather_rows(self, out: Tensor, plan: _ScorePlan) -> tuple[Tensor, Tensor]:
+    def _gather_rows(self, out: Tensor, draws: _StepDraws, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the row number of each node, and the rows: the own ones, then those of others."""
+        own = self.shard.owned_nodes if rows is None else self.shard.owned_nodes[rows]
         at = torch.full((self.shard.topology.num_nodes,), -1)
-        at[plan.own] = torch.arange(len(plan.own))
+        at[own] = torch.arange(len(own))
         if self.shard.comm.size == 1:
             return at, out
-        at[plan.others.nodes] = len(plan.own) + torch.arange(len(plan.others.nodes))
-        return at, torch.cat([out, plan.others.fetch_rows(out, Kind.ACTIVATIONS).wait()])
+        plan = draws.fetch_plan if rows is None else draws.fetch_plan.of_rows(own)
+        at[plan.nodes] = len(own) + torch.arange(len(plan.nodes))
+        return at, torch.cat([out, plan.fetch_rows(out, Kind.ACTIVATIONS).wait()])
 
     def _penalty(self, rows: Tensor, at: Tensor) -> Tensor:
         """Return the penalty of both ends and of the relation of each link, summed over the worker's links."""

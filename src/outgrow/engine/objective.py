@@ -48,15 +48,6 @@ class StepObjective(Protocol):
     def hidden(self) -> HiddenEdges | None:
         """The edges that layers do not see in this step; None for none."""
 
-    def restrict_rows(self, key: int) -> tuple[Tensor, StepObjective] | None:
-        """Return ``[m]`` int64, the own rows that a worker reads, ascending, and the objective for output of these alone.
-
-        None if all rows are read, or it is not known which. All workers together.
-
-        Args:
-            key: See `loss`.
-        """
-
     def loss(self, out: Tensor, key: int) -> Tensor:
         """Return the worker's share of the loss, differentiable. All workers together, unless `as_rowwise`.
 
@@ -76,6 +67,9 @@ class Objective(Protocol):
     def extra_bytes(self, columns: int, number_bytes: int) -> int:
         """Return the bytes needed in addition to the layers, for output of these columns and numbers."""
 
+    def bytes_of_read_rows(self, columns: int, number_bytes: int) -> int:
+        """Return `extra_bytes` where only output that a step reads is kept."""
+
     def to(self, device: torch.device) -> Objective:
         """Return the objective for output on a device."""
 
@@ -92,6 +86,11 @@ class Objective(Protocol):
 def row_range(rows_N: Tensor, first: int, last: int) -> slice:
     """Return the slice of ascending rows that are from ``first`` to ``last - 1``."""
     return slice(*torch.searchsorted(rows_N, rows_N.new_tensor([first, last])).tolist())
+
+
+def select_rows(values_NF: Tensor, rows_n: Tensor) -> Tensor:
+    """Return ``[n, F]``: some rows, ascending and distinct; all of them without a copy."""
+    return values_NF if len(rows_n) == len(values_NF) else values_NF.index_select(0, rows_n.to(values_NF.device))
 
 
 class NodeObjective(NamedTuple):
@@ -130,10 +129,6 @@ class NodeObjective(NamedTuple):
         """Return the objective itself: an epoch has one step."""
         return self
 
-    def restrict_rows(self, key: int) -> None:
-        """All rows: features are multiplied as they lie, which rows picked from them are not."""
-        return
-
     @property
     def is_empty(self) -> bool:
         """Whether the objective has no rows."""
@@ -142,6 +137,10 @@ class NodeObjective(NamedTuple):
     def extra_bytes(self, columns: int, number_bytes: int) -> int:
         """Return the bytes of the copies that the loss makes; the estimates of layers include labels."""
         return self.task.loss_copies * len(self.rows) * columns * number_bytes
+
+    def bytes_of_read_rows(self, columns: int, number_bytes: int) -> int:
+        """Return `extra_bytes`: the loss reads the output of a chunk as it is computed."""
+        return self.extra_bytes(columns, number_bytes)
 
     def to(self, device: torch.device) -> NodeObjective:
         """Return the objective for output on a device."""
@@ -165,10 +164,12 @@ class GradientObjective(NamedTuple):
     """A rowwise objective with a known gradient, which replaces an objective that is no sum over rows.
 
     Attributes:
-        grad: ``[n, C]``, gradient of the output of the own nodes.
+        grad: ``[m, C]``, gradient of the output of some own nodes; that of the others is zero.
+        rows: ``[m]`` int64, ascending, rows of these nodes among the own ones.
     """
 
     grad: Tensor
+    rows: Tensor
 
     @property
     def is_empty(self) -> bool:
@@ -177,16 +178,17 @@ class GradientObjective(NamedTuple):
 
     def to(self, device: torch.device) -> GradientObjective:
         """Return the objective for output on a device."""
-        return GradientObjective(self.grad.to(device))
+        return GradientObjective(self.grad.to(device), self.rows)
 
     def for_row_range(self, first: int, last: int) -> GradientObjective:
         """Return the objective of a range of own rows alone."""
-        return GradientObjective(self.grad[first:last])
+        here = row_range(self.rows, first, last)
+        return GradientObjective(self.grad[here], self.rows[here] - first)
 
     def loss(self, out: Tensor) -> Tensor:
         """Return a value without meaning, whose gradient is ``grad``."""
         # Linear in the output, so that autograd returns the stored gradient.
-        return (out * self.grad).sum()
+        return (select_rows(out, self.rows) * self.grad).sum()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -155,6 +155,11 @@ class Problem:
         """Bytes that the objective needs in addition to the layers."""
         return self.objective.extra_bytes(self.model.layers_list()[-1].spec.out_features, self.number_bytes)
 
+    @property
+    def read_row_bytes(self) -> int:
+        """`objective_bytes` where only output that a step reads is kept."""
+        return self.objective.bytes_of_read_rows(self.model.layers_list()[-1].spec.out_features, self.number_bytes)
+
     def seeds_of_epoch(self, epoch: int) -> list[Tensor]:
         """Return the seeds of each step of an epoch, over all workers."""
         return self.batches.seeds_of_epoch(self.node_targets.nodes, self.seed, epoch)

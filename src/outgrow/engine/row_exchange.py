@@ -135,27 +135,25 @@ class RowFetchPlan:
 
     @cached_property
     def asked_nodes(self) -> Tensor:
-        """``[s]`` int64, own nodes whose rows others fetch; exchanged on first access, by all workers together."""
-        # Owners learn once which rows to send; every later fetch exchanges rows only.
+        """``[s]`` int64: own nodes that others fetch; exchanged on first access, by all workers together."""
         return self.comm.all_to_all(self.nodes, self.split_sizes.reverse, Kind.IDS).wait()
-
-    @property
-    def asked_rows(self) -> Tensor:
-        """``[s]`` int64, positions of the nodes whose rows others fetch. All workers together."""
-        return torch.searchsorted(self.owned_nodes, self.asked_nodes)
-
-    def for_own_nodes(self, own: Tensor) -> RowFetchPlan:
-        """Return the plan for rows of some own nodes: ascending, those that others fetch among them."""
-        plan = RowFetchPlan(self.comm, own, self.nodes, self.counts)
-        # Neither depends on where the rows are: they need not be exchanged again.
-        plan.__dict__.update(split_sizes=self.split_sizes, asked_nodes=self.asked_nodes)
-        return plan
 
     @cached_property
     def _send_plan(self) -> RowSendPlan:
-        """The plan of the owners' side. All workers together on first access."""
+        # Owners learn once which rows to send; every later fetch exchanges rows only.
         asked = self.asked_nodes
-        return RowSendPlan(self.comm, self.split_sizes, self.asked_rows, len(self.owned_nodes), (asked, self.nodes))
+        rows = torch.searchsorted(self.owned_nodes, asked)
+        return RowSendPlan(self.comm, self.split_sizes, rows, len(self.owned_nodes), (asked, self.nodes))
+
+    def of_rows(self, nodes: Tensor) -> RowFetchPlan:
+        """Return the same plan where this worker has rows of some own nodes alone.
+
+        Args:
+            nodes: ``[n]`` int64, ascending own nodes, among them all ``asked_nodes``.
+        """
+        plan = RowFetchPlan(self.comm, nodes, self.nodes, self.counts)
+        plan.split_sizes, plan.asked_nodes = self.split_sizes, self.asked_nodes
+        return plan
 
     def fetch_rows(self, rows: Tensor, kind: Kind, widths: RowWidths | None = None) -> ExchangeHandle:
         """Start fetching the rows from their owners, ``[h, ...]``. All workers together. Differentiable.

@@ -248,6 +248,10 @@ class Strategy(ABC):
         limit = self.options().get("memory")
         return None if limit is None else parse_bytes(str(limit))
 
+    def computes_read_rows(self, problem: Problem) -> bool:
+        """Whether steps compute the rows of the nodes that they ask about, and no others; by default batches do."""
+        return self.uses_minibatches
+
     def is_exact(self, batches: BatchConfig) -> bool:
         """Whether the gradient equals the reference's with these options and batches."""
         return self.exact

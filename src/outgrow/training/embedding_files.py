@@ -8,7 +8,7 @@ names of the sections and the SHA-256 of the file.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def _save_table(folder: Path | None, name: str, table: EmbeddingTable) -> dict[s
     width = len(sections) * table.embedding.dim
     num_rows = sum(last - first for first, last in table.ranges)
     record = {"file": name, "sections": [*sections], "rows": num_rows, "steps": table.num_steps}
-    blocks = _gather_blocks(table, [*sections.values()])
+    blocks = _gather_blocks(table, table.read_sections)
     if not table.comm.is_rank_zero:
         for _ in blocks:
             pass
@@ -74,14 +74,14 @@ def _save_table(folder: Path | None, name: str, table: EmbeddingTable) -> dict[s
     return {**record, "sha256": digest.hexdigest()}
 
 
-def _gather_blocks(table: EmbeddingTable, sections: list[Any]) -> Iterator[Tensor]:
-    """Yield rows of consecutive nodes with all sections, ``[n, W]``; without rows on ranks other than 0."""
+def _gather_blocks(table: EmbeddingTable, read: Callable[[int, int], Tensor]) -> Iterator[Tensor]:
+    """Yield rows of consecutive nodes, ``[n, W]``, of a range of own rows by ``read``; none on ranks other than 0."""
     comm = table.comm
     for first, last in table.ranges:
         for start in range(first, last, _BLOCK_NODES):
             end = min(start + _BLOCK_NODES, last)
             low, high = torch.searchsorted(table.nodes, torch.tensor([start, end])).tolist()
-            rows = torch.cat([each.read_range(low, high) for each in sections], 1)
+            rows = read(low, high)
             if comm.size == 1:
                 yield rows
                 continue
@@ -109,27 +109,37 @@ def restore_vectors(folder: Path | None, saved: Mapping[str, Any], embeddings: N
         array = None
         if table.comm.is_rank_zero:
             assert folder is not None
-            array = _open_rows(folder / record["file"], record, check=True)
+            array = _open_rows(folder / record["file"], record)
         if BEST in record["sections"] and table.best is None:
             table.best = table.add_section(BEST)
-        sections = table.sections
-        _scatter_blocks(table, array, [sections[name] for name in record["sections"]])
+        # In one pass: vectors may be larger than memory.
+        digest = _scatter_blocks(table, array, record["sections"])
+        if array is not None and digest != record.get("sha256"):
+            assert folder is not None
+            raise _changed_error(folder / record["file"], record, len(array))
         table.num_steps = record["steps"]
 
 
-def _scatter_blocks(table: EmbeddingTable, array: np.ndarray[Any, Any] | None, sections: list[Any]) -> None:
-    comm, dim, row = table.comm, table.embedding.dim, 0
+def _scatter_blocks(table: EmbeddingTable, array: np.ndarray[Any, Any] | None, names: Sequence[str]) -> str:
+    """Write what a file has into a table; return the checksum, on rank 0."""
+    comm, row = table.comm, 0
+    digest = hashlib.sha256()
     for first, last in table.ranges:
         for start in range(first, last, _BLOCK_NODES):
             end = min(start + _BLOCK_NODES, last)
-            given = None if array is None else torch.from_numpy(np.array(array[row : row + end - start]))
+            given = None
+            if array is not None:
+                read = np.array(array[row : row + end - start])
+                digest.update(read.data)
+                given = torch.from_numpy(read)
             row += end - start
             # Other hosts may not see the file.
             block = comm.broadcast(given, Kind.PARAMETERS)
             low, high = torch.searchsorted(table.nodes, torch.tensor([start, end])).tolist()
-            mine = block[table.nodes[low:high] - start].to(comm.device)
-            for number, section in enumerate(sections):
-                section.write_range(low, mine[:, number * dim : (number + 1) * dim].contiguous())
+            here = table.nodes[low:high]
+            mine = block if len(here) == len(block) else block[here - start]
+            table.write_sections(low, names, mine.to(comm.device))
+    return digest.hexdigest()
 
 
 def read_vectors(folder: Path, saved: Mapping[str, Any], model: torch.nn.Module, *, best: bool) -> None:
@@ -148,7 +158,7 @@ def read_vectors(folder: Path, saved: Mapping[str, Any], model: torch.nn.Module,
         record = saved.get(name)
         if record is None:
             raise _other_error(name, f"vectors named {', '.join(saved) or 'none'}")
-        array = _open_rows(folder / record["file"], record, check=False)
+        array = _open_rows(folder / record["file"], record)
         section = BEST if best and BEST in record["sections"] else VALUES
         at = record["sections"].index(section) * embedding.dim
         if array.shape[1] != len(record["sections"]) * embedding.dim:
@@ -160,7 +170,7 @@ def read_vectors(folder: Path, saved: Mapping[str, Any], model: torch.nn.Module,
 def gather_vectors(embeddings: NodeEmbeddings) -> None:
     """Give the modules on rank 0 the vectors of all nodes, where they are in memory. All workers together."""
     for table in embeddings.tables:
-        blocks = _gather_blocks(table, [table.values])
+        blocks = _gather_blocks(table, table.values.read_range)
         rows = [block.to("cpu", copy=True) for block in blocks]
         if table.comm.is_rank_zero:
             table.embedding.weight = torch.cat(rows) if rows else None
@@ -172,7 +182,7 @@ def remove_embeddings(checkpoint: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _open_rows(path: Path, record: Mapping[str, Any], *, check: bool) -> np.ndarray[Any, Any]:
+def _open_rows(path: Path, record: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     try:
         # Copied on a write: torch warns of arrays that cannot be written.
         array = np.load(path, mmap_mode="c", allow_pickle=False)
@@ -183,18 +193,18 @@ def _open_rows(path: Path, record: Mapping[str, Any], *, check: bool) -> np.ndar
             got=str(error)[:200],
             repair="put it back, or go on from another checkpoint",
         ) from error
-    digest = hashlib.sha256()
-    if check:
-        for first in range(0, len(array), _BLOCK_NODES):
-            digest.update(np.ascontiguousarray(array[first : first + _BLOCK_NODES]).data)
-    if len(array) != record["rows"] or (check and digest.hexdigest() != record.get("sha256")):
-        raise InputError(
-            f"the vectors in {path} are not those of the checkpoint",
-            needed=f"{record['rows']:,} rows with the checksum that was recorded",
-            got=f"{len(array):,} rows, changed since",
-            repair="put the file back, or go on from another checkpoint",
-        )
+    if len(array) != record["rows"]:
+        raise _changed_error(path, record, len(array))
     return array  # type: ignore[no-any-return]
+
+
+def _changed_error(path: Path, record: Mapping[str, Any], num_rows: int) -> InputError:
+    return InputError(
+        f"the vectors in {path} are not those of the checkpoint",
+        needed=f"{record['rows']:,} rows with the checksum that was recorded",
+        got=f"{num_rows:,} rows, changed since",
+        repair="put the file back, or go on from another checkpoint",
+    )
 
 
 def _validate_record(record: Mapping[str, Any] | None, table: EmbeddingTable) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from outgrow.core.memory_limits import available_bytes
 from outgrow.engine.embeddings.row_optimizers import RowOptimizer
-from outgrow.engine.embeddings.row_sections import MakeSection, file_section_maker, section_maker
+from outgrow.engine.embeddings.row_sections import FileSections, SectionMaker, TensorSections
 from outgrow.nn.model import Model
 from outgrow.nn.node_embedding import find_embeddings
 from outgrow.runtime.distributed.comm import Comm
@@ -16,6 +16,9 @@ from outgrow.runtime.storage.scratch_dir import scratch_directory
 
 MEMORY_SHARE = 0.25
 """Share of the memory of a worker that vectors with their gradients and moments may take."""
+
+IN_FLIGHT = 16
+"""Requests at a time: rows of batches lie here and there, and threads that wait for a disk need no processor."""
 
 
 def embedding_bytes(model: Model, optimizer: RowOptimizer, num_nodes: int, *, gathers_batches: bool) -> int:
@@ -34,8 +37,8 @@ def embedding_bytes(model: Model, optimizer: RowOptimizer, num_nodes: int, *, ga
 
 def choose_sections(
     stack: ExitStack, comm: Comm, needed_bytes: int, *, limit: int | None, scratch_dir: str | None
-) -> tuple[MakeSection, bool]:
-    """Return what makes sections, and whether these are files. All workers together.
+) -> SectionMaker:
+    """Return what makes sections, in memory or in files. All workers together.
 
     Args:
         stack: Ends the files.
@@ -48,8 +51,8 @@ def choose_sections(
     fits = comm.device.type != "cpu" or needed_bytes <= MEMORY_SHARE * free
     # Agreed on, as other choices are: one worker's files would be another's memory.
     if all(comm.all_gather_object(fits)):
-        return section_maker(comm.device), False
+        return TensorSections(comm.device)
     folder = stack.enter_context(scratch_directory(None if scratch_dir is None else Path(scratch_dir), needed_bytes))
-    io_pool = IoPool()
+    io_pool = IoPool(in_flight=IN_FLIGHT)
     stack.callback(io_pool.close)
-    return file_section_maker(folder, io_pool), True
+    return FileSections(folder, io_pool)

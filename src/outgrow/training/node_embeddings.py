@@ -11,7 +11,7 @@ from torch import Tensor
 from outgrow.core.errors import InputError, TrainingError
 from outgrow.engine.embeddings.row_gradients import squared_norm
 from outgrow.engine.embeddings.row_optimizers import RowOptimizer
-from outgrow.engine.embeddings.row_sections import MakeSection
+from outgrow.engine.embeddings.row_sections import SectionMaker
 from outgrow.engine.embeddings.table import EmbeddingTable
 from outgrow.engine.shard import GraphShard
 from outgrow.nn.model import Model
@@ -27,9 +27,9 @@ class NodeEmbeddings:
         model: The model.
         shard: The worker's shard of the graph.
         optimizer: Updates rows.
-        make_section: Makes what rows are kept in.
+        maker: Makes what rows are kept in.
         gathers_batches: See `EmbeddingTable`.
-        on_disk: Whether rows are kept in files, since there is too little memory for them.
+        draws: Whether tables begin with rows: those of a checkpoint are read soon.
     """
 
     def __init__(
@@ -37,20 +37,22 @@ class NodeEmbeddings:
         model: Model,
         shard: GraphShard,
         optimizer: RowOptimizer,
-        make_section: MakeSection,
+        maker: SectionMaker,
         *,
         gathers_batches: bool,
-        on_disk: bool = False,
+        draws: bool = True,
     ) -> None:
-        self.on_disk = on_disk
+        self._io_pool = maker.io_pool
+        self.on_disk = maker.io_pool is not None
         self.comm = shard.comm
         self.optimizer = optimizer
         self.tables = [
-            EmbeddingTable(name, each, shard, optimizer, make_section, gathers_batches=gathers_batches)
+            EmbeddingTable(name, each, shard, optimizer, maker, gathers_batches=gathers_batches)
             for name, each in find_embeddings(model).items()
         ]
         for table in self.tables:
-            table.draw_rows()
+            if draws:
+                table.draw_rows()
             table.embedding.rows = table
 
     def __bool__(self) -> bool:
@@ -124,7 +126,15 @@ class NodeEmbeddings:
                     "go on from it with --resume",
                 )
 
+    def count_disk(self) -> None:
+        """Count in the ledger what was read from files and written to them so far."""
+        pool = self._io_pool
+        if pool is not None:
+            counters = self.comm.ledger.counters
+            counters["embedding_read_bytes"], counters["embedding_written_bytes"] = pool.read_bytes, pool.written_bytes
+
     def close(self) -> None:
         """Release all rows."""
+        self.count_disk()
         for table in self.tables:
             table.close()

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from torch import nn
 
-from outgrow.engine.embeddings.row_sections import section_maker
+from outgrow.engine.embeddings.row_sections import SectionMaker, TensorSections
 from outgrow.inference.modes import EvaluationOptions
 from outgrow.strategies.base import Problem, Step, Strategy
 from outgrow.training.config import TrainConfig
@@ -30,6 +30,7 @@ class PreparedTraining:
         strategy: The strategy.
         options: How nodes are evaluated.
         reporter: Receiver of progress events.
+        resumes: Whether vectors of nodes are those of a checkpoint, which the caller reads next.
     """
 
     def __init__(
@@ -39,6 +40,8 @@ class PreparedTraining:
         strategy: Strategy,
         options: EvaluationOptions,
         reporter: ProgressReporter,
+        *,
+        resumes: bool = False,
     ) -> None:
         self.problem = problem
         self.evaluation = evaluation
@@ -46,7 +49,7 @@ class PreparedTraining:
         self._stack = ExitStack()
         try:
             # First: chunks are planned for the memory that vectors leave.
-            self.embeddings = open_embeddings(problem, strategy, self._stack)
+            self.embeddings = open_embeddings(problem, strategy, self._stack, draws=not resumes)
             self.execution = strategy.prepare(problem)
             self._stack.callback(self.execution.close)
             self.evaluator = ModelEvaluator(
@@ -82,23 +85,23 @@ class PreparedTraining:
         self.problem.close()
 
 
-def open_embeddings(problem: Problem, strategy: Strategy, stack: ExitStack) -> NodeEmbeddings:
+def open_embeddings(problem: Problem, strategy: Strategy, stack: ExitStack, *, draws: bool = True) -> NodeEmbeddings:
     """Make the tables of a model's node embeddings, where there is room for them; none for a model without."""
-    batches = strategy.uses_minibatches
+    batches = strategy.computes_read_rows(problem)
     optimizer, shard = problem.embedding_optimizer, problem.shard
     needed = embedding_bytes(problem.model, optimizer, len(shard.owned_nodes), gathers_batches=batches)
-    make_section, on_disk = section_maker(shard.comm.device), False
+    maker: SectionMaker = TensorSections(shard.comm.device)
     if needed:
         scratch = strategy.options().get("scratch_dir")
-        make_section, on_disk = choose_sections(
+        maker = choose_sections(
             stack,
             shard.comm,
             needed,
             limit=strategy.memory_limit,
             scratch_dir=None if scratch is None else str(scratch),
         )
-        problem.run_facts.update(embedding_bytes=needed, embeddings_on_disk=on_disk)
-    embeddings = NodeEmbeddings(problem.model, shard, optimizer, make_section, gathers_batches=batches, on_disk=on_disk)
+        problem.run_facts.update(embedding_bytes=needed, embeddings_on_disk=maker.io_pool is not None)
+    embeddings = NodeEmbeddings(problem.model, shard, optimizer, maker, gathers_batches=batches, draws=draws)
     stack.callback(embeddings.close)
     return embeddings
 

@@ -155,13 +155,15 @@ class Trainer:
         """
         stopped = "epochs"
         saved = self.progress.finished_epochs
-        prepared = PreparedTraining(self.problem, self.evaluation, strategy, self.config.evaluation, self.reporter)
+        saved_rows = self._saved_embeddings
+        options = self.evaluation, strategy, self.config.evaluation, self.reporter
+        prepared = PreparedTraining(self.problem, *options, resumes=saved_rows is not None)
         with closing(prepared):
             execution, evaluator = prepared.execution, prepared.evaluator
             self.optimization.attach_embeddings(prepared.embeddings)
             self.embeddings = TrainedEmbeddings(self.problem, prepared.embeddings, self.folder)
-            if self._saved_embeddings is not None:
-                self.embeddings.load(*self._saved_embeddings)
+            if saved_rows is not None:
+                self.embeddings.load(*saved_rows)
             if self.optimization.needs_score and not evaluator.validates:
                 raise no_score_error("nothing to validate on")
             self.callbacks.tell_start(strategy.name, self.progress.finished_epochs)

@@ -19,7 +19,7 @@ from outgrow.engine.embeddings.row_gradients import (
     sum_by_row,
 )
 from outgrow.engine.embeddings.row_optimizers import RowOptimizer
-from outgrow.engine.embeddings.row_sections import RowSection, file_section_maker, section_maker
+from outgrow.engine.embeddings.row_sections import FileSections, RowSection, SectionGroup, TensorSections
 from outgrow.runtime.storage.row_file import IoPool
 from support import normal
 
@@ -27,13 +27,19 @@ ROWS, DIM = 11, 3
 CPU, DOUBLE = torch.device("cpu"), torch.float64
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", "file", "joined"])
 def section(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RowSection]:
     if request.param == "memory":
-        yield section_maker(CPU)("rows", ROWS, DIM, DOUBLE)
+        yield TensorSections(CPU).make("rows", ROWS, DIM, DOUBLE)
         return
-    with closing(IoPool()) as pool, closing(file_section_maker(tmp_path, pool)("rows", ROWS, DIM, DOUBLE)) as made:
-        yield made
+    with closing(IoPool()) as pool:
+        files = FileSections(tmp_path, pool)
+        if request.param == "joined":
+            with closing(files.make_group("rows", 3, ROWS, DIM, DOUBLE)) as group:
+                yield group.sections[1]
+            return
+        with closing(files.make("rows", ROWS, DIM, DOUBLE)) as made:
+            yield made
 
 
 def test_a_section_keeps_what_is_written(section: RowSection) -> None:
@@ -46,6 +52,26 @@ def test_a_section_keeps_what_is_written(section: RowSection) -> None:
     section.write_rows(rows, expected[rows])
     assert torch.equal(section.read_range(0, ROWS), expected)
     assert torch.equal(section.read_rows(torch.tensor([1, 3, 9])), expected[[1, 3, 9]])
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+def test_sections_of_a_group_are_written_together_and_read_apart(in_files: bool, tmp_path: Path) -> None:
+    with closing(IoPool()) as pool:
+        maker = FileSections(tmp_path, pool) if in_files else TensorSections(CPU)
+        group: SectionGroup
+        with closing(maker.make_group("rows", 3, ROWS, DIM, DOUBLE)) as group:
+            expected = [torch.zeros(ROWS, DIM, dtype=DOUBLE) for _ in range(3)]
+            for number, rows in enumerate([slice(2, 9), torch.tensor([0, 3, 10]), slice(0, 1), torch.tensor([5])]):
+                for at, each in enumerate(expected):
+                    each[rows] = normal(ROWS, DIM, seed=10 * number + at)[rows]
+                group.write(rows, [each[rows] for each in expected])
+                found = group.read(rows)
+                assert all(torch.equal(mine, each[rows]) for mine, each in zip(found, expected, strict=True))
+            expected[1][4:6] = 7.0
+            group.sections[1].write_range(4, expected[1][4:6])
+            for section, each in zip(group.sections, expected, strict=True):
+                assert torch.equal(section.read_range(0, ROWS), each)
+                assert torch.equal(section.read_rows(torch.tensor([1, 4, 10])), each[[1, 4, 10]])
 
 
 @given(st.lists(st.integers(-1, ROWS - 1), max_size=30))
@@ -62,7 +88,7 @@ def test_gradients_are_summed_by_row(rows: list[int]) -> None:
 
 def gradients(kind: str) -> RowGradients:
     if kind == "dense":
-        return DenseGradients(section_maker(CPU)("gradients", ROWS, DIM, DOUBLE))
+        return DenseGradients(TensorSections(CPU).make("gradients", ROWS, DIM, DOUBLE))
     return SparseGradients(DIM, DOUBLE, CPU)
 
 

@@ -42,7 +42,11 @@ def squared_norm(gradients: RowGradients, num_rows: int, size: int) -> float:
 
 
 class DenseGradients:
-    """Gradients of all rows, in a section. Each row usually gets one gradient between updates. Final."""
+    """Gradients of all rows, in a section. Each row usually gets one gradient between updates. Final.
+
+    Rows whose gradients are all zeros count as rows without one: a backward pass over a whole graph gives zeros to all
+    nodes that the loss does not depend on.
+    """
 
     def __init__(self, section: RowSection) -> None:
         self._section = section
@@ -54,12 +58,15 @@ class DenseGradients:
         if is_row_range(rows_N):
             first = int(rows_N[0])
             here = slice(first, first + len(rows_N))
+            marks = mark_nonzero(grad_NF)
+            if not marks.any():
+                return
             if self._written[here].any():
                 grad_NF = grad_NF + self._read(here)
             self._section.write_range(first, grad_NF)
-            self._written[here] = True
+            self._written[here] |= marks
             return
-        rows, grads = sum_by_row(rows_N, grad_NF)
+        rows, grads = drop_zeros(*sum_by_row(rows_N, grad_NF))
         before = self._section.read_rows(rows)
         before[(~self._written[rows]).to(before.device)] = 0
         self._section.write_rows(rows, before.add_(grads))
@@ -108,8 +115,8 @@ class SparseGradients:
 
     def scale_new(self, factor: float) -> None:
         """Multiply what was added since the last call with a factor."""
-        for _, grad in self._added[self._num_scaled :]:
-            grad.mul_(factor)
+        # Not in place: what was added may be a gradient of autograd's.
+        self._added[self._num_scaled :] = [(rows, grad * factor) for rows, grad in self._added[self._num_scaled :]]
         self._num_scaled = len(self._added)
 
     def blocks(self, num_rows: int, size: int, *, all_rows: bool) -> Iterator[RowBlock]:
@@ -148,6 +155,8 @@ class SparseGradients:
 def sum_by_row(rows_N: Tensor, grad_NF: Tensor) -> tuple[Tensor, Tensor]:
     """Return distinct rows, ascending, and the sums of their gradients, added in the given order; -1 is dropped."""
     rows = rows_N.cpu()
+    if len(rows) and int(rows[0]) >= 0 and bool((rows.diff() > 0).all()):
+        return rows, grad_NF
     if rows.numel() and int(rows.min()) < 0:
         known = rows >= 0
         rows, grad_NF = rows[known], grad_NF[known.to(grad_NF.device)]
@@ -159,6 +168,17 @@ def sum_by_row(rows_N: Tensor, grad_NF: Tensor) -> tuple[Tensor, Tensor]:
         return distinct, out
     out = grad_NF.new_zeros(len(distinct), grad_NF.shape[1])
     return distinct, out.index_add_(0, positions.to(out.device), grad_NF)
+
+
+def mark_nonzero(grad_NF: Tensor) -> Tensor:
+    """Return ``[N]`` bool, in host memory: which gradients have a number other than zero."""
+    return grad_NF.any(1).cpu()
+
+
+def drop_zeros(rows_N: Tensor, grad_NF: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rows whose gradient is not all zeros, and these gradients."""
+    marks = mark_nonzero(grad_NF)
+    return (rows_N, grad_NF) if marks.all() else (rows_N[marks], grad_NF[marks.to(grad_NF.device)])
 
 
 def is_row_range(rows_N: Tensor) -> bool:

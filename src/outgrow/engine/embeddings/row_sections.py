@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -33,10 +33,6 @@ class RowSection(Protocol):
 
     def close(self) -> None:
         """Release the rows."""
-
-
-MakeSection = Callable[[str, int, int, torch.dtype], RowSection]
-"""Makes a section of a name, a number of rows, a width and a type."""
 
 
 class TensorSection:
@@ -117,13 +113,195 @@ class FileSection:
         self._file.close()
 
 
-def section_maker(device: torch.device) -> MakeSection:
-    """Return what makes sections in the memory of a device."""
-    return lambda name, num_rows, width, dtype: TensorSection(torch.zeros(num_rows, width, dtype=dtype, device=device))
+class SectionGroup(Protocol):
+    """Sections of the same rows that are read and written together, such as vectors and their moments."""
+
+    @property
+    def sections(self) -> Sequence[RowSection]:
+        """The sections one by one."""
+
+    def read(self, rows: slice | Tensor) -> list[Tensor]:
+        """Return the rows of each section: of a range copies or views, see `RowSection.read_range`, else copies."""
+
+    def write(self, rows: slice | Tensor, values: Sequence[Tensor]) -> None:
+        """Write rows of each section."""
+
+    def close(self) -> None:
+        """Release the rows."""
 
 
-def file_section_maker(folder: Path, io_pool: IoPool) -> MakeSection:
-    """Return what makes sections in files of a folder."""
-    return lambda name, num_rows, width, dtype: FileSection(
-        RowFile.create(io_pool, folder / f"{name}.rows", num_rows, width, dtype)
-    )
+class SeparateSections:
+    """Sections that are kept apart. Final.
+
+    Args:
+        sections: The sections.
+    """
+
+    def __init__(self, sections: Sequence[RowSection]) -> None:
+        self.sections = sections
+
+    def read(self, rows: slice | Tensor) -> list[Tensor]:
+        """Return the rows of each section."""
+        if isinstance(rows, slice):
+            return [each.read_range(rows.start, rows.stop) for each in self.sections]
+        return [each.read_rows(rows) for each in self.sections]
+
+    def write(self, rows: slice | Tensor, values: Sequence[Tensor]) -> None:
+        """Write rows of each section."""
+        for section, updated in zip(self.sections, values, strict=True):
+            if isinstance(rows, slice):
+                section.write_range(rows.start, updated)
+            else:
+                section.write_rows(rows, updated)
+
+    def close(self) -> None:
+        """Release the rows."""
+        for section in self.sections:
+            section.close()
+
+
+class JoinedSections:
+    """Sections side by side in the rows of one file, so that one request brings all that there is of a row. Final.
+
+    For rows that are read and written here and there: a disk moves whole pages, which hold several rows of a section.
+
+    Args:
+        file: The file, of rows as wide as all sections, open for writing.
+        count: Number of sections, all of one width.
+    """
+
+    def __init__(self, file: RowFile, count: int) -> None:
+        self._file = FileSection(file)
+        self.width = file.width // count
+        self.sections: Sequence[RowSection] = [JoinedSection(self, number) for number in range(count)]
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return self._file.num_rows
+
+    def read(self, rows: slice | Tensor) -> list[Tensor]:
+        """Return the rows of each section, copies."""
+        return [each.contiguous() for each in torch.split(self._read_joined(rows), self.width, 1)]
+
+    def read_one(self, rows: slice | Tensor, number: int) -> Tensor:
+        """Return the rows of a section, a copy."""
+        return self._read_joined(rows)[:, number * self.width : (number + 1) * self.width].contiguous()
+
+    def write(self, rows: slice | Tensor, values: Sequence[Tensor]) -> None:
+        """Write rows of each section."""
+        joined = torch.cat([*values], 1)
+        if isinstance(rows, slice):
+            self._file.write_range(rows.start, joined)
+        else:
+            self._file.write_rows(rows, joined)
+
+    def write_one(self, rows: slice | Tensor, number: int, values: Tensor) -> None:
+        """Write rows of a section; those of the others are read first."""
+        every = self.read(rows)
+        every[number] = values
+        self.write(rows, every)
+
+    def _read_joined(self, rows: slice | Tensor) -> Tensor:
+        if isinstance(rows, slice):
+            return self._file.read_range(rows.start, rows.stop)
+        return self._file.read_rows(rows)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class JoinedSection:
+    """One of joined sections. Final.
+
+    Args:
+        group: All of them.
+        number: Its number.
+    """
+
+    def __init__(self, group: JoinedSections, number: int) -> None:
+        self._group = group
+        self._number = number
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return self._group.num_rows
+
+    def read_rows(self, rows_N: Tensor) -> Tensor:
+        """Return a copy of some rows."""
+        return self._group.read_one(rows_N, self._number)
+
+    def write_rows(self, rows_N: Tensor, values_NW: Tensor) -> None:
+        """Write some rows."""
+        self._group.write_one(rows_N, self._number, values_NW)
+
+    def read_range(self, first: int, last: int) -> Tensor:
+        """Return a copy of some rows."""
+        return self._group.read_one(slice(first, last), self._number)
+
+    def write_range(self, first: int, values_NW: Tensor) -> None:
+        """Write rows from ``first`` on."""
+        self._group.write_one(slice(first, first + len(values_NW)), self._number, values_NW)
+
+    def close(self) -> None:
+        """Close the file of all."""
+        self._group.close()
+
+
+class SectionMaker(Protocol):
+    """Makes sections, of zeros."""
+
+    @property
+    def io_pool(self) -> IoPool | None:
+        """Reads and writes their files, and counts bytes; None for sections in memory."""
+
+    def make(self, name: str, num_rows: int, width: int, dtype: torch.dtype) -> RowSection:
+        """Return a section of a name, a number of rows, a width and a type."""
+
+    def make_group(self, name: str, count: int, num_rows: int, width: int, dtype: torch.dtype) -> SectionGroup:
+        """Return sections that are read and written together, of which some rows are read at a time."""
+
+
+class TensorSections:
+    """Makes sections in the memory of a device. Final.
+
+    Args:
+        device: The device.
+    """
+
+    io_pool = None
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def make(self, name: str, num_rows: int, width: int, dtype: torch.dtype) -> RowSection:
+        """Return a section in memory."""
+        return TensorSection(torch.zeros(num_rows, width, dtype=dtype, device=self._device))
+
+    def make_group(self, name: str, count: int, num_rows: int, width: int, dtype: torch.dtype) -> SectionGroup:
+        """Return sections in memory."""
+        return SeparateSections([self.make(name, num_rows, width, dtype) for _ in range(count)])
+
+
+class FileSections:
+    """Makes sections in files of a folder. Final.
+
+    Args:
+        folder: The folder.
+        io_pool: Reads and writes the files.
+    """
+
+    def __init__(self, folder: Path, io_pool: IoPool) -> None:
+        self._folder = folder
+        self.io_pool = io_pool
+
+    def make(self, name: str, num_rows: int, width: int, dtype: torch.dtype) -> RowSection:
+        """Return a section in a file."""
+        return FileSection(RowFile.create(self.io_pool, self._folder / f"{name}.rows", num_rows, width, dtype))
+
+    def make_group(self, name: str, count: int, num_rows: int, width: int, dtype: torch.dtype) -> SectionGroup:
+        """Return sections side by side in a file."""
+        path = self._folder / f"{name}.rows"
+        return JoinedSections(RowFile.create(self.io_pool, path, num_rows, count * width, dtype), count)

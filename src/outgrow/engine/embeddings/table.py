@@ -7,7 +7,7 @@ need rows of other workers' nodes: `fetch_rows` brings them before a batch is co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,11 +18,12 @@ from outgrow.engine.embeddings.row_gradients import (
     DenseGradients,
     RowGradients,
     SparseGradients,
+    drop_zeros,
     is_row_range,
     sum_by_row,
 )
 from outgrow.engine.embeddings.row_optimizers import RowOptimizer
-from outgrow.engine.embeddings.row_sections import MakeSection, RowSection
+from outgrow.engine.embeddings.row_sections import RowSection, SectionGroup, SectionMaker, SeparateSections
 from outgrow.engine.shard import GraphShard, PartitionShard
 from outgrow.nn.node_embedding import NodeEmbedding, rows_in_ranges
 from outgrow.ops.backend import once_differentiable
@@ -45,8 +46,9 @@ class EmbeddingTable:
         embedding: The module.
         shard: The worker's shard of the graph.
         optimizer: Updates rows.
-        make_section: Makes what rows are kept in.
-        gathers_batches: Whether rows of any nodes are looked up, after `fetch_rows`; else of own nodes alone.
+        maker: Makes what rows are kept in.
+        gathers_batches: Whether steps look up rows of some nodes: of a batch, after `fetch_rows`, or of those that the
+            loss reads. Their gradients are in memory. Else rows of all own nodes are looked up.
 
     Attributes:
         nodes: ``[m]`` int64, ascending: own nodes that have a row.
@@ -61,7 +63,7 @@ class EmbeddingTable:
         embedding: NodeEmbedding,
         shard: GraphShard,
         optimizer: RowOptimizer,
-        make_section: MakeSection,
+        maker: SectionMaker,
         *,
         gathers_batches: bool,
     ) -> None:
@@ -74,17 +76,18 @@ class EmbeddingTable:
         self.gathers_batches = gathers_batches
         owned = shard.owned_nodes
         self.ranges = embedding.embedded_ranges(shard.topology.num_nodes)
-        self.nodes = owned[rows_in_ranges(owned, self.ranges) >= 0]
+        # Without a copy, where all have one: nodes may be many.
+        self.nodes = owned if embedding.ranges is None else owned[rows_in_ranges(owned, self.ranges) >= 0]
         # Those of nodes that follow one another are found without a search.
         self._first = int(self.nodes[0]) if len(self.nodes) else 0
         self._consecutive = are_consecutive(self.nodes)
-        self._make_section = make_section
-        dtype = embedding.dtype
-        self.values = self.add_section(VALUES)
-        self.states = [self.add_section(each) for each in optimizer.state_names]
+        self._maker = maker
+        self.group = self._make_group([VALUES, *optimizer.state_names])
+        self.values, *self.states = self.group.sections
         self.best: RowSection | None = None
+        self._bad_row: int | None = None
         self.gradients: RowGradients = (
-            SparseGradients(embedding.dim, dtype, self.comm.device)
+            SparseGradients(embedding.dim, embedding.dtype, self.comm.device)
             if gathers_batches
             else DenseGradients(self.add_section("gradients"))
         )
@@ -107,6 +110,19 @@ class EmbeddingTable:
         states = zip(self.optimizer.state_names, self.states, strict=True)
         return {VALUES: self.values, **dict(states), **({} if self.best is None else {BEST: self.best})}
 
+    def read_sections(self, first: int, last: int) -> Tensor:
+        """Return ``[n, W]``: rows of all ``sections``, side by side."""
+        best = [] if self.best is None else [self.best.read_range(first, last)]
+        return torch.cat([*self.group.read(slice(first, last)), *best], 1)
+
+    def write_sections(self, first: int, names: Sequence[str], rows_NW: Tensor) -> None:
+        """Write rows from ``first`` on of the sections of these names, side by side, among them those of an update."""
+        given = dict(zip(names, torch.split(rows_NW, self.embedding.dim, 1), strict=True))
+        written = [given[name].contiguous() for name in (VALUES, *self.optimizer.state_names)]
+        self.group.write(slice(first, first + len(rows_NW)), written)
+        if self.best is not None and BEST in given:
+            self.best.write_range(first, given[BEST].contiguous())
+
     def _copy_rows(self, source: RowSection, target: RowSection) -> None:
         for first, last in self.blocks():
             target.write_range(first, source.read_range(first, last))
@@ -114,7 +130,17 @@ class EmbeddingTable:
     def add_section(self, name: str) -> RowSection:
         """Return a new section of all rows, of zeros."""
         dtype = self.embedding.dtype
-        return self._make_section(f"{self.name}-{name}".replace(".", "-"), len(self.nodes), self.embedding.dim, dtype)
+        return self._maker.make(self._file_name(name), len(self.nodes), self.embedding.dim, dtype)
+
+    def _make_group(self, names: list[str]) -> SectionGroup:
+        if not self.gathers_batches:
+            # Passes over all rows read vectors alone, and no more than these of a file of their own.
+            return SeparateSections([self.add_section(each) for each in names])
+        size = len(self.nodes), self.embedding.dim
+        return self._maker.make_group(self._file_name("joined"), len(names), *size, self.embedding.dtype)
+
+    def _file_name(self, section: str) -> str:
+        return f"{self.name}-{section}".replace(".", "-")
 
     @property
     def block_rows(self) -> int:
@@ -154,13 +180,16 @@ class EmbeddingTable:
 
     def add_gradient(self, rows_N: Tensor, grad_NF: Tensor) -> None:
         """Add gradients of own rows; those of row -1 are dropped."""
-        self.gradients.add(rows_N, grad_NF)
+        # Zeros count as none, as in `DenseGradients`: which rows are looked up must make no difference.
+        self.gradients.add(*drop_zeros(rows_N, grad_NF) if self.gathers_batches else (rows_N, grad_NF))
 
     def read_rows(self, rows_N: Tensor) -> Tensor:
         """Return a copy of own rows, ``[N, dim]``, in any order; zeros for -1."""
         if is_row_range(rows_N):
             first = int(rows_N[0])
             return self.values.read_range(first, first + len(rows_N)).clone()
+        if len(rows_N) and int(rows_N[0]) >= 0 and bool((rows_N.diff() > 0).all()):
+            return self.values.read_rows(rows_N)
         found = rows_N >= 0
         distinct, positions = torch.unique(rows_N[found], return_inverse=True)
         read = self.values.read_rows(distinct)
@@ -221,21 +250,19 @@ class EmbeddingTable:
         for rows, grad in self.gradients.blocks(len(self.nodes), self.block_rows, all_rows=dense):
             if scale != 1:
                 grad = grad * scale  # noqa: PLW2901 - views of a section must not be changed
-            if isinstance(rows, slice):
-                values = self.values.read_range(rows.start, rows.stop)
-                states = [each.read_range(rows.start, rows.stop) for each in self.states]
-            else:
-                values, states = self.values.read_rows(rows), [each.read_rows(rows) for each in self.states]
+            values, *states = self.group.read(rows)
             self.optimizer.update_rows(values, grad, states, self.num_steps, lr)
-            for section, updated in zip([self.values, *self.states], [values, *states], strict=True):
-                if isinstance(rows, slice):
-                    section.write_range(rows.start, updated)
-                else:
-                    section.write_rows(rows, updated)
+            self.group.write(rows, [values, *states])
+            if self._maker.io_pool is not None and self._bad_row is None and not values.isfinite().all():
+                bad = (~values.isfinite().all(1)).nonzero()[0, 0]
+                self._bad_row = rows.start + int(bad) if isinstance(rows, slice) else int(rows[bad])
         self.gradients.clear()
 
     def find_non_finite(self) -> int | None:
         """Return the first own node whose row is not finite; None if all are."""
+        if self._maker.io_pool is not None:
+            # Looked at when they were written: files are not read for it once more.
+            return None if self._bad_row is None else int(self.nodes[self._bad_row])
         for first, last in self.blocks():
             bad = ~self.values.read_range(first, last).isfinite().all(1)
             if bad.any():
@@ -245,8 +272,9 @@ class EmbeddingTable:
     def close(self) -> None:
         """Release all rows."""
         self.embedding.rows = None
-        for section in self.sections.values():
-            section.close()
+        self.group.close()
+        if self.best is not None:
+            self.best.close()
         self.gradients.close()
 
 

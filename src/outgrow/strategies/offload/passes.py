@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from outgrow.engine.layer_plan import AggregatePolicy, LayerPlan
-from outgrow.engine.objective import GradientObjective, RowwiseObjective, StepObjective
+from outgrow.engine.link_objective import LinksOfStep
+from outgrow.engine.objective import GradientObjective, RowwiseObjective, StepObjective, row_range, select_rows
 from outgrow.nn.layer import Features, NodeMessages
 from outgrow.nn.model import layer_key
 from outgrow.strategies.offload.state import OffloadState
@@ -69,6 +70,7 @@ class OffloadEpoch:
         self.row_objective = objective.as_rowwise
         if self.row_objective is None:
             # A loss that couples rows is known before the waves run; its row gradients then drive them.
+            assert isinstance(objective, LinksOfStep)
             known, self.row_objective = self._nonrow_loss(objective, key)
         # Losses of chunks add up in float64, so that the sum depends little on the number of chunks.
         loss = torch.zeros((), dtype=torch.float64)
@@ -78,22 +80,24 @@ class OffloadEpoch:
         self._first_sources_backward(key)
         return loss if known is None else known
 
-    def _nonrow_loss(self, objective: StepObjective, key: int) -> tuple[Tensor, GradientObjective]:
-        """Return the loss of an objective that needs all own logits at once, and the gradient of each row.
+    def _nonrow_loss(self, objective: LinksOfStep, key: int) -> tuple[Tensor, GradientObjective]:
+        """Return the loss of an objective that needs rows of several chunks at once, and their gradient.
 
-        The last layer runs here and again in the backward pass.
+        The last layer runs here and again in the backward pass. Only rows that the loss reads are kept.
         """
         state = self.state
+        rows = objective.find_rows(key)
         widths = state.layer_plans[-1].layer.spec
-        out = torch.empty(len(state.own), widths.out_features, dtype=state.dtype, device=state.device)
+        out = torch.empty(len(rows), widths.out_features, dtype=state.dtype, device=state.device)
         with torch.no_grad():
-            for first, rows in self._compute_last_layer(key):
-                out[first : first + len(rows)] = rows
+            for first, values in self._compute_last_layer(key):
+                here = row_range(rows, first, first + len(values))
+                out[here] = select_rows(values, rows[here] - first)
             state.finish_layer()
-        loss = objective.loss(out.requires_grad_(), key)
+        loss = objective.loss(out.requires_grad_(), key, rows)
         # Cut the graph at the logits: only their gradient is kept, not the activations of all chunks.
         torch.autograd.backward(loss)
-        return loss.detach().double().cpu(), GradientObjective(grad_or_zeros(out))
+        return loss.detach().double().cpu(), GradientObjective(grad_or_zeros(out), rows)
 
     def _compute_last_layer(self, key: int | None) -> Iterator[tuple[int, Tensor]]:
         """Yield the output of each chunk with its first own row."""

@@ -38,6 +38,7 @@ from outgrow.runtime.system.process_memory import return_freed_memory
 from outgrow.strategies.base import Execution, FullGraphExecution, Problem, Step, Strategy
 from outgrow.strategies.offload.chunking import ChunkPlan, ChunkPlanner, choose_cached_waves, fits_whole
 from outgrow.strategies.offload.memory import table_bytes
+from outgrow.strategies.offload.nodewise import NodewiseExecution, predicts_links_by_node
 from outgrow.strategies.offload.passes import OffloadEpoch
 from outgrow.strategies.offload.reorder import DISK_BANDWIDTHS, PINNED_BANDWIDTHS
 from outgrow.strategies.offload.storage import OffloadStorage
@@ -105,7 +106,7 @@ class Offload(Strategy):
         return_freed_memory()
         comm = problem.shard.comm
         traits = plan_layers(problem.model, problem.features, cache=self.cache, keeps_constants=not problem.hides_edges)
-        beside = problem.objective_bytes  # first, since a goal holds memory from when it is made
+        beside = problem.read_row_bytes  # first, since a goal holds memory from when it is made
         held = used_device_bytes(comm.device)
         base = held + beside
         if self.memory is None:
@@ -114,10 +115,27 @@ class Offload(Strategy):
             )
         else:
             budget = parse_bytes(self.memory)
+        if predicts_links_by_node(problem):
+            return self._prepare_by_node(problem, base, budget)
         if self.chunks is None and _fits_in_memory(problem, traits, base, budget):
             problem.run_facts.update(chunks=0, memory_bytes=budget)
             return FullGraphExecution(problem)
         return _ChunkedExecution(problem, self, traits, _MemoryBounds(base, budget), began)
+
+    def computes_read_rows(self, problem: Problem) -> bool:
+        """See `Strategy.computes_read_rows`: where nothing of a node depends on other nodes."""
+        return predicts_links_by_node(problem)
+
+    def _prepare_by_node(self, problem: Problem, needed: int, budget: int) -> Execution:
+        if self.memory is not None and needed > budget:
+            raise InputError(
+                "the rows of the nodes of a step do not fit into the memory",
+                needed=f"{-(-needed // _MIB):,} MiB for each worker",
+                got=self.memory,
+                repair="give more link_steps, of which each asks about fewer links; fewer negatives; or more --memory",
+            )
+        problem.run_facts.update(chunks=0, memory_bytes=budget, estimated_bytes=needed)
+        return NodewiseExecution(problem)
 
 
 class _MemoryBounds(NamedTuple):

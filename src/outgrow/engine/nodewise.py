@@ -1,0 +1,31 @@
+"""Models whose layers read no neighbours: the rows of some nodes, from these nodes alone."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from outgrow.nn.layer import Features
+from outgrow.nn.model import Model, layer_key
+from outgrow.ops.aggregation.no_messages import zero_aggregate
+
+
+def reads_no_neighbours(model: Model) -> bool:
+    """Whether no layer of a model reads neighbours."""
+    return not any(layer.conv.aggregation.reads_sources for layer in model.layers_list())
+
+
+def compute_node_rows(model: Model, features_nD: Features, nodes_n: Tensor, key: int | None) -> Tensor:
+    """Return ``[n, C]``: the output of the last layer of a model that reads no neighbours.
+
+    Args:
+        model: The model.
+        features_nD: Features of the nodes, on the device.
+        nodes_n: Global ids of the nodes, on the device.
+        key: Random key of (seed, epoch, step); None for no random draws.
+    """
+    x = model.encode_input(features_nD, nodes_n, key)
+    for index, layer in enumerate(model.layers_list()):
+        aggregate = zero_aggregate(x, *layer.spec.aggregate)
+        x = layer.update_nodes(x, aggregate, nodes_n, None if key is None else layer_key(key, index))
+    assert isinstance(x, Tensor)
+    return x
