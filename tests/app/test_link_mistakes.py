@@ -93,6 +93,7 @@ def test_a_run_of_links_predicts_no_classes(what: tuple[str, ...], name: str, ou
         (("--set", "negative_sampling=share"), "did you mean shared"),
         (("--set", "negative_sampling=shared", "--set", "negatives=100000"), "more negatives"),
         (("--set", "negative_sampling=degree", "--set", "negatives=100000"), "more negatives"),
+        (("--set", "filter_negatives=false"), "over candidates alone"),
         (("--set", "negative_sampling=all", "--set", "negatives=2"), "no negatives are drawn"),
         (("--set", "link_loss=k-vs-all", "--set", "negative_sampling=shared"), "no negatives are drawn"),
         (("--set", "margin=2"), "margin belongs to another loss"),

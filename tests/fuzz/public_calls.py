@@ -118,7 +118,13 @@ def list_calls(folder: Path) -> list[Call]:
         Call(
             og.LinkPrediction,
             (),
-            {"negatives": 2, "negative_sampling": "shared", "regularizer": "n3", "regularizer_weight": 0.1},
+            {
+                "negatives": 2,
+                "negative_sampling": "shared",
+                "filter_negatives": True,
+                "regularizer": "n3",
+                "regularizer_weight": 0.1,
+            },
         ),
         Call(
             og.LinkPrediction,

@@ -152,7 +152,11 @@ def loss_of(case: Case, facts: Facts, model: Model, out: Tensor, key: int) -> Te
             continue
         for side in (0, 1):
             node, answer = link[side], link[1 - side]
-            known = {other[1 - side] for other in facts.known if (other[side], other.relation) == (node, link.relation)}
+            known = {answer}
+            if case.filters:
+                known |= {
+                    other[1 - side] for other in facts.known if (other[side], other.relation) == (node, link.relation)
+                }
             ends = shared[facts.span_of(answer)]
             negatives = [
                 score(*((node, link.relation, each) if side == 0 else (each, link.relation, node)))

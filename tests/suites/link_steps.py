@@ -42,6 +42,7 @@ class Case(NamedTuple):
     graph: str = "typed"
     deal: str = "scattered"
     relations: tuple[int, ...] = ()
+    filters: bool = True
 
 
 class LossOptions(NamedTuple):
@@ -112,6 +113,11 @@ LOSSES = [
         for sampling in ("uniform", "shared")
     ),
     Case("rgcn", steps=2, hide=0.5, loss="softmax", sampling="shared", negatives=8, relations=(1,)),
+    *(
+        Case(decoder=decoder, steps=2, loss="softmax", sampling=sampling, negatives=6, graph=graph, filters=False)
+        for sampling in ("shared", "all")
+        for decoder, graph in (("distmult", "weighted"), ("dot", "typed"))
+    ),
     *(Case("mlp", steps=3, sampling=sampling, negatives=2, regularizer="n3") for sampling in ("uniform", "shared")),
     Case("mlp", loss="k-vs-all", steps=3, graph="isolated", deal="one-node-part"),
 ]
@@ -119,7 +125,7 @@ LOSSES = [
 QUICK = [
     *((way, case) for way in WAYS for case in HIDING[1::2]),
     *(("full", case) for case in LOSSES[::2]),
-    *((way, case) for way in ("offload-3", "tensor") for case in LOSSES[-6:]),
+    *((way, case) for way in ("offload-3", "tensor") for case in LOSSES[-10:]),
 ]
 """Half of all: the other half differs in one thing."""
 EVERYTHING = [(way, case) for way in WAYS for case in (*HIDING, *LOSSES)]
@@ -152,6 +158,7 @@ def problem_of(case: Case, share: GraphShard) -> Problem:
         steps=LinkSteps(num_steps=case.steps, hide=case.hide),
         loss=LINK_LOSSES[case.loss](LossOptions()),
         sampling=case.sampling,
+        filters_negatives=case.filters,
         regularizer=None if case.regularizer is None else Regularizer(name=case.regularizer, weight=0.3),
     )
     targets = LinkTargets(options=options, num_targets=share.topology.num_edges)

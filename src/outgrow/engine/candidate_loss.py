@@ -119,6 +119,8 @@ class _Work:
         device = score.device
         loops = _slice_of(queries.loop_query, first, last)
         score[(queries.loop_query[loops] - first).to(device), queries.loop[loops].to(device)] = NO_NEGATIVE
+        low, high = int(queries.starts[first]), int(queries.starts[last])
+        among = None if queries.among is None else queries.among[low:high].to(device)
         answers = _slice_of(queries.answer_query, first, last)
         place = (queries.answer_query[answers] - first).to(device)
         column = queries.answer[answers].to(device)
@@ -126,10 +128,9 @@ class _Work:
             weight = queries.weight[first:last].to(device, score.dtype)
             return self.loss.compute(score, place, column, weight)
         score[place, column] = NO_NEGATIVE
-        low, high = int(queries.starts[first]), int(queries.starts[last])
         numbers = queries.link[low:high].to(device)
         starts = (queries.starts[first : last + 1] - low).to(device)
-        found = self.loss.compute(score, links[numbers], starts)
+        found = self.loss.compute(score, links[numbers], starts, among)
         d_links.index_add_(0, numbers, found.links)
         return found.loss, found.negatives
 

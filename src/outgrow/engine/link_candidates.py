@@ -46,7 +46,9 @@ class CandidateQueries(NamedTuple):
         starts: ``[U + 1]`` int64: ends of the links of each query.
         link: ``[L]`` int64, the number of each link, grouped by query.
         candidates: ``[K]`` int64, ascending nodes.
-        answer_query: ``[A]`` int64, ascending: the query of each known answer among the candidates.
+        among: ``[L]`` bool, likewise grouped: whether the link's other end is a candidate, where known answers are
+            negatives of other links; None where they are no negatives.
+        answer_query: ``[A]`` int64, ascending: the query of each known answer among the candidates that is no negative.
         answer: ``[A]`` int64, the position of the candidate.
         loop_query: Likewise of candidates that are the node asked about.
         loop: See ``answer``.
@@ -58,6 +60,7 @@ class CandidateQueries(NamedTuple):
     weight: Tensor
     starts: Tensor
     link: Tensor
+    among: Tensor | None
     candidates: Tensor
     answer_query: Tensor
     answer: Tensor
@@ -169,16 +172,21 @@ class CandidatePlanner:
         query, counts = torch.unique_consecutive(code, return_counts=True)
         starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         node = query // self.answers.num_relations
-        place, answer = self.answers.answers_to(query, side)
-        # A search rather than a table: that would have an entry for every node, anew in each step.
-        slot = find_positions(candidates, answer)
-        known = slot >= 0
-        place, answer, slot = place[known], answer[known], slot[known]
         weight = torch.ones(len(query), dtype=torch.float64)
-        if isinstance(self.options.loss, AllAnswers):
-            weight = counts / self._count_asked(node, place, answer, asked)
-        # Parallel edges are one answer, which the sorted codes have side by side.
-        place, answer = torch.unique_consecutive(torch.stack([place, slot]), dim=1).contiguous()
+        among, place, answer = None, query.new_empty(0), query.new_empty(0)
+        if self.options.filters_negatives:
+            place, answer = self.answers.answers_to(query, side)
+            # A search rather than a table: that would have an entry for every node, anew in each step.
+            slot = find_positions(candidates, answer)
+            known = slot >= 0
+            place, answer, slot = place[known], answer[known], slot[known]
+            if isinstance(self.options.loss, AllAnswers):
+                weight = counts / self._count_asked(node, place, answer, asked)
+            # Parallel edges are one answer, which the sorted codes have side by side.
+            place, answer = torch.unique_consecutive(torch.stack([place, slot]), dim=1).contiguous()
+        else:
+            ends = links.tail if side == "tail" else links.head
+            among = find_positions(candidates, ends[here[order]]) >= 0
         itself = find_positions(candidates, node)
         loops = (itself >= 0).nonzero()[:, 0]
         return CandidateQueries(
@@ -188,6 +196,7 @@ class CandidatePlanner:
             weight=weight,
             starts=starts,
             link=here[order],
+            among=among,
             candidates=candidates,
             answer_query=place,
             answer=answer,

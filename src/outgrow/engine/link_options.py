@@ -98,6 +98,8 @@ class LinkOptions:
         loss: The loss.
         sampling: A name of `NEGATIVE_SAMPLING`.
         regularizer: The regulariser; None for none.
+        filters_negatives: Whether candidates that are known answers to a query are no negatives of its links. Without,
+            they are of those links whose own answer is another one; for `SoftmaxCrossEntropy` alone.
     """
 
     ends: Tensor
@@ -107,6 +109,7 @@ class LinkOptions:
     loss: LinkLoss | AllAnswers = field(default_factory=BinaryCrossEntropy)
     sampling: str = UNIFORM
     regularizer: Regularizer | None = None
+    filters_negatives: bool = True
 
     @property
     def ranks_candidates(self) -> bool:

@@ -36,13 +36,17 @@ class LinkLoss(ABC):
     """A loss of links and negatives."""
 
     @abstractmethod
-    def compute(self, negative_UK: Tensor, link_L: Tensor, starts: Tensor) -> ScoreGradients:
+    def compute(
+        self, negative_UK: Tensor, link_L: Tensor, starts: Tensor, among_L: Tensor | None = None
+    ) -> ScoreGradients:
         """Return the sum of the losses of all links, and its gradients.
 
         Args:
             negative_UK: Scores of the candidates of each query, floating; overwritten.
             link_L: Scores of the links.
             starts: ``[U + 1]`` int64: the links of query ``u`` are ``starts[u]`` to ``starts[u + 1] - 1``.
+            among_L: Whether a link's own answer is one of the candidates, where known answers are negatives of other
+                links; None if no candidate is a known answer. Losses but `SoftmaxCrossEntropy` take only None.
         """
 
 
@@ -50,8 +54,11 @@ class LinkLoss(ABC):
 class BinaryCrossEntropy(LinkLoss):
     """Mean binary cross-entropy over a link and its negatives (Yang et al., ICLR 2015)."""
 
-    def compute(self, negative_UK: Tensor, link_L: Tensor, starts: Tensor) -> ScoreGradients:
+    def compute(
+        self, negative_UK: Tensor, link_L: Tensor, starts: Tensor, among_L: Tensor | None = None
+    ) -> ScoreGradients:
         """See `LinkLoss.compute`."""
+        assert among_L is None
         share = 1 / (1 + negative_UK.shape[1])
         count_U = starts.diff().to(negative_UK.dtype)
         of_links = functional.softplus(-link_L).sum(dtype=torch.float64)
@@ -65,18 +72,23 @@ class BinaryCrossEntropy(LinkLoss):
 class SoftmaxCrossEntropy(LinkLoss):
     """Cross-entropy of a softmax over a link and its negatives (Toutanova & Chen, CVSC 2015; Lacroix et al., 2018)."""
 
-    def compute(self, negative_UK: Tensor, link_L: Tensor, starts: Tensor) -> ScoreGradients:
+    def compute(
+        self, negative_UK: Tensor, link_L: Tensor, starts: Tensor, among_L: Tensor | None = None
+    ) -> ScoreGradients:
         """See `LinkLoss.compute`."""
         # The negatives of a query are summed once for all its links: a link's loss is softplus(sum - score).
         total_U = torch.logsumexp(negative_UK, 1)
         query_L = _query_of_links(starts)
         gap_L = total_U[query_L] - link_L
-        missed_L = torch.sigmoid(gap_L)
+        missed_L, loss_L = torch.sigmoid(gap_L), functional.softplus(gap_L)
+        if among_L is not None:
+            # Such a sum holds the link's own score already.
+            missed_L, loss_L = torch.where(among_L, 1.0, missed_L), torch.where(among_L, gap_L, loss_L)
         factor_U = _sum_by_query(missed_L, starts)
         # A query without negatives has a sum of minus infinity, which must not be subtracted from itself.
         base_U = torch.where(torch.isfinite(total_U), total_U, torch.zeros_like(total_U))
         gradient = negative_UK.sub_(base_U[:, None]).exp_().mul_(factor_U[:, None])
-        return ScoreGradients(functional.softplus(gap_L).sum(dtype=torch.float64), gradient, -missed_L)
+        return ScoreGradients(loss_L.sum(dtype=torch.float64), gradient, -missed_L)
 
 
 @dataclass(frozen=True)
@@ -91,8 +103,11 @@ class SelfAdversarial(LinkLoss):
     margin: float = 9.0
     temperature: float = 1.0
 
-    def compute(self, negative_UK: Tensor, link_L: Tensor, starts: Tensor) -> ScoreGradients:
+    def compute(
+        self, negative_UK: Tensor, link_L: Tensor, starts: Tensor, among_L: Tensor | None = None
+    ) -> ScoreGradients:
         """See `LinkLoss.compute`."""
+        assert among_L is None
         count_U = starts.diff().to(negative_UK.dtype)
         is_negative = negative_UK != NO_NEGATIVE
         # Weights are constants to the gradient, as in the paper.
@@ -116,8 +131,11 @@ class MarginRanking(LinkLoss):
 
     margin: float = 1.0
 
-    def compute(self, negative_UK: Tensor, link_L: Tensor, starts: Tensor) -> ScoreGradients:
+    def compute(
+        self, negative_UK: Tensor, link_L: Tensor, starts: Tensor, among_L: Tensor | None = None
+    ) -> ScoreGradients:
         """See `LinkLoss.compute`."""
+        assert among_L is None
         share = 1 / max(1, negative_UK.shape[1])
         query_L = _query_of_links(starts)
         total = torch.zeros((), dtype=torch.float64, device=link_L.device)

@@ -271,6 +271,7 @@ class LinkPrediction:
         adversarial_temperature: Temperature of the loss ``self-adversarial``.
         negatives: Negatives of a link, or on either side of all links of a step.
         negative_sampling: How they are drawn.
+        filter_negatives: Whether candidates that are known links are no negatives.
         regularizer: Penalty on the rows of links; None for none.
         regularizer_weight: Its factor.
         val_links: Share of the linked pairs of nodes to validate on.
@@ -290,6 +291,7 @@ class LinkPrediction:
     adversarial_temperature: float | None = None
     negatives: int = 1
     negative_sampling: str = "uniform"
+    filter_negatives: bool = True
     regularizer: str | None = None
     regularizer_weight: float | None = None
     val_links: float = 0.05

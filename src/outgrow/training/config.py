@@ -104,6 +104,8 @@ class TrainConfig:
         negatives: Link prediction: negatives of a link, or on either side of all links of a step.
         negative_sampling: Link prediction: ``uniform`` (for each link), or for all links of a step ``shared``,
             ``degree``, ``in-batch`` or ``all``.
+        filter_negatives: Link prediction: whether candidates that the links to train on hold are no negatives. Without,
+            the softmax is over all candidates, as that of Lacroix et al. is.
         regularizer: Link prediction: ``n3`` or ``l2``, a penalty on the rows of links; None for none.
         regularizer_weight: Link prediction: factor of that penalty; None for 0.01.
         val_links: Link prediction: share of the linked pairs of nodes to validate on.
@@ -172,6 +174,7 @@ class TrainConfig:
     adversarial_temperature: float | None = None
     negatives: int = 1
     negative_sampling: str = "uniform"
+    filter_negatives: bool = True
     regularizer: str | None = None
     regularizer_weight: float | None = None
     val_links: float = 0.05

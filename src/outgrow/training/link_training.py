@@ -37,6 +37,7 @@ LINK_TRAINING_OPTIONS = (
     "adversarial_temperature",
     "negatives",
     "negative_sampling",
+    "filter_negatives",
     "regularizer",
     "regularizer_weight",
 )
@@ -86,6 +87,13 @@ def validate_link_training(config: Any) -> None:
             got=f"regularizer_weight {config.regularizer_weight}",
             repair="give regularizer too, or leave regularizer_weight out",
         )
+    if not config.filter_negatives and (config.link_loss != SOFTMAX or config.negative_sampling == UNIFORM):
+        raise InputError(
+            "known answers are negatives of a softmax over candidates alone",
+            needed=f"link_loss {SOFTMAX} with a negative_sampling other than {UNIFORM}",
+            got=f"link_loss {config.link_loss}, negative_sampling {config.negative_sampling}, filter_negatives false",
+            repair="leave filter_negatives out, or give these",
+        )
     draws_none = config.link_loss == K_VS_ALL or config.negative_sampling == ALL
     asked = config.link_loss == K_VS_ALL and config.negative_sampling != UNIFORM
     if draws_none and (asked or config.negatives != 1):
@@ -132,5 +140,6 @@ def make_link_options(config: Any, ends: Tensor, relations: Tensor | None) -> Li
         steps=LinkSteps(num_steps=config.link_steps, hide=config.hide),
         loss=LINK_LOSSES[config.link_loss](config),
         sampling=config.negative_sampling,
+        filters_negatives=config.filter_negatives,
         regularizer=None if config.regularizer is None else Regularizer(name=config.regularizer, weight=weight),
     )
