@@ -49,9 +49,15 @@ LAYER = {
     **{"model": "rgcn", "layers": 1, "hidden": 200, "embedding": 200, "decoder": "distmult", "dropout": 0.2},
 }
 KNOWLEDGE = {
-    **{**SHARED, "negatives": 2000, "optimizer": "adagrad", "embedding_optimizer": "adagrad", "lr": 0.1},
-    **{"embedding_lr": 0.1, "model": "embedding", "hidden": 400, "decoder": "complex"},
-    **{"regularizer": "n3", "regularizer_weight": 0.05, "std": 0.05},
+    **{**SHARED, "link_steps": 80, "negatives": 1000, "filter_negatives": False},
+    **{"optimizer": "adagrad", "embedding_optimizer": "adagrad", "lr": 0.1, "embedding_lr": 0.1},
+    **{"model": "embedding", "hidden": 400, "std": 0.05, "decoder": "complex"},
+    **{"regularizer": "n3", "regularizer_weight": 0.05},
+}
+LAYERED = {
+    **{**KNOWLEDGE, "optimizer": "adam", "lr": 0.002, "link_steps": 20, "hide": 0.05, "inverse_relations": True},
+    **{"model": "compgcn", "layers": 1, "hidden": 200, "embedding": 200, "embedding_std": 0.05, "residual": True},
+    "decoder": "distmult",
 }
 ROWS: Mapping[str, Mapping[str, Any]] = {
     "vectors": VECTORS,
@@ -62,7 +68,8 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
     "one-step": {**VECTORS, "link_steps": 1},
     "two-layers": {**LAYER, "layers": 2},
     "complex": KNOWLEDGE,
-    "distmult": {**KNOWLEDGE, "decoder": "distmult", "hidden": 200},
+    "distmult": {**KNOWLEDGE, "decoder": "distmult"},
+    "compgcn": {name: value for name, value in LAYERED.items() if name != "std"},
 }
 """Options of the model and of training, by name of the row."""
 
