@@ -201,7 +201,12 @@ class Plan:
         config |= more.pop("config", {})
         given = {"name": f"{strategy}, epoch {epochs}", "out": str(self.runs.folder / f"run-{strategy}"), **more}
         return Training(
-            store=store, strategy=strategy, options=options, config=config, epochs=epochs, links=strategy == "offload",
+            store=store,
+            strategy=strategy,
+            options=options,
+            config=config,
+            epochs=epochs,
+            links=strategy == "offload",
             **given,
         )
 
@@ -217,7 +222,9 @@ class Plan:
         self.run_strategy(strategy, num_nodes, num_edges)
         resumed = self.runs.rows[-1]["loss"]
         store = self.make(strategy, num_nodes, num_edges)
-        whole = self.runs.run(self.training(strategy, store, 2, name=f"{strategy}, not ended"), self.cap, nodes=num_nodes)
+        whole = self.runs.run(
+            self.training(strategy, store, 2, name=f"{strategy}, not ended"), self.cap, nodes=num_nodes
+        )
         shutil.rmtree(self.runs.folder / f"run-{strategy}")
         return {"strategy": strategy, "nodes": num_nodes, "resumed": resumed, "whole": whole["loss"]}
 
@@ -229,6 +236,7 @@ def rates(row: dict[str, Any], targets: int) -> dict[str, Any]:
     read, written = counters["embedding_read_bytes"], counters["embedding_written_bytes"]
     return {
         "run": row["run"],
+        "strategy": row["strategy"],
         "held_gib": row["held_bytes"] / (1 << 30),
         "group_gib": row["group_bytes"] / (1 << 30),
         "epoch_seconds": seconds,
@@ -252,8 +260,12 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=4096)
     parser.add_argument("--cap", default="4GiB", help="most memory of a run, cached pages of files included")
     parser.add_argument("--strategies", nargs="*", default=["offload", "sampled"], choices=("offload", "sampled"))
-    parser.add_argument("--compared-nodes", type=int, default=500_000, help="nodes of the graphs that resuming is "
-                        "checked on; 0 for none")
+    parser.add_argument(
+        "--compared-nodes",
+        type=int,
+        default=500_000,
+        help="nodes of the graphs that resuming is checked on; 0 for none",
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if (why := capped.unavailable()) is not None:
@@ -269,13 +281,19 @@ def main() -> None:
         for strategy in options.strategies if options.compared_nodes else ():
             share = options.compared_nodes / options.nodes
             # So many nodes that their vectors are in files as well.
-            compared.append(Plan(runs, COMPARED_CAP, options).compare_resumed(strategy, options.compared_nodes, round(edges[strategy] * share)))
+            small = Plan(runs, COMPARED_CAP, options)
+            compared.append(small.compare_resumed(strategy, options.compared_nodes, round(edges[strategy] * share)))
     targets = {"offload": options.links, "sampled": options.nodes // TRAIN_SHARE}
     table = [rates(row, targets[row["strategy"]]) for row in measured]
     show("vectors beyond memory", table)
-    figures = {"parameters": {name: value for name, value in vars(options).items() if name not in ("out", "folder")},
-               "table": table, "resumed": compared, "runs": measured}
-    print(record.write("embedding_memory", figures, options.out))
+    parameters = {name: value for name, value in vars(options).items() if name not in ("out", "folder")}
+    found = {"table": table, "resumed": compared, "runs": measured}
+    if options.out is not None and options.out.exists():
+        # Strategies may be measured one after another.
+        before = json.loads(options.out.read_text())
+        for name, rows in found.items():
+            rows[:0] = [row for row in before[name] if row["strategy"] not in options.strategies]
+    print(record.write("embedding_memory", {"parameters": parameters, **found}, options.out))
     if any(each["resumed"] != each["whole"] for each in compared):
         sys.exit("a run that was ended and resumed has other losses")
 

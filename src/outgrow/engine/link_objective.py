@@ -180,7 +180,8 @@ class LinksOfStep:
         Args:
             out: ``[n, C]`` of the own nodes, or ``[m, C]`` of some.
             key: Random key of (seed, epoch, step).
-            rows: ``[m]`` int64, ascending, the own rows that ``out`` has, among them those of `find_rows`; None for all.
+            rows: ``[m]`` int64, ascending, the own rows that ``out`` has, those of `find_rows` among them; None for
+                all.
         """
         draws = self._draw(key)
         self._drawn = None

@@ -85,9 +85,7 @@ class PreparedTraining:
         self.problem.close()
 
 
-def open_embeddings(
-    problem: Problem, strategy: Strategy, stack: ExitStack, *, draws: bool = True
-) -> NodeEmbeddings:
+def open_embeddings(problem: Problem, strategy: Strategy, stack: ExitStack, *, draws: bool = True) -> NodeEmbeddings:
     """Make the tables of a model's node embeddings, where there is room for them; none for a model without."""
     batches = strategy.computes_read_rows(problem)
     optimizer, shard = problem.embedding_optimizer, problem.shard

@@ -122,7 +122,6 @@ class Offload(Strategy):
             return FullGraphExecution(problem)
         return _ChunkedExecution(problem, self, traits, _MemoryBounds(base, budget), began)
 
-
     def computes_read_rows(self, problem: Problem) -> bool:
         """See `Strategy.computes_read_rows`: where nothing of a node depends on others, unless chunks are asked for."""
         return self.chunks is None and predicts_links_by_node(problem)
