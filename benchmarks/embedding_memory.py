@@ -4,8 +4,8 @@
     sudo python benchmarks/embedding_memory.py --folder DIR --nodes 1000000 --cap 1GiB --out small.json
 
 Every run is a process in a control group (Linux, root) that caps its memory and the pages of files that are cached for
-it. Vectors of 64 numbers and both moments of Adam take 768 bytes a node. Recorded are the most that a run held, seconds,
-and the bytes that it read from the disk and wrote to it, as the kernel counts them. `offload` predicts links, and
+it. Vectors of 64 numbers and both moments of Adam take 768 bytes a node. Recorded are the most that a run held,
+seconds, and the bytes that it read from the disk and wrote to it, as the kernel counts them. `offload` predicts links, and
 `sampled` classes in mini-batches. A run that was ended after an epoch goes on from its checkpoint, and is compared with
 one that was not ended, which a smaller graph is used for. The folder needs 55 GB.
 """
@@ -112,7 +112,7 @@ def disk_bytes() -> tuple[int, int]:
 
 
 def make_store(num_nodes: int, num_edges: int, dest: Path) -> None:
-    """Write a graph of blocks of nodes: an edge joins two nodes of a block; one of ``TRAIN_SHARE`` nodes is trained on."""
+    """Write a graph of blocks of nodes, in which edges are; one of ``TRAIN_SHARE`` nodes is trained on."""
     from outgrow.graph.builders.to_store import convert_to_store
     from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 
