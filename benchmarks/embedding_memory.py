@@ -5,9 +5,9 @@
 
 Every run is a process in a control group (Linux, root) that caps its memory and the pages of files that are cached for
 it. Vectors of 64 numbers and both moments of Adam take 768 bytes a node. Recorded are the most that a run held,
-seconds, and the bytes that it read from the disk and wrote to it, as the kernel counts them. `offload` predicts links, and
-`sampled` classes in mini-batches. A run that was ended after an epoch goes on from its checkpoint, and is compared with
-one that was not ended, which a smaller graph is used for. The folder needs 55 GB.
+seconds, and the bytes that it read from the disk and wrote to it, as the kernel counts them. `offload` predicts links,
+and `sampled` classes in mini-batches. A run that was ended after an epoch goes on from its checkpoint, and is compared
+with one that was not ended, which a smaller graph is used for. The folder needs 55 GB; stores stay in it.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Plan:
 
     def make(self, name: str, num_nodes: int, num_edges: int) -> str:
         """Make a store; returns where."""
-        store = self.runs.folder / f"{name}-{num_nodes}"
+        store: Path = self.options.folder / f"{name}-{num_nodes}-{num_edges}.store"
         if not store.exists():
             command = [sys.executable, __file__, MAKE, str(num_nodes), str(num_edges), str(store)]
             subprocess.run(command, check=True)
@@ -222,9 +222,8 @@ class Plan:
         self.run_strategy(strategy, num_nodes, num_edges)
         resumed = self.runs.rows[-1]["loss"]
         store = self.make(strategy, num_nodes, num_edges)
-        whole = self.runs.run(
-            self.training(strategy, store, 2, name=f"{strategy}, not ended"), self.cap, nodes=num_nodes
-        )
+        training = self.training(strategy, store, 2, name=f"{strategy}, not ended")
+        whole = self.runs.run(training, self.cap, nodes=num_nodes)
         shutil.rmtree(self.runs.folder / f"run-{strategy}")
         return {"strategy": strategy, "nodes": num_nodes, "resumed": resumed, "whole": whole["loss"]}
 
