@@ -7,7 +7,8 @@ Every run is a process in a control group (Linux, root) that caps its memory and
 it. Vectors of 64 numbers and both moments of Adam take 768 bytes a node. Recorded are the most that a run held,
 seconds, and the bytes that it read from the disk and wrote to it, as the kernel counts them. `offload` predicts links,
 and `sampled` classes in mini-batches. A run that was ended after an epoch goes on from its checkpoint, and is compared
-with one that was not ended, which a smaller graph is used for. The folder needs 55 GB; stores stay in it.
+with one that was not ended, which a smaller graph is used for. The folder needs 55 GB; stores stay in it, and a run
+``run-STRATEGY-NODES`` there is gone on with.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ class Plan:
         else:
             config = {"batch_size": self.options.batch_size, "fanout": (10,)}
         config |= more.pop("config", {})
-        given = {"name": f"{strategy}, epoch {epochs}", "out": str(self.runs.folder / f"run-{strategy}"), **more}
+        given = {"name": f"{strategy}, epoch {epochs}", "out": str(self.runs_of(strategy)), **more}
         return Training(
             store=store,
             strategy=strategy,
@@ -210,12 +211,20 @@ class Plan:
             **given,
         )
 
+    def runs_of(self, strategy: str) -> Path:
+        """Directory of the runs of a strategy."""
+        return self.runs.folder / f"run-{strategy}"
+
     def run_strategy(self, strategy: str, num_nodes: int, num_edges: int) -> None:
         """An epoch and its checkpoint; a second epoch by another process that goes on from it."""
-        store = self.make(strategy, num_nodes, num_edges)
+        store, out = self.make(strategy, num_nodes, num_edges), self.runs_of(strategy)
+        given = self.options.folder / f"run-{strategy}-{num_nodes}"
+        if given.exists():
+            given.rename(out)
         for epoch in (1, 2):
-            self.runs.run(self.training(strategy, store, epoch, resume=epoch == 2), self.cap, nodes=num_nodes)
-        shutil.rmtree(self.runs.folder / f"run-{strategy}")
+            if not [*out.glob(f"checkpoint/epoch-{epoch:08d}.pt")]:
+                self.runs.run(self.training(strategy, store, epoch, resume=epoch == 2), self.cap, nodes=num_nodes)
+        shutil.rmtree(out)
 
     def compare_resumed(self, strategy: str, num_nodes: int, num_edges: int) -> dict[str, Any]:
         """Losses of two epochs of one run, and of one that was ended after the first."""
@@ -224,7 +233,7 @@ class Plan:
         store = self.make(strategy, num_nodes, num_edges)
         training = self.training(strategy, store, 2, name=f"{strategy}, not ended")
         whole = self.runs.run(training, self.cap, nodes=num_nodes)
-        shutil.rmtree(self.runs.folder / f"run-{strategy}")
+        shutil.rmtree(self.runs_of(strategy))
         return {"strategy": strategy, "nodes": num_nodes, "resumed": resumed, "whole": whole["loss"]}
 
 
