@@ -198,7 +198,7 @@ class Plan:
         if strategy == "offload":
             config = {**LINKS, "link_steps": self.options.link_steps, "embedding_optimizer": "sparse-adam"}
         else:
-            config = {"batch_size": self.options.batch_size, "fanout": (10,)}
+            config = {"batch_size": self.options.batch_size, "fanout": (10,), "eval": "none"}
         config |= more.pop("config", {})
         given = {"name": f"{strategy}, epoch {epochs}", "out": str(self.runs_of(strategy)), **more}
         return Training(

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from outgrow.runtime.storage.row_file import IoPool, RowFile
 
+MEMORY_SHARE = 0.25
+"""Share of the memory of a worker that vectors with their gradients and moments may take; more are kept in files."""
+
 
 class RowSection(Protocol):
     """Rows ``[m, W]`` of a worker, zeros at first. Rows are selected by ascending and distinct numbers."""
