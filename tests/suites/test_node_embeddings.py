@@ -60,6 +60,7 @@ DENSE = replace(BATCHES, embedding_optimizer="adam", accumulate=2)
 STEPS = replace(
     CONFIG, link_steps=3, hide=0.2, link_loss="softmax", negative_sampling="shared", negatives=16, regularizer="n3"
 )
+SPARSE = replace(CONFIG, link_steps=4, embedding_optimizer="sparse-adam", link_loss="margin", margin=0.5, negatives=2)
 CLIPPED = replace(CONFIG, clip_grad_norm=0.2, schedule="step", schedule_options={"step_size": 2})
 EVERY: Mapping[str, Way] = {
     **{
@@ -81,9 +82,15 @@ LINK_WAYS: Mapping[str, Way] = {
     "steps": Way(Full(partition="hash"), STEPS),
     "steps tensor": Way(TensorParallel(), STEPS),
     "steps offload": Way(Offload(chunks=3, partition="hash", scratch_dir=str(disk_folder())), STEPS),
+    # Without chunks: rows of the nodes of a step alone, where layers read no neighbours.
+    "steps by node": Way(Offload(partition="hash", scratch_dir=str(disk_folder())), STEPS),
+    "sparse": Way(Full(partition="hash"), SPARSE),
+    "sparse offload": Way(Offload(chunks=3, partition="hash", scratch_dir=str(disk_folder())), SPARSE),
+    "sparse by node": Way(Offload(partition="hash", scratch_dir=str(disk_folder())), SPARSE),
 }
 SOME = [
-    *(Case(model, way) for model, way in zip(("links", "links-alone", "links"), LINK_WAYS, strict=True)),
+    *(Case(model, way) for model, way in zip(("links", "links-alone", "links"), LINK_WAYS, strict=False)),
+    *(Case("links-alone", way) for way in [*LINK_WAYS][3:]),
     Case("replace", "hash"),
     Case("replace", "offload in 3 chunks"),
     Case("replace", "sampled hash"),
@@ -163,10 +170,11 @@ def test_every_model_in_every_way(runs: Runs, workers: int) -> None:
 def test_rows_in_files(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Vectors that do not fit into memory give the same run; the trained ones are in the checkpoint."""
     cases = [Case("add", "hash"), Case("replace", "offload in 3 chunks"), Case("replace", "sampled hash")]
+    cases += [Case("links", "sparse offload"), Case("links-alone", "sparse by node")]
     expected = [runs.alone(case) for case in cases]
     monkeypatch.setattr(placement, "MEMORY_SHARE", 0.0)
     for number, (case, right) in enumerate(zip(cases, expected, strict=True)):
-        plan = runs.plan(case, EVERY[case.way])._replace(directory=runs.folder / f"run-{number}")
+        plan = runs.plan(case, {**EVERY, **LINK_WAYS}[case.way])._replace(directory=runs.folder / f"run-{number}")
         found = run_in_threads(partial(train_in_turn, plans={case: plan}), 2)[0][case]
         assert found.summary["strategy_facts"]["embeddings_on_disk"] is True
         assert largest_step(found.summary["loss"], right.summary["loss"]) < CLOSE

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple, NoReturn
 
-from outgrow.app.compatibility import select_read_features, validate_strategy
+from outgrow.app.compatibility import validate_strategy
 from outgrow.app.memory_check import fit_prefetch, user_bytes, validate_memory
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.plan.question import COUNTED_EDGES, PlanSite, query_for_graph
@@ -125,9 +125,7 @@ def plan_strategy(graph: Graph, model: Model, config: TrainConfig, cluster: Clus
     if unknown is not None:
         usual = _default_if_fits(graph, model, config, cluster)
         return usual, f"strategy {usual.name}: {unknown}"
-    query = query_for_graph(
-        select_read_features(graph, model), model, config, PlanSite(profile, [layout], cluster.memory)
-    )
+    query = query_for_graph(graph, model, config, PlanSite(profile, [layout], cluster.memory))
     # One worker trains in this process, next to the user's own data.
     if cluster.workers == 1 and profile.device.is_shared:
         query = _reserve_memory(user_bytes(query.work, cost_model_for(query, layout)), query)

@@ -137,6 +137,8 @@ class LinkRanker:
             out: ``[n, F]`` of the own nodes.
         """
         own, count = self.shard.owned_nodes, len(self.links)
+        if not count:
+            return LinkRanks(torch.empty(0, dtype=torch.float64), self.links.relation, *torch.empty(2, 0))
         # In float64, since rounding of products depends on the position of a row among others.
         decoder = copy.deepcopy(self.decoder).to(out.device, torch.float64).eval()
         rank, scores = torch.empty(2 * count, dtype=torch.float64), torch.empty(2, 2 * count)

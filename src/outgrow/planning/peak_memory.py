@@ -7,6 +7,7 @@ against measured runs.
 
 from __future__ import annotations
 
+from outgrow.engine.embeddings.row_sections import MEMORY_SHARE as EMBEDDING_SHARE
 from outgrow.engine.minibatch_loop import EXCHANGED_AHEAD
 from outgrow.inference.chunked import MEMORY_SHARE
 from outgrow.planning.cost_model import CostModel
@@ -32,6 +33,8 @@ _PROCESS_BYTES = 238 << 20
 """Bytes of a process that has loaded its modules and compiled its kernels."""
 _PER_SOURCE, _PER_AGGREGATE, _PER_OUT = 1.45, 0.36, 1.7
 """Copies of a layer's rows at the peak, gradients included: of sources, of aggregates, of the output."""
+_PER_VECTOR = 3
+"""Copies of vectors of nodes of which batches read some: with both moments."""
 _PER_SPARSE_SOURCE = 0.5
 """Copies of source rows that are computed from sparse features, which have no gradient."""
 _PER_SLICED = 3.0
@@ -97,9 +100,11 @@ def metric_bytes(work: Workload, costs: CostModel) -> int:
 def model_bytes(work: Workload, costs: CostModel) -> int:
     """Return the bytes of the parameters, with what training keeps of each, and of kernels for types."""
     grouped = any(layer.groups_by_pair or layer.groups_by_relation for layer in work.model.layers)
-    # Vectors of nodes are kept like parameters, but each by the owner of the node alone.
-    numbers = work.model.parameters[1] + work.model.embedding_numbers // costs.layout.workers
-    held = _PER_PARAMETER * numbers * work.model.number_bytes
+    # Vectors of nodes are kept like parameters, but each by the owner of the node alone; in files if there are many.
+    vectors = work.model.embedding_numbers // costs.layout.workers
+    room = EMBEDDING_SHARE * costs.memory / work.model.number_bytes
+    in_files = costs.shares_device and _PER_VECTOR * vectors > room
+    held = _PER_PARAMETER * (work.model.parameters[1] + (0 if in_files else vectors)) * work.model.number_bytes
     return held + _TYPED_BYTES * (grouped and costs.shares_device)
 
 

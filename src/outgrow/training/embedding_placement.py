@@ -7,15 +7,12 @@ from pathlib import Path
 
 from outgrow.core.memory_limits import available_bytes
 from outgrow.engine.embeddings.row_optimizers import RowOptimizer
-from outgrow.engine.embeddings.row_sections import FileSections, SectionMaker, TensorSections
+from outgrow.engine.embeddings.row_sections import MEMORY_SHARE, FileSections, SectionMaker, TensorSections
 from outgrow.nn.model import Model
 from outgrow.nn.node_embedding import find_embeddings
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.storage.row_file import IoPool
 from outgrow.runtime.storage.scratch_dir import scratch_directory
-
-MEMORY_SHARE = 0.25
-"""Share of the memory of a worker that vectors with their gradients and moments may take."""
 
 IN_FLIGHT = 16
 """Requests at a time: rows of batches lie here and there, and threads that wait for a disk need no processor."""

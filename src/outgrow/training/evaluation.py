@@ -43,6 +43,10 @@ class Metrics:
 class Evaluator(Protocol):
     """Accumulator of the metrics of one model."""
 
+    @property
+    def reads_output(self) -> bool:
+        """Whether it reads what is added, on any worker."""
+
     def update(self, nodes: Tensor, out: Tensor) -> None:
         """Add the output ``[k, C]`` of some of this worker's nodes, ``[k]`` int64, ascending."""
 
@@ -161,6 +165,11 @@ class _NodeEvaluator:
         self.counts: list[Tensor] = []
         self.losses: list[Tensor] = []
 
+    @property
+    def reads_output(self) -> bool:
+        """Metrics of no nodes are made of output too."""
+        return True
+
     def update(self, nodes: Tensor, out: Tensor) -> None:
         if len(nodes):
             near = row_range(self.nodes, int(nodes[0]), int(nodes[-1]) + 1)
@@ -231,12 +240,19 @@ class _LinkEvaluator:
         self.monitor = monitor
         self.parts: dict[int, Tensor] = {}
 
+    @property
+    def reads_output(self) -> bool:
+        """Whether there is a link to rank, for which all rows are kept."""
+        return len(self.ranking.links) > 0
+
     def update(self, nodes: Tensor, out: Tensor) -> None:
-        self.parts[int(nodes[0]) if len(nodes) else -1] = out
+        if self.reads_output:
+            self.parts[int(nodes[0]) if len(nodes) else -1] = out
 
     def compute(self) -> Metrics:
         # Chunks may be added in any order of nodes.
-        out = torch.cat([self.parts[first] for first in sorted(self.parts)])
+        parts = [self.parts[first] for first in sorted(self.parts)]
+        out = torch.cat(parts) if parts else torch.empty(0, 0)
         ranks = self.ranking.rank_links(out)
         figures = ranks.compute_metrics()
         return Metrics(score=figures[self.monitor], loss=0.0, figures=figures, ranks=ranks)

@@ -97,6 +97,9 @@ class ModelEvaluator:
         chosen = self._chooser.choose(mode, nodes)
         if chosen.inference is None:
             return None
+        if not chosen.in_memory and not any(each.reads_output for each in evaluators):
+            # The rows of all nodes are not kept, and need not be computed.
+            return None
         if name == "test":  # of validation it was said before the first epoch
             self._report_choice(name, chosen)
         kept = self._run("testing", chosen, evaluators)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from outgrow.app.compatibility import validate_fanout, validate_problem, validate_strategy
+from outgrow.app.compatibility import select_read_features, validate_fanout, validate_problem, validate_strategy
 from outgrow.app.metric_checks import estimate_metric_bytes
 from outgrow.app.model_registry import MODELS, build_model, model_options
 from outgrow.app.node_task import make_node_task
@@ -72,7 +72,7 @@ def query_for_graph(graph: Graph, model: Model, config: TrainConfig, site: PlanS
     """
     if model.decoder is not None:
         raise_links_unplanned(type(model.decoder).__name__)
-    graph = replace(graph, topology=model_topology(graph.topology, model))
+    graph = select_read_features(replace(graph, topology=model_topology(graph.topology, model)), model)
     # Partitions and chunks of a large graph take long to make: its degrees are counted, and a sample is cut.
     needs_parts = site.limit is not None or max(layout.workers for layout in site.layouts) > 1
     stats = sketch_graph(graph) if needs_parts and graph.num_edges > COUNTED_EDGES else CountedGraph(graph)

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from outgrow.runtime.storage.row_file import IoPool, RowFile
 
+MEMORY_SHARE = 0.25
+"""Share of the memory of a worker that vectors with their gradients and moments may take; more are kept in files."""
+
 
 class RowSection(Protocol):
     """Rows ``[m, W]`` of a worker, zeros at first. Rows are selected by ascending and distinct numbers."""
@@ -126,6 +129,12 @@ class SectionGroup(Protocol):
     def write(self, rows: slice | Tensor, values: Sequence[Tensor]) -> None:
         """Write rows of each section."""
 
+    def read_joined(self, first: int, last: int) -> Tensor:
+        """Return ``[n, count * W]``: a copy of a range of rows of all sections, side by side."""
+
+    def write_joined(self, first: int, joined: Tensor) -> None:
+        """Write rows of all sections, side by side, from ``first`` on."""
+
     def close(self) -> None:
         """Release the rows."""
 
@@ -153,6 +162,15 @@ class SeparateSections:
                 section.write_range(rows.start, updated)
             else:
                 section.write_rows(rows, updated)
+
+    def read_joined(self, first: int, last: int) -> Tensor:
+        """Return a range of rows, side by side."""
+        return torch.cat(self.read(slice(first, last)), 1)
+
+    def write_joined(self, first: int, joined: Tensor) -> None:
+        """Write rows from ``first`` on."""
+        parts = joined.chunk(len(self.sections), 1)
+        self.write(slice(first, first + len(joined)), [each.contiguous() for each in parts])
 
     def close(self) -> None:
         """Release the rows."""
@@ -182,19 +200,27 @@ class JoinedSections:
 
     def read(self, rows: slice | Tensor) -> list[Tensor]:
         """Return the rows of each section, copies."""
-        return [each.contiguous() for each in torch.split(self._read_joined(rows), self.width, 1)]
+        return [each.contiguous() for each in torch.split(self._read(rows), self.width, 1)]
 
     def read_one(self, rows: slice | Tensor, number: int) -> Tensor:
         """Return the rows of a section, a copy."""
-        return self._read_joined(rows)[:, number * self.width : (number + 1) * self.width].contiguous()
+        return self._read(rows)[:, number * self.width : (number + 1) * self.width].contiguous()
 
     def write(self, rows: slice | Tensor, values: Sequence[Tensor]) -> None:
         """Write rows of each section."""
         joined = torch.cat([*values], 1)
         if isinstance(rows, slice):
-            self._file.write_range(rows.start, joined)
+            self.write_joined(rows.start, joined)
         else:
             self._file.write_rows(rows, joined)
+
+    def read_joined(self, first: int, last: int) -> Tensor:
+        """Return a range of rows as they are in the file."""
+        return self._file.read_range(first, last)
+
+    def write_joined(self, first: int, joined: Tensor) -> None:
+        """Write rows from ``first`` on."""
+        self._file.write_range(first, joined)
 
     def write_one(self, rows: slice | Tensor, number: int, values: Tensor) -> None:
         """Write rows of a section; those of the others are read first."""
@@ -202,10 +228,8 @@ class JoinedSections:
         every[number] = values
         self.write(rows, every)
 
-    def _read_joined(self, rows: slice | Tensor) -> Tensor:
-        if isinstance(rows, slice):
-            return self._file.read_range(rows.start, rows.stop)
-        return self._file.read_rows(rows)
+    def _read(self, rows: slice | Tensor) -> Tensor:
+        return self.read_joined(rows.start, rows.stop) if isinstance(rows, slice) else self._file.read_rows(rows)
 
     def close(self) -> None:
         """Close the file."""

@@ -112,16 +112,20 @@ class EmbeddingTable:
 
     def read_sections(self, first: int, last: int) -> Tensor:
         """Return ``[n, W]``: rows of all ``sections``, side by side."""
-        best = [] if self.best is None else [self.best.read_range(first, last)]
-        return torch.cat([*self.group.read(slice(first, last)), *best], 1)
+        joined = self.group.read_joined(first, last)
+        return joined if self.best is None else torch.cat([joined, self.best.read_range(first, last)], 1)
 
     def write_sections(self, first: int, names: Sequence[str], rows_NW: Tensor) -> None:
         """Write rows from ``first`` on of the sections of these names, side by side, among them those of an update."""
-        given = dict(zip(names, torch.split(rows_NW, self.embedding.dim, 1), strict=True))
-        written = [given[name].contiguous() for name in (VALUES, *self.optimizer.state_names)]
-        self.group.write(slice(first, first + len(rows_NW)), written)
-        if self.best is not None and BEST in given:
-            self.best.write_range(first, given[BEST].contiguous())
+        own = [VALUES, *self.optimizer.state_names]
+        width = self.embedding.dim
+        if [*names[: len(own)]] == own:
+            joined = rows_NW[:, : len(own) * width]
+        else:
+            joined = torch.cat([rows_NW[:, names.index(each) * width :][:, :width] for each in own], 1)
+        self.group.write_joined(first, joined)
+        if self.best is not None and BEST in names:
+            self.best.write_range(first, rows_NW[:, names.index(BEST) * width :][:, :width].contiguous())
 
     def _copy_rows(self, source: RowSection, target: RowSection) -> None:
         for first, last in self.blocks():
@@ -161,7 +165,9 @@ class EmbeddingTable:
                 rows = self.embedding.draw_rows(nodes)
             else:
                 rows = weight[rows_in_ranges(nodes, self.ranges).to(weight.device)]
-            self.values.write_range(first, rows.to(self.comm.device))
+            # Zeros of the others too: joined sections would have to be read for less.
+            zeros = torch.zeros(last - first, len(self.states) * rows.shape[1], dtype=rows.dtype)
+            self.group.write_joined(first, torch.cat([rows, zeros], 1).to(self.comm.device))
 
     def local_rows(self, nodes_N: Tensor) -> Tensor:
         """Return ``[N]`` int64: the rows of own nodes; -1 for nodes without one."""

@@ -239,11 +239,13 @@ def _change_rows(
         start, end = end, coalesce_end(rows, end, gap_rows, len(staged))
         first = int(rows[start])
         begin, num_rows = offset + first * row_bytes, rows[end - 1] + 1 - first
-        error = pread_memory(file, begin, staged[:num_rows])
-        if error != 0:
-            return error, runs, pages, written
-        runs += 1
-        pages += count_pages(begin, num_rows * row_bytes)
+        # A run that is written whole need not be read.
+        if adds or num_rows > end - start:
+            error = pread_memory(file, begin, staged[:num_rows])
+            if error != 0:
+                return error, runs, pages, written
+            runs += 1
+            pages += count_pages(begin, num_rows * row_bytes)
         # Rows are ascending and distinct, so no other run or thread writes the same row; the groups' runs are
         # disjoint.
         if adds:

@@ -68,9 +68,8 @@ class OffloadEpoch:
         """Return the loss of the worker's nodes; gradients accumulate in the parameters."""
         known = None
         self.row_objective = objective.as_rowwise
-        if self.row_objective is None:
+        if isinstance(objective, LinksOfStep):
             # A loss that couples rows is known before the waves run; its row gradients then drive them.
-            assert isinstance(objective, LinksOfStep)
             known, self.row_objective = self._nonrow_loss(objective, key)
         # Losses of chunks add up in float64, so that the sum depends little on the number of chunks.
         loss = torch.zeros((), dtype=torch.float64)
@@ -81,14 +80,11 @@ class OffloadEpoch:
         return loss if known is None else known
 
     def _nonrow_loss(self, objective: LinksOfStep, key: int) -> tuple[Tensor, GradientObjective]:
-        """Return the loss of an objective that needs rows of several chunks at once, and their gradient.
-
-        The last layer runs here and again in the backward pass. Only rows that the loss reads are kept.
-        """
+        """Return the loss of links, whose ends are in several chunks, and the gradient of the rows that it reads."""
         state = self.state
         rows = objective.find_rows(key)
-        widths = state.layer_plans[-1].layer.spec
-        out = torch.empty(len(rows), widths.out_features, dtype=state.dtype, device=state.device)
+        shape = len(rows), state.layer_plans[-1].layer.spec.out_features
+        out = torch.empty(shape, dtype=state.dtype, device=state.device)
         with torch.no_grad():
             for first, values in self._compute_last_layer(key):
                 here = row_range(rows, first, first + len(values))

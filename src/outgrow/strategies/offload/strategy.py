@@ -115,7 +115,7 @@ class Offload(Strategy):
             )
         else:
             budget = parse_bytes(self.memory)
-        if predicts_links_by_node(problem):
+        if self.computes_read_rows(problem):
             return self._prepare_by_node(problem, base, budget)
         if self.chunks is None and _fits_in_memory(problem, traits, base, budget):
             problem.run_facts.update(chunks=0, memory_bytes=budget)
@@ -123,8 +123,8 @@ class Offload(Strategy):
         return _ChunkedExecution(problem, self, traits, _MemoryBounds(base, budget), began)
 
     def computes_read_rows(self, problem: Problem) -> bool:
-        """See `Strategy.computes_read_rows`: where nothing of a node depends on other nodes."""
-        return predicts_links_by_node(problem)
+        """See `Strategy.computes_read_rows`: where nothing of a node depends on others, unless chunks are asked for."""
+        return self.chunks is None and predicts_links_by_node(problem)
 
     def _prepare_by_node(self, problem: Problem, needed: int, budget: int) -> Execution:
         if self.memory is not None and needed > budget:
