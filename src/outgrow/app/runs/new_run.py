@@ -33,6 +33,7 @@ from outgrow.engine.layer_plan import describe_layers
 from outgrow.graph.alignment import describe_schema
 from outgrow.graph.builders.validate import require_trainable
 from outgrow.graph.graph import Graph
+from outgrow.graph.statistics.features import describe_form
 from outgrow.nn.model import Model
 from outgrow.nn.regression import NodeRegression
 from outgrow.nn.tasks import NodeTask
@@ -80,13 +81,18 @@ class RunPlan:
         saved = [] if graph.features is None else describe_layers(self.model, graph.features, cache_constants=caches)
         lines = (
             f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features:,} "
-            f"{'sparse ' if graph.sparse else ''}features, {self._describe_labels()}",
+            f"{self._describe_form()}features, {self._describe_labels()}",
             f"{self.model_name}: {options}; {parameters:,} parameters; "
             f"{describe_options(self.config)} seed {self.config.seed}{self._describe_batches()}",
             f"{self.reason}; {_describe_strategy(self.strategy.options(), self.workers.number)}",
             *saved,
         )
         return "\n".join(lines)
+
+    def _describe_form(self) -> str:
+        if self.graph.features is None or not self.graph.sparse:
+            return ""
+        return f"{describe_form(self.graph.features)} "
 
     def _describe_labels(self) -> str:
         outputs = self.model.layers_list()[-1].spec.out_features
