@@ -18,7 +18,7 @@ from outgrow.app.compatibility import (
 )
 from outgrow.app.link_task import validate_link_graph, validate_link_options
 from outgrow.app.metric_checks import validate_metric_names, validate_metrics
-from outgrow.app.model_registry import AUTO, MODELS, adds_vectors, choose_decoder, model_options
+from outgrow.app.model_registry import AUTO, MODELS, adds_vectors, choose_decoder, model_options, resolve_model_options
 from outgrow.app.node_task import describe_outputs, make_node_task
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
 from outgrow.app.runs.config import absolute_source, build_seeded_model, training_record
@@ -164,6 +164,7 @@ def plan_new_run(
         # Resolved before it is recorded, so that a resumed run builds the same model.
         if model_settings["decoder"] == AUTO:
             model_settings["decoder"] = choose_decoder(loaded)
+    model_settings = resolve_model_options(name, loaded, model_settings)
     of_links = "decoder" in model_settings
     require_options_of_model(config, of_links=of_links)
     targeted = loaded if of_links else select_graph_targets(loaded, config)
