@@ -42,6 +42,7 @@ def test_options_of_a_model_have_types() -> None:
         "attention_dropout": float,
         "edge_weights": bool,
         "hetero": bool,
+        "type_encoder": bool,
         "embedding": int,
         "embedding_combine": str,
         "embedding_std": float,

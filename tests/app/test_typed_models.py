@@ -84,6 +84,32 @@ def test_a_model_by_name(tmp_path: Path) -> None:
     assert isinstance(refused.exception, og.InputError) or refused.exit_code == 2
 
 
+@pytest.mark.parametrize("name", ["sage", "rgcn"])
+def test_types_without_features_get_vectors(name: str, tmp_path: Path) -> None:
+    """Unasked, of models by name: recorded with the run, and refused beside vectors of all nodes."""
+    data = typed_data()
+    del data["venue"].x
+    data["venue"].num_nodes = NUMBERS["venue"]
+    store, run = str(tmp_path / "store"), str(tmp_path / "run")
+    og.save_graph(og.load(data), store)
+    call = CliRunner().invoke
+    hetero = ["--set", "hetero=true"] if name == "sage" else []
+    start = ["train", store, "--model", name, *hetero, "--hidden", "8", "--epochs", "2"]
+    assert call(app, [*start, "--out", run]).exit_code == 0
+    assert call(app, ["train", "--out", run, "--resume", "--epochs", "3"]).exit_code == 0
+    model = og.load_run(Path(run)).model
+    encoder = model.encoder
+    assert isinstance(encoder, og.nn.HeteroEncoder)
+    assert (encoder.widths, encoder.numbers) == ({"paper": 6, "author": 4}, {"venue": NUMBERS["venue"]})
+    assert call(app, ["predict", run, "--out", str(tmp_path / "p.npy")]).exit_code == 0
+    refused = call(app, [*start, "--set", "type_encoder=true", "--set", "embedding=4"])
+    assert isinstance(refused.exception, og.InputError) or refused.exit_code == 2
+    without = [*start, "--set", "type_encoder=false", "--out", str(tmp_path / "other")]
+    if name == "rgcn":  # rows of the type are zeros
+        assert call(app, without).exit_code == 0
+        assert og.load_run(tmp_path / "other").model.encoder is None
+
+
 def test_mistakes_are_refused() -> None:
     graph = og.load(typed_data())
     with pytest.raises(og.InputError, match=r"a convolution for \('venue', 'rev_in', 'paper'\)"):
@@ -104,7 +130,7 @@ def test_mistakes_are_refused() -> None:
 
 
 def test_inputs_of_a_type_that_came_without_features() -> None:
-    """It is read with made-up ones, which must be asked for, or passed over, by the name of the type."""
+    """It must be named, and have no width."""
     data = typed_data()
     del data["venue"].x
     data["venue"].num_nodes = NUMBERS["venue"]

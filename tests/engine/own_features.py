@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from outgrow.nn.layer import Features
+from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.sparse import SparseRows
 from support import normal
 
@@ -27,6 +28,13 @@ def sparse(dtype: torch.dtype = torch.float32) -> SparseRows:
     return SparseRows(indptr=ends, indices=torch.cat(columns), values=values, num_columns=COLUMNS)
 
 
+def blocks(dtype: torch.dtype = torch.float32) -> BlockRows:
+    """Two blocks; the last rows are empty."""
+    middle, end = NODES // 3, NODES - 5
+    parts = normal(middle, 2).to(dtype), normal(end - middle, COLUMNS - 2, seed=1).to(dtype)
+    return BlockRows(blocks=parts, rows=(slice(0, middle), slice(middle, end)), num_rows=NODES)
+
+
 def known_to(features: Features, owner: Tensor, ranks: list[int]) -> Features:
     """The same features as a worker of a host may read them: of nodes that none of its workers owns nothing but NaN."""
     theirs = ~torch.isin(owner.long(), torch.tensor(ranks))
@@ -34,6 +42,9 @@ def known_to(features: Features, owner: Tensor, ranks: list[int]) -> Features:
         return features.with_values(
             torch.where(theirs.repeat_interleave(features.indptr.diff()), torch.nan, features.values)
         )
+    if isinstance(features, BlockRows):
+        pairs = zip(features.blocks, features.rows, strict=True)
+        return features.with_blocks([torch.where(theirs[rows, None], torch.nan, block) for block, rows in pairs])
     return torch.where(theirs[:, None], torch.nan, features)
 
 

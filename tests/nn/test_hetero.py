@@ -26,6 +26,7 @@ from outgrow.nn import (
     to_hetero,
 )
 from outgrow.nn.zoo import GAT, SAGE
+from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.sparse import SparseRows
 from suites import typed
 from support import normal
@@ -93,6 +94,43 @@ def test_means_come_first_where_that_makes_source_rows_narrower(out: int, shape:
 WIDTHS = {"author": 4, "paper": 7, "venue": 2}
 
 
+def in_blocks(rows: SparseRows, types: GraphTypes) -> BlockRows:
+    """The same numbers, dense for each type that has columns."""
+    dense, kept = rows.to_dense(), [name for name in types.names if len(range(*types.type_columns(name)))]
+    parts = [dense[slice(*types.type_nodes(name)), slice(*types.type_columns(name))].contiguous() for name in kept]
+    return BlockRows(
+        blocks=tuple(parts), rows=tuple(slice(*types.type_nodes(name)) for name in kept), num_rows=len(rows)
+    )
+
+
+@pytest.mark.parametrize("nodes", [torch.arange(TYPES.num_nodes), torch.tensor([39, 0, 20, 5, 33, 13, 21])])
+def test_dense_columns_of_types_are_those_of_sparse_rows(nodes: torch.Tensor) -> None:
+    """For encoders and for convolutions, of all rows and of a batch; gradients too."""
+    torch.manual_seed(0)
+    widths = {**WIDTHS, "venue": 0}
+    x, types = block_diagonal(widths, filled=False)
+    encoder = HeteroEncoder({"author": 4, "paper": 7}, 5, without_input=["venue"]).double()
+    encoder.bind_types(types)
+    grads = []
+    for rows in (x, in_blocks(x, types)):
+        encoder.zero_grad()
+        out = encoder(rows.index_rows(nodes), nodes, None)
+        (out * normal(len(nodes), 5)).sum().backward()
+        grads.append([out.detach(), *(each.grad for each in encoder.parameters() if each.grad is not None)])
+    assert len(grads[0]) == len(grads[1]) == 6
+    assert all(torch.allclose(one, other, atol=TOLERANCE) for one, other in zip(*grads, strict=True))
+
+
+@pytest.mark.parametrize("kind", [SAGEConv, SAGEMaxConv])
+def test_convolutions_read_dense_columns_of_types(kind: type[SAGEConv] | type[SAGEMaxConv]) -> None:
+    torch.manual_seed(0)
+    x, types = block_diagonal(WIDTHS, filled=False)
+    conv = HeteroConv({each: kind((WIDTHS[each[0]], WIDTHS[each[2]]), OUT) for each in EDGE_TYPES}).double()
+    conv.bind_types(types)
+    dense = in_blocks(x, types)
+    assert (Layer(conv)(GRAPH.block, x, x) - Layer(conv)(GRAPH.block, dense, dense)).abs().max() < TOLERANCE
+
+
 @pytest.mark.parametrize("filled", [True, False])
 @pytest.mark.parametrize("kind", [SAGEConv, SAGEMaxConv])
 def test_types_have_columns_of_their_own(kind: type[SAGEConv] | type[SAGEMaxConv], filled: bool) -> None:
@@ -130,7 +168,7 @@ def test_an_encoder_gives_each_type_its_input() -> None:
     assert encoder.embedding is not None
     assert torch.allclose(whole[33:], encoder.embedding.draw_rows(torch.arange(33, 40)), atol=TOLERANCE)
     assert torch.allclose(whole[:14], x.to_dense()[:14, :4] @ encoder.projections["type_author"].weight)  # type: ignore[operator]
-    # Columns that readers made up for a type are passed over.
+    # Columns that such a type has are passed over.
     x_more, more = block_diagonal({**widths, "venue": 3}, filled=True)
     encoder.bind_types(more)
     assert encoder.in_features == 14

@@ -13,6 +13,7 @@ from outgrow.nn.decoupled import Decoupled
 from outgrow.nn.epilogue import Epilogue
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
+from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.sparse import SparseRows
 from support import normal
 
@@ -32,7 +33,7 @@ class Case(NamedTuple):
         graph: Which of the suite's ``GRAPHS``.
         deal: Which of its ``DEALS``.
         input_dropout: Dropout of the features: with 0 a first aggregate may be constant.
-        features: ``dense``, ``sparse`` or ``half``; half precision stays so with parameters in float32 only.
+        features: ``dense``, ``sparse``, ``blocks`` or ``half``, which stays so with parameters in float32 only.
         task: Which of its ``TASKS``.
         dtype: Of the parameters.
     """
@@ -76,12 +77,17 @@ def decoupled(case: Case) -> Model:
 
 
 def features_of(case: Case, num_nodes: int) -> Features:
-    """``[V, IN]``; of the sparse ones some rows are empty."""
+    """``[V, IN]``; of the sparse ones and of blocks some rows are empty."""
     dense = normal(num_nodes, IN, seed=3)
     if case.features == "dense":
         return dense.to(case.dtype)
     if case.features == "half":
         return dense.half()
+    if case.features == "blocks":
+        third, width = num_nodes // 3, IN // 2
+        ranges = slice(0, third), slice(num_nodes - third, num_nodes)
+        parts = dense[ranges[0], :width], dense[ranges[1], width:]
+        return BlockRows(blocks=tuple(part.contiguous() for part in parts), rows=ranges, num_rows=num_nodes)
     stored = dense > 0.5
     ends = torch.cat([torch.zeros(1, dtype=torch.int64), stored.sum(1).cumsum(0)])
     columns = stored.nonzero()[:, 1].int()

@@ -160,6 +160,7 @@ CASES = [
     *(Case(conv, "isolated", "ranges") for conv in CONVS),
     *(Case(conv, "no-edges", "ranges") for conv in KINDS),
     *(Case(conv, features="sparse", input_dropout=0.2) for conv in KINDS if conv in SPARSE),
+    *(Case(conv, features="blocks", input_dropout=0.2) for conv in KINDS if conv in SPARSE),
     *(Case(conv, features="half", dtype=torch.float32) for conv in KINDS if conv in HALF),
     *(Case(conv, "weighted", task="multi") for conv in KINDS),
     *(Case(conv, "weighted", input_dropout=0.2) for conv in DECOUPLED),
@@ -169,6 +170,7 @@ CASES = [
 ALL_CASES = [
     *(Case(conv, graph, deal, dropout) for conv in CONVS for graph in GRAPHS for deal in DEALS for dropout in (0, 0.2)),
     *(Case(conv, graph, features="sparse", input_dropout=0.2) for conv in SPARSE for graph in GRAPHS),
+    *(Case(conv, graph, features="blocks", input_dropout=0.2) for conv in SPARSE for graph in GRAPHS),
     *(Case(conv, graph, features="half", dtype=torch.float32) for conv in HALF for graph in GRAPHS),
     *(Case(conv, graph, features="half") for conv in HALF for graph in GRAPHS),
     *(Case(conv, graph, task="multi") for conv in CONVS for graph in GRAPHS),
@@ -240,7 +242,10 @@ EVERY_DEAL = [
     for case in ALL_CASES[shift % FIFTH :: FIFTH]
     if not (way.startswith("tensor") and case.conv in OPAQUE)
     and (way != "tensor-files" or case.conv in FIXED)
-    and (way != "orchestrate-aggregate" or (case.conv in SUMS and case.features != "sparse" and not case.input_dropout))
+    and (
+        way != "orchestrate-aggregate"
+        or (case.conv in SUMS and case.features not in ("sparse", "blocks") and not case.input_dropout)
+    )
 ]
 
 

@@ -15,7 +15,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.nn.exportable import ExportableLayerInput
 from outgrow.nn.model import Model
-from outgrow.ops.sparse import SparseRows, index_rows
+from outgrow.ops.sparse import index_rows
 
 _ALL_NEIGHBORS = -1
 _STEP = 0  # nothing is drawn, so any number does
@@ -52,7 +52,7 @@ def export_inputs(graph: Graph, model: Model, nodes: Nodes = None) -> tuple[Tens
     wanted = torch.arange(graph.num_nodes) if nodes is None else to_ids(nodes, graph.num_nodes)
     blocks = sampler.sample_blocks(wanted, _STEP, _STEP)
     rows = index_rows(features, blocks[0].src_nodes)
-    x = rows.to_dense() if isinstance(rows, SparseRows) else rows
+    x = rows if isinstance(rows, Tensor) else rows.to_dense()
     return x.to(model.dtype), [_layer_input(block, model.dtype) for block in blocks]
 
 

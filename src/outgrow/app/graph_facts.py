@@ -19,6 +19,7 @@ from outgrow.graph.statistics.features import (
     count_categories,
     count_features,
     count_repeated_rows,
+    describe_form,
     find_column_quantiles,
     find_label_columns,
     find_numbering_columns,
@@ -114,7 +115,7 @@ def _describe_features(graph: Graph, *, full: bool) -> dict[str, Any]:
     found = count_features(features, full=full)
     sampled = found.num_rows < graph.num_nodes
     facts |= {
-        "features_are": f"{'sparse' if graph.sparse else 'dense'} {dtype}",
+        "features_are": f"{describe_form(features)} {dtype}",
         "feature_range": [found.smallest, found.largest],
         "constant_feature_columns": list(found.constant),
         "zero_feature_rows": _share(found.zero_rows, found.num_rows),

@@ -16,18 +16,24 @@ from outgrow.nn.decoder import Decoder, DistMult, Dot
 from outgrow.nn.decoupled import Decoupled, DecoupledGAT
 from outgrow.nn.distance_decoders import RotatE, TransE
 from outgrow.nn.edge_models import GINE, EdgeNetwork, GATv2, Transformer
+from outgrow.nn.encoder import Encoder
+from outgrow.nn.epilogue import Epilogue
 from outgrow.nn.mlp_decoder import MLPDecoder
 from outgrow.nn.model import Model
 from outgrow.nn.node_embedding import NodeEmbedding
 from outgrow.nn.nodewise import MLP, Embedding
 from outgrow.nn.stack import Stack
 from outgrow.nn.to_hetero import to_hetero
-from outgrow.nn.typed_models import HGT, TypedRGCN
+from outgrow.nn.typed_models import HGT, TypedRGCN, make_type_encoder
 from outgrow.nn.zoo import GAT, GCN, GGCN, GGNN, GIN, RGCN, SAGE, CommNet, FiLM, RGCNDiagonal
 
 EMBEDDING_OPTIONS: Mapping[str, type] = {"embedding": int, "embedding_combine": str, "embedding_std": float}
 """Options of a `NodeEmbedding` before the first layer of a model, and their types."""
-_OUTSIDE = {"hidden", "hetero", "decoder", *EMBEDDING_OPTIONS}
+TYPE_ENCODER = "type_encoder"
+"""Option for an input of its own for each node type before the first layer: `make_type_encoder`."""
+_OUTSIDE = {"hidden", "hetero", "decoder", TYPE_ENCODER, *EMBEDDING_OPTIONS}
+_WITHOUT_TYPES = ("embedding", "mlp")
+"""Models whose input is never one by type unasked."""
 _NOT_OPTIONS = {"in_features", "out_features", "stack", "activation", "return"}
 
 
@@ -139,14 +145,27 @@ def reads_relations(name: str, settings: Mapping[str, object]) -> bool:
 
 def reads_types(name: str, settings: Mapping[str, object]) -> bool:
     """Whether a model of this name and these settings has modules per type."""
-    return MODELS[name].encodes_types or bool(settings.get("hetero"))
+    return MODELS[name].encodes_types or bool(settings.get("hetero")) or bool(settings.get(TYPE_ENCODER))
+
+
+def resolve_model_options(name: str, graph: Graph, settings: Mapping[str, object]) -> dict[str, object]:
+    """Return the options of a model with those that depend on the graph, so that a resumed run has the same.
+
+    Of types of nodes some of which have features and some have none, each gets an input of its own before the first
+    layer of a model that has none: a projection of the features, or a vector for each node.
+    """
+    if MODELS[name].encodes_types or name in _WITHOUT_TYPES or {TYPE_ENCODER, *EMBEDDING_OPTIONS} & settings.keys():
+        return dict(settings)
+    widths = [kind.num_columns for kind in graph.node_types]
+    return {**settings, TYPE_ENCODER: True} if any(widths) and not all(widths) else dict(settings)
 
 
 def model_options(name: str) -> dict[str, Any]:
     """Return options of a model and their types, ``hidden`` first and ``decoder``, one of `DECODERS`, last.
 
     Models of one kind of edges also have ``hetero``: a copy of each convolution for each edge type (`to_hetero`); those
-    without inputs per type have ``embedding``, the width of a `NodeEmbedding` before the first layer, with its options.
+    without inputs per type have ``type_encoder``, such inputs before the first layer, and ``embedding``, the width of a
+    `NodeEmbedding` there, with its options.
 
     Raises:
         InputError: There is no such model.
@@ -154,7 +173,7 @@ def model_options(name: str) -> dict[str, Any]:
     entry = validate_choice("model", name, MODELS)
     # Signatures are the only list of options: a new parameter of a model needs no entry here.
     typed = {"hetero": bool} if entry.typed else {}
-    vectors = {} if entry.encodes_types or name == "embedding" else EMBEDDING_OPTIONS
+    vectors = {} if entry.encodes_types or name == "embedding" else {TYPE_ENCODER: bool, **EMBEDDING_OPTIONS}
     stack = get_type_hints(Stack) if entry.is_stack else {}
     hints = {"hidden": int, **stack, **get_type_hints(entry.build), **typed, **vectors, "decoder": str}
     hidden = _NOT_OPTIONS | set(entry.graph_options) | set(entry.fixed_options)
@@ -164,6 +183,20 @@ def model_options(name: str) -> dict[str, Any]:
 def adds_vectors(name: str, settings: Mapping[str, object]) -> bool:
     """Whether a model of this name and these settings has a vector for each node."""
     return name == "embedding" or "embedding" in settings
+
+
+def _make_encoder(graph: Graph, options: Mapping[str, Any]) -> Encoder | None:
+    """Return what options ask for before the first layer of a model."""
+    if not options.get(TYPE_ENCODER):
+        return _make_embedding(graph, options)
+    if given := [name for name in EMBEDDING_OPTIONS if name in options]:
+        raise InputError(
+            "a model has two inputs",
+            needed=f"{TYPE_ENCODER}, or vectors of all nodes",
+            got=f"{TYPE_ENCODER}=true and {', '.join(given)}",
+            repair=f"leave one of them out: {TYPE_ENCODER} gives vectors to types without features",
+        )
+    return make_type_encoder(graph.types, graph.num_features, options["hidden"], Epilogue(), embeddings=True)
 
 
 def _make_embedding(graph: Graph, options: Mapping[str, object]) -> NodeEmbedding | None:
@@ -207,11 +240,11 @@ def build_model(name: str, graph: Graph, options: Mapping[str, object]) -> Model
     try:
         # A link model ends with embeddings for the decoder instead of a logit for each class.
         width = graph.num_classes if make_decoder is None else hidden
-        encoder = _make_embedding(graph, options)
+        encoder = _make_encoder(graph, options)
         columns = graph.num_features
         if encoder is not None:
             columns = encoder.out_features
-            # The first layer reads vectors, which are dense.
+            # The first layer reads what the encoder makes, which is dense.
             given |= {"sparse_input": False} if "sparse_input" in given else {}
         model = entry.build(columns, hidden, width, **entry.fixed_options, **given, **rest)
         if encoder is not None:

@@ -39,7 +39,6 @@ from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops.kernels.numerics import accumulate_dtype
 from outgrow.ops.rows.edge_rows import gather_edge_features
-from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.storage.row_file import IoPool, RowFile
 from outgrow.runtime.system.environment import torchrun_rank, torchrun_world_size
 
@@ -224,7 +223,7 @@ class NeighborLoader:
         x = self._gather_features(nodes)
         if x is not None:
             # Layers of PyG take no sparse rows: those of a batch are few enough to be dense.
-            data.x = x.to_dense() if isinstance(x, SparseRows) else x
+            data.x = x if isinstance(x, Tensor) else x.to_dense()
         if graph.task_labels is not None:
             data.y = _index_labels(graph.task_labels, nodes)
         if graph.topology.weight is not None:

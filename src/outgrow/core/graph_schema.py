@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+MOST_BLOCKS = 255
+"""Most node types with dense features in columns of their own: a byte tells the type of a row that is sent."""
+
 
 class EdgeFeatureColumn(NamedTuple):
     """A column of features of edges, as it was read.

@@ -18,8 +18,9 @@ from outgrow.graph.edge_columns import align_edge_columns
 from outgrow.graph.graph import Graph
 from outgrow.graph.link_split import HeldOutLinks, LinkTriples
 from outgrow.graph.topology import Topology
+from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.csc import destination
-from outgrow.ops.sparse import SparseRows
+from outgrow.ops.sparse import PartialRows, SparseRows
 
 
 def describe_schema(graph: Graph) -> GraphSchema:
@@ -135,7 +136,7 @@ def _renumber_links(links: HeldOutLinks, number: NDArray[np.int64]) -> HeldOutLi
     return replace(links, val=val, test=test)
 
 
-def _permute_columns(graph: Graph, own: GraphSchema, schema: GraphSchema) -> torch.Tensor | SparseRows:
+def _permute_columns(graph: Graph, own: GraphSchema, schema: GraphSchema) -> torch.Tensor | PartialRows:
     """Return the features of a graph, with the columns of its types in the order of a schema."""
     assert graph.features is not None
     first = dict(
@@ -145,6 +146,11 @@ def _permute_columns(graph: Graph, own: GraphSchema, schema: GraphSchema) -> tor
     features = graph.features
     if isinstance(features, torch.Tensor):
         return torch.empty_like(features).index_copy_(1, torch.from_numpy(place), features)
+    if isinstance(features, BlockRows):
+        given, wanted = ([name for name, count in each.columns if count] for each in (own, schema))
+        order = [given.index(name) for name in wanted]
+        blocks = tuple(features.blocks[at] for at in order)
+        return BlockRows(blocks=blocks, rows=tuple(features.rows[at] for at in order), num_rows=len(features))
     columns = place[features.indices.numpy()]
     # The constructor keeps the arrays that it is given, which may be mapped from a file: these are copies.
     rows = csr_array((features.values.numpy().copy(), columns, features.indptr.numpy()), shape=features.shape)

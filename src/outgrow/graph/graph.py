@@ -28,7 +28,7 @@ from outgrow.graph.type_labels import (
     mark_ranges,
 )
 from outgrow.ops.csc import make_edge_index
-from outgrow.ops.sparse import SparseRows
+from outgrow.ops.sparse import PartialRows
 
 
 @check_arguments()
@@ -98,7 +98,7 @@ class Graph:
     Attributes:
         name: Name in messages and reports.
         topology: In-edges of every node.
-        features: ``[V, D]`` floating, or sparse rows of that shape; None if nodes have no features.
+        features: ``[V, D]`` floating, or sparse rows or blocks of that shape; None if nodes have no features.
         labels: ``[V]`` integer, -1 where unknown; or ``[V, C]`` uint8 zeros and ones (multi-label); or ``[V]`` or
             ``[V, K]`` floating, NaN where unknown (regression); None without, or with ``type_labels``.
         split: Node ids of training, validation and test.
@@ -120,7 +120,7 @@ class Graph:
 
     name: str
     topology: Topology
-    features: Tensor | SparseRows | None = None
+    features: Tensor | PartialRows | None = None
     labels: Tensor | None = None
     split: Split = field(default_factory=Split.empty)
     num_classes: int = 0
@@ -217,8 +217,8 @@ class Graph:
 
     @property
     def sparse(self) -> bool:
-        """Whether features are stored as sparse rows."""
-        return isinstance(self.features, SparseRows)
+        """Whether features are sparse rows, or dense ones of types with columns of their own: not one dense matrix."""
+        return self.features is not None and not isinstance(self.features, Tensor)
 
     def index_of(self, names: Sequence[str] | Sequence[int], *, node_type: str | None = None) -> Tensor:
         """Return ``[n]`` int64: the nodes that have some ids, in their order.
@@ -307,7 +307,7 @@ class Graph:
         return TypeLabels(name=kind.name, labels=own, num_classes=self.num_classes, class_names=self.class_names)
 
     @property
-    def x(self) -> Tensor | SparseRows | None:
+    def x(self) -> Tensor | PartialRows | None:
         """`features`, as PyG calls them."""
         return self.features
 

@@ -30,7 +30,7 @@ class Encoder(nn.Module, ABC):
     Attributes:
         in_features: ``D``.
         out_features: ``O``.
-        accepts_sparse: Whether the input may be `SparseRows`.
+        accepts_sparse: Whether the input may be `PartialRows`.
         accepts_half: Whether constant input may be in half precision.
         activation_width: Numbers stored for a row during the forward and the backward pass.
         reads_types: Whether it has modules per node type, and so needs `bind_types`.

@@ -11,7 +11,7 @@ from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_probability
 from outgrow.ops.epilogue import DropoutSpec, LayerNormSpec, epilogue
-from outgrow.ops.sparse import SparseRows
+from outgrow.ops.sparse import PartialRows
 
 
 @check_arguments()
@@ -59,7 +59,7 @@ def activation_module(epilogue: Epilogue) -> nn.Module | None:
 def apply_epilogue(
     then: Epilogue,
     norm: nn.LayerNorm | None,
-    x_VD: Tensor | SparseRows,
+    x_VD: Tensor | PartialRows,
     y_VO: Tensor,
     bias_O: Tensor | None,
     nodes_V: Tensor,
@@ -78,7 +78,7 @@ def apply_epilogue(
     """
     residual = x_VD if then.residual else None
     # A layer with a residual does not accept sparse input, so sparse rows cannot reach this.
-    assert not isinstance(residual, SparseRows)
+    assert residual is None or isinstance(residual, Tensor)
     return epilogue(
         y_VO,
         bias_F=bias_O,

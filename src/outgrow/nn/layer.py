@@ -21,9 +21,9 @@ from outgrow.core.errors import InputError
 from outgrow.core.graph_types import GraphTypes, RowWidths
 from outgrow.nn.epilogue import Epilogue, activation_module, apply_epilogue, make_norm
 from outgrow.ops.aggregation.base import Aggregation
-from outgrow.ops.sparse import SparseRows
+from outgrow.ops.sparse import PartialRows
 
-Features = Tensor | SparseRows
+Features = Tensor | PartialRows
 """``[V, D]`` input of a layer: dense, or sparse rows (raw features of the first layer)."""
 
 
@@ -91,7 +91,7 @@ class Conv(nn.Module, ABC):
     Attributes:
         spec: Properties that strategies depend on.
         aggregation: How source rows are combined.
-        accepts_sparse: Whether the input may be `SparseRows`: it is projected before anything else.
+        accepts_sparse: Whether the input may be `PartialRows`: it is projected before anything else.
         accepts_half: Whether constant input may be in half precision: it is projected or summed first.
         num_relations: Relations that the edges of the graph must have; 0 if it reads none.
         edge_dim: Features that the edges of the graph must have (`Edges.num_features`); 0 if it reads none.
@@ -270,7 +270,7 @@ class Layer(nn.Module):
 
     @property
     def accepts_sparse(self) -> bool:
-        """Whether the input may be `SparseRows`."""
+        """Whether the input may be `PartialRows`."""
         return self.conv.accepts_sparse and not self.epilogue.residual
 
     @property

@@ -20,8 +20,9 @@ from outgrow.core.validation import validate_probability
 from outgrow.nn.decoder import Decoder
 from outgrow.nn.encoder import Encoder, SequentialEncoder
 from outgrow.nn.layer import Features, Layer
+from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.linear import with_dst_prefix
-from outgrow.ops.rng import dropout, dropout_sparse, fold_in, write_dropout
+from outgrow.ops.rng import dropout, dropout_blocks, dropout_sparse, fold_in, write_dropout
 from outgrow.ops.sparse import SparseRows
 
 
@@ -216,6 +217,8 @@ class Model(nn.Module):
     def _drop_input(self, x_VD: Features, nodes_V: Tensor, key: int, *, overwrite: bool) -> Features:
         if isinstance(x_VD, SparseRows):
             return dropout_sparse(x_VD, nodes_V, key, self.input_dropout)
+        if isinstance(x_VD, BlockRows):
+            return dropout_blocks(x_VD, nodes_V, key, self.input_dropout)
         if overwrite and self.input_dropout:
             write_dropout(x_VD, nodes_V, key, self.input_dropout, x_VD)
             return x_VD

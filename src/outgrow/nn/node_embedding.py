@@ -20,7 +20,6 @@ from outgrow.nn.encoder import Encoder
 from outgrow.nn.layer import Features
 from outgrow.nn.projection import Projection
 from outgrow.ops.keyed_rows import draw_uniform_rows
-from outgrow.ops.sparse import SparseRows
 
 REPLACE, ADD, CONCAT = "replace", "add", "concat"
 COMBINATIONS = (REPLACE, ADD, CONCAT)
@@ -135,7 +134,7 @@ class NodeEmbedding(Encoder):
             return projected + vectors
         if self.combine == REPLACE:
             return vectors
-        assert not isinstance(x_VD, SparseRows)
+        assert isinstance(x_VD, Tensor)
         return torch.cat([x_VD.to(vectors.dtype), vectors], 1)
 
     def lookup(self, nodes_N: Tensor) -> Tensor:

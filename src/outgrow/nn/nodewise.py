@@ -18,7 +18,6 @@ from outgrow.nn.node_embedding import NodeEmbedding
 from outgrow.nn.projection import Projection
 from outgrow.nn.stack import LayerPosition, StackOptions, accept_stack_options, make_stack
 from outgrow.ops.aggregation.no_messages import NoMessages
-from outgrow.ops.sparse import SparseRows
 
 
 @check_arguments()
@@ -61,8 +60,8 @@ class NodewiseConv(Conv):
 
     def source(self, x_VD: Features) -> NodeMessages:
         """Return ``[V, 1, 1]``: a zero, since strategies that keep source rows in tables keep rows of some width."""
-        if isinstance(x_VD, SparseRows):
-            return NodeMessages(x_VD.values.new_zeros(len(x_VD), 1, 1), None)
+        if not isinstance(x_VD, Tensor):
+            return NodeMessages(x_VD.new_zeros(len(x_VD), 1, 1), None)
         return NodeMessages(0 * x_VD[:, None, :1], None)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:

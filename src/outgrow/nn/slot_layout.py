@@ -12,9 +12,10 @@ from torch import Tensor
 from outgrow.core.graph_types import GraphTypes
 from outgrow.nn.layer import Features
 from outgrow.nn.projection import project_rows
+from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.row_slots import Slot, gather_slots, scatter_slots
 from outgrow.ops.segment_matmul import segment_matmul
-from outgrow.ops.sparse import SparseRows
+from outgrow.ops.sparse import PartialRows, SparseRows
 
 Shape = tuple[int, int]
 Rows = Tensor | slice
@@ -148,7 +149,7 @@ class TypedRows:
                 else gather_slots(x_VD, [Slot(rows, 0, x_VD.shape[1]) for rows in self.rows.values()])
             )
             return dict(zip(self.rows, parts, strict=True))
-        return {kind: select_sparse_rows(x_VD, rows) for kind, rows in self.rows.items()}
+        return {kind: select_partial_rows(x_VD, rows) for kind, rows in self.rows.items()}
 
     def split_columns(self, x_VD: Features, types: GraphTypes) -> dict[int, Features]:
         """Return the columns of each type in the rows of its nodes; dense where all of a type are filled."""
@@ -158,20 +159,22 @@ class TypedRows:
             if isinstance(x_VD, Tensor):
                 found[kind] = x_VD[rows, first:last]
             else:
-                found[kind] = select_sparse_part(x_VD, rows, first, last)
+                found[kind] = select_part(x_VD, rows, first, last)
         return found
 
 
-def select_sparse_rows(x_VD: SparseRows, rows: Rows) -> SparseRows:
-    """Return rows of sparse rows: a range without a copy, or ``[n]`` int64 of them."""
+def select_partial_rows(x_VD: PartialRows, rows: Rows) -> PartialRows:
+    """Return rows of a matrix: a range without a copy, or ``[n]`` int64 of them."""
     return x_VD.index_rows(rows) if isinstance(rows, Tensor) else x_VD.slice_rows(rows.start, rows.stop)
 
 
-def select_sparse_part(x_VD: SparseRows, rows: Rows, first: int, last: int) -> Features:
+def select_part(x_VD: PartialRows, rows: Rows, first: int, last: int) -> Features:
     """Return columns ``first`` to ``last - 1`` of rows that have no others; dense if none of these numbers is missing.
 
     A part of a matrix that is kept is made once, if its rows are a range.
     """
+    if isinstance(x_VD, BlockRows):
+        return x_VD.select_part(rows, first, last)
     if isinstance(rows, Tensor):
         return _slice_columns(x_VD.index_rows(rows), first, last)
     name = f"rows {rows.start} to {rows.stop}, columns {first} to {last}"
@@ -198,7 +201,7 @@ def project_slots(
         return segment_matmul(x_VD, slots, weights, biases, added_VO)
     of_slots: Sequence[Tensor | None] = biases or [None] * len(slots)
     products = [
-        project_rows(select_sparse_part(x_VD, *slot), weight, bias)
+        project_rows(select_part(x_VD, *slot), weight, bias)
         for slot, weight, bias in zip(slots, weights, of_slots, strict=True)
     ]
     width = weights[0].shape[1]

@@ -27,6 +27,7 @@ from outgrow.ops.backend import (
     prange,
     serial_kernel,
 )
+from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.kernels.work_split import END_ROW, ROW, balanced_work, row_span
 from outgrow.ops.memory_pool import pooled_empty
 from outgrow.ops.sparse import SparseRows
@@ -99,6 +100,21 @@ def dropout(x_NF: Tensor, nodes_N: Tensor, key: int, p: float) -> Tensor:
         ``[N, F]``, differentiable in ``x_NF``.
     """
     return x_NF if p == 0 else _KeyedDropout.apply(x_NF, nodes_N, key, p)  # type: ignore[no-untyped-call]
+
+
+def dropout_blocks(rows: BlockRows, nodes_N: Tensor, key: int, p: float) -> BlockRows:
+    """Apply `dropout` to block rows, drawing as for the dense matrix but only for the numbers of blocks."""
+    if p == 0:
+        return rows
+    made = []
+    for block, own, (first, last) in zip(rows.blocks, rows.rows, rows.columns, strict=True):
+        # As sparse rows, whose draws are keyed by the column in the whole matrix.
+        count, width = block.shape
+        ends = width * torch.arange(count + 1, device=block.device)
+        columns = torch.arange(first, last, dtype=torch.int32, device=block.device).repeat(count)
+        as_sparse = SparseRows(indptr=ends, indices=columns, values=block.reshape(-1), num_columns=last)
+        made.append(dropout_sparse(as_sparse, nodes_N[own], key, p).values.view(count, width))
+    return rows.with_blocks(made)
 
 
 def dropout_sparse(rows: SparseRows, nodes_N: Tensor, key: int, p: float) -> SparseRows:

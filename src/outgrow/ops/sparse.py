@@ -13,6 +13,7 @@ from torch import Tensor
 
 from outgrow.ops.aggregation.spmm import spmm
 from outgrow.ops.backend import as_numpy, gpu_dispatch, once_differentiable, parallel_kernel, prange
+from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.csc import transpose_csc
 from outgrow.ops.rows.gather import concat_ranges
 
@@ -66,6 +67,19 @@ class SparseRows:
         """Size in bytes."""
         return self.indptr.nbytes + self.indices.nbytes + self.values.nbytes
 
+    @property
+    def num_values(self) -> int:
+        """Number of stored numbers."""
+        return len(self.values)
+
+    def keep(self) -> SparseRows:
+        """Return the same matrix, with which what is derived of it is kept."""
+        return replace(self, is_kept=True)
+
+    def new_zeros(self, *shape: int) -> Tensor:
+        """Return zeros of the type and on the device of the values."""
+        return self.values.new_zeros(*shape)
+
     def to(self, where: torch.dtype | torch.device) -> SparseRows:
         """Return the same matrix with values of another type, or on another device."""
         moved = replace(self, values=self.values.to(where))
@@ -117,14 +131,18 @@ class SparseRows:
         return _SparseProduct.apply(self, weight_DO)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def slice_rows(values: Tensor | SparseRows, first: int, last: int) -> Tensor | SparseRows:
-    """Return rows ``first`` to ``last - 1`` of a dense or sparse matrix, without a copy."""
-    return values.slice_rows(first, last) if isinstance(values, SparseRows) else values[first:last]
+PartialRows = SparseRows | BlockRows
+"""Matrices of which not all numbers are stored: those that are not are zeros."""
 
 
-def index_rows(values: Tensor | SparseRows, nodes: Tensor) -> Tensor | SparseRows:
-    """Return these rows, ``[n]`` int64, of a dense or sparse matrix."""
-    return values.index_rows(nodes) if isinstance(values, SparseRows) else values[nodes]
+def slice_rows(values: Tensor | PartialRows, first: int, last: int) -> Tensor | PartialRows:
+    """Return rows ``first`` to ``last - 1`` of a matrix, without a copy."""
+    return values[first:last] if isinstance(values, Tensor) else values.slice_rows(first, last)
+
+
+def index_rows(values: Tensor | PartialRows, nodes: Tensor) -> Tensor | PartialRows:
+    """Return these rows, ``[n]`` int64, of a matrix."""
+    return values[nodes] if isinstance(values, Tensor) else values.index_rows(nodes)
 
 
 class _SparseProduct(torch.autograd.Function):

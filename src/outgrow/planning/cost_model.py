@@ -245,4 +245,6 @@ def _matmul_seconds(
     # A sparse row selects and sums rows of the matrix, one for each stored entry, as an edge does.
     if raw and graph.sparse:
         return costs.aggregation_seconds(rows * graph.row_entries, weights / graph.features, graph.features)
+    if raw and graph.in_blocks:
+        rows *= graph.row_entries / graph.features  # of its own columns alone
     return costs.matmul_seconds(rows, weights, min(layer.spec.in_features, layer.spec.out_features))

@@ -294,7 +294,7 @@ def _row_numbers(work: Workload, index: int, nodes: float, sources: float, slice
     at_target = of_aggregate * layer.aggregate_width + _PER_OUT * layer.spec.out_features + layer.inner_numbers
     channels, columns = layer.spec.target
     at_target += channels * columns
-    of_source = _PER_SPARSE_SOURCE if index == 0 and work.graph.sparse else _PER_SOURCE
+    of_source = _PER_SPARSE_SOURCE if index == 0 and (work.graph.sparse or work.graph.in_blocks) else _PER_SOURCE
     return of_source * sources * at_source + nodes * at_target
 
 

@@ -18,6 +18,8 @@ from outgrow.nn.layer import ConvSpec, Layer, NodeMessages
 from outgrow.nn.model import Model
 from outgrow.nn.node_embedding import count_embedding_numbers
 from outgrow.nn.pyg import PyGAggregation
+from outgrow.ops.block_rows import BlockRows
+from outgrow.ops.sparse import SparseRows
 from outgrow.planning.aggregation_sizes import (
     count_attention,
     count_heads,
@@ -43,6 +45,7 @@ class DatasetSizes:
         row_entries: Mean number of stored entries in a row of raw features: ``D``, or fewer in sparse rows.
         row_bytes: Mean bytes of a row of raw features as it is stored.
         sparse: Whether raw features are sparse rows.
+        in_blocks: Whether they are dense, of node types with columns of their own.
         train: Number of training nodes.
         classes: Columns of the logits.
         resident_bytes: Bytes of the graph in the memory of the process that reads it; 0 if it is in a store.
@@ -78,6 +81,7 @@ class DatasetSizes:
     edge_feature_bytes: int = 0
     pairs: int = 0
     target_nodes: int = 0
+    in_blocks: bool = False
     target_edges: int = 0
     is_weighted: bool = False
 
@@ -197,7 +201,7 @@ def dataset_sizes(graph: Graph) -> DatasetSizes:
     """Return the sizes of a loaded graph with features and labels."""
     assert graph.features is not None
     features = graph.features
-    entries = features.shape[1] if isinstance(features, Tensor) else len(features.values) / max(1, graph.num_nodes)
+    entries = features.shape[1] if isinstance(features, Tensor) else features.num_values / max(1, graph.num_nodes)
     return DatasetSizes(
         nodes=graph.num_nodes,
         edges=graph.num_edges,
@@ -205,7 +209,8 @@ def dataset_sizes(graph: Graph) -> DatasetSizes:
         feature_bytes=features.dtype.itemsize,
         row_entries=entries,
         row_bytes=mean_row_bytes(features),
-        sparse=graph.sparse,
+        sparse=isinstance(features, SparseRows),
+        in_blocks=isinstance(features, BlockRows),
         train=len(graph.split.train),
         classes=graph.num_classes,
         resident_bytes=0 if graph.whole.store is not None else _resident_bytes(graph),

@@ -204,7 +204,8 @@ def add_feature_requests(traffic: Bytes, rows: Matrix, row_bytes: float, layout:
 def sent_row_bytes(work: Workload, entries: float) -> float:
     """Return the bytes of a row of raw features as it is sent: in its own dtype or the model's, whichever is smaller.
 
-    A sparse row is sent as its number of entries (8 bytes), and a column number (4 bytes) with each entry.
+    A sparse row is sent as its number of entries (8 bytes), and a column number (4 bytes) with each entry; a row of
+    blocks with a byte that tells its block.
 
     Args:
         work: The graph and the model.
@@ -213,7 +214,7 @@ def sent_row_bytes(work: Workload, entries: float) -> float:
     graph = work.graph
     # The sender converts wide features before they cross, so the link never carries the wider type.
     number = min(graph.feature_bytes, work.model.number_bytes)
-    return entries * (number + 4 * graph.sparse) + 8 * graph.sparse
+    return entries * (number + 4 * graph.sparse) + 8 * graph.sparse + graph.in_blocks
 
 
 def round_rows(rows: NDArray[np.float64]) -> Matrix:

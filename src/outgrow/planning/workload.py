@@ -285,6 +285,8 @@ class Workload:
     def input_row_bytes(self) -> float:
         """Bytes of a row of features in the form that the model takes."""
         # Dense features are converted to the model's dtype; sparse rows stay as they are stored.
+        if self.graph.in_blocks:
+            return self.graph.row_entries * self.model.number_bytes
         return self.graph.row_bytes if self.graph.sparse else self.model.row_bytes
 
     @property

@@ -13,7 +13,8 @@ from torch import Tensor
 from outgrow.core.errors import TrainingError
 from outgrow.engine.problem import Problem
 from outgrow.nn.model import Model
-from outgrow.ops.sparse import SparseRows, index_rows
+from outgrow.ops.block_rows import BlockRows, row_numbers
+from outgrow.ops.sparse import PartialRows, SparseRows, index_rows
 from outgrow.strategies.base import Execution
 
 # Features may be larger than memory, so they are searched in slices of this many rows.
@@ -138,12 +139,15 @@ def _hooked_outputs(model: Model) -> Iterator[dict[int, NonFiniteRows]]:
             layer.output_hook = None
 
 
-def _find_non_finite(rows: Tensor | SparseRows, nodes: Tensor) -> NonFiniteRows | None:
+def _find_non_finite(rows: Tensor | PartialRows, nodes: Tensor) -> NonFiniteRows | None:
     """Find the rows of some nodes that are not finite; None if all are."""
     if isinstance(rows, SparseRows):
         # Positions of stored values to rows; one row may hold several bad values.
         positions = (~rows.values.isfinite()).nonzero()[:, 0]
         at = torch.unique_consecutive(torch.searchsorted(rows.indptr, positions, right=True) - 1)
+    elif isinstance(rows, BlockRows):
+        finite = [block.isfinite().all(dim=1).to(nodes.device) for block in rows.blocks]
+        at = torch.cat([row_numbers(own).to(nodes.device)[~good] for own, good in zip(rows.rows, finite, strict=True)])
     else:
         at = (~rows.isfinite().flatten(1).all(dim=1)).nonzero()[:, 0]
     return NonFiniteRows(int(nodes.to(at.device)[at].min()), len(at)) if len(at) else None

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.own_features import COLUMNS, NODES, as_dense, batch, dense, known_to, sparse
+from engine.own_features import COLUMNS, NODES, as_dense, batch, blocks, dense, known_to, sparse
 from hosts import hosts_of_their_own, on_hosts
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind, Link
@@ -143,10 +143,10 @@ def a_host_caches_what_other_hosts_own(comm: Comm) -> None:
 def other_rows_are_cached_too(comm: Comm) -> None:
     """Half precision and sparse rows; a share of all rows."""
     share = CacheSpec(hotness=count_out_degrees(GRAPH), size=0.25, scope="host")
-    found = [tried(comm, TWO_HOSTS, features, share) for features in (dense(torch.float16), sparse())]
+    found = [tried(comm, TWO_HOSTS, features, share) for features in (dense(torch.float16), sparse(), blocks())]
     kept = Layout.of(TWO_HOSTS, "host", [DEGREE] * WORKERS, NODES // 4).kept[comm.rank]
     assert all(right for right, _ in found)
-    for (_, store), features in zip(found, (dense(torch.float16), sparse()), strict=True):
+    for (_, store), features in zip(found, (dense(torch.float16), sparse(), blocks()), strict=True):
         assert store.copies is not None
         assert store.copies.dtype == features.dtype
         assert torch.equal(as_dense(store.copies), as_dense(features)[kept])
@@ -203,6 +203,7 @@ def test_batches_are_counted() -> None:
         (0.1, dense(), 4),
         (0.1, sparse(), 4),
         (1, dense(), NODES),
+        ("50 B", blocks(), 5),  # of 13 rows of 8 bytes, 22 of 12, and 5 empty ones
     ],
 )
 def test_the_size_of_a_cache(size: str | float, features: Features, rows: int) -> None:

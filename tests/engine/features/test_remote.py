@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.own_features import COLUMNS, NODES, as_dense, batch, dense, known_to, sparse
+from engine.own_features import COLUMNS, NODES, as_dense, batch, blocks, dense, known_to, sparse
 from hosts import hosts_of_their_own, on_hosts
 from outgrow.core.ledger import Kind, Ledger, Link
 from outgrow.engine.features.assembly import DenseMatrixBuilder
@@ -21,6 +21,7 @@ from outgrow.engine.shard import FullGraphShard, PartitionShard
 from outgrow.nn import GCN, SAGE
 from outgrow.nn.layer import Features
 from outgrow.ops import memory_pool
+from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.runtime.system.process_memory import PeakMemorySampler, resident_bytes
@@ -82,6 +83,20 @@ def sparse_rows_stay_sparse(comm: Comm) -> None:
     assert wrong == []
 
 
+def blocks_stay_blocks(comm: Comm) -> None:
+    """Also those without a row in a batch, and rows of none."""
+    whole, wrong = as_dense(blocks()), []
+    for owner in (SCATTERED, RANGES):
+        store = store_on(comm, owner, blocks(), torch.float64)
+        for number in range(BATCHES):
+            nodes = batch(comm.rank, number)
+            rows = got(store, nodes)
+            assert isinstance(rows, BlockRows)
+            if rows.dtype != torch.float64 or not torch.equal(as_dense(rows), whole[nodes]):
+                wrong.append(number)
+    assert wrong == []
+
+
 def several_batches_are_under_way(comm: Comm) -> None:
     """They may be waited for in another order on each worker; batches are prepared by several threads."""
     store = store_on(comm, RANGES, dense(), torch.float32)
@@ -107,6 +122,14 @@ def walk(owner: Tensor, rank: int, columns_of: Tensor) -> Counter[str]:
     return found
 
 
+def widths_of_blocks() -> Tensor:
+    """How many numbers each row of the blocks has."""
+    widths = torch.zeros(NODES, dtype=torch.int64)
+    for block, rows in zip(blocks().blocks, blocks().rows, strict=True):
+        widths[rows] = block.shape[1]
+    return widths
+
+
 def only_remote_rows_travel(comm: Comm) -> None:
     """Each once per batch, in the smaller type; 8 bytes for its id, and 8 for each worker and batch."""
     pairs = []
@@ -116,6 +139,8 @@ def only_remote_rows_travel(comm: Comm) -> None:
         (dense(torch.float16), torch.float32, torch.full((NODES,), 2 * COLUMNS)),
         (dense(torch.float64), torch.float32, torch.full((NODES,), 4 * COLUMNS)),
         (sparse(), torch.float64, 8 + sizes * (4 + 4)),
+        (blocks(), torch.float64, 1 + 4 * widths_of_blocks()),
+        (blocks(torch.float16), torch.float32, 1 + 2 * widths_of_blocks()),
     ):
         for owner in (SCATTERED, RANGES):
             store = store_on(comm, owner, features, dtype)
@@ -189,6 +214,7 @@ CHECKS = named(
     rows_of_a_host_are_read,
     every_row_is_right,
     sparse_rows_stay_sparse,
+    blocks_stay_blocks,
     several_batches_are_under_way,
     only_remote_rows_travel,
 )
@@ -197,7 +223,9 @@ CHECKS = named(
 test_three_workers = on_workers(CHECKS, WORKERS, run_in_threads)
 
 
-@pytest.mark.parametrize("features", [dense(), dense(torch.float16), sparse()], ids=["dense", "half", "sparse"])
+@pytest.mark.parametrize(
+    "features", [dense(), dense(torch.float16), sparse(), blocks()], ids=["dense", "half", "sparse", "blocks"]
+)
 def test_one_worker_reads_them_all(features: Features) -> None:
     ledger = Ledger()
     cache = CacheSpec(hotness=torch.ones(NODES), size=0.5)

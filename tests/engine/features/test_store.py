@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.own_features import NODES, as_dense, batch, dense, sparse
+from engine.own_features import NODES, as_dense, batch, blocks, dense, sparse
 from outgrow.engine.features.cache import DeviceCache
 from outgrow.engine.features.store import CachedFeatureStore, FeatureStore, LocalFeatureStore
 from outgrow.nn.layer import Features
 
-every_kind = pytest.mark.parametrize("features", [dense(), sparse()], ids=["dense", "sparse"])
+every_kind = pytest.mark.parametrize("features", [dense(), sparse(), blocks()], ids=["dense", "sparse", "blocks"])
 CACHED = torch.tensor([9, 30, 0, 3, 21])
 
 

@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from scipy.sparse import csr_array
 
 from graph.handmade import edges_of
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import DataWarning
 from outgrow.graph.builders.in_memory import assemble_graph
-from outgrow.graph.readers.matrices import RANDOM_WIDTH, draw_type_vectors
 from outgrow.graph.readers.networkx import NetworkxSource
 from outgrow.graph.readers.pyg import PygSource
+from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.sparse import SparseRows
 
 
@@ -149,8 +148,7 @@ def hetero(pyg, width=2):
 
 
 def dense_of(made):
-    rows = made.features
-    return csr_array((rows.values, rows.indices, rows.indptr), shape=rows.shape).toarray()
+    return made.features.to_dense().numpy()
 
 
 def test_hetero(pyg):
@@ -165,8 +163,9 @@ def test_hetero(pyg):
 def test_hetero_types_of_other_width_have_columns_of_their_own(pyg):
     made = assemble_graph(PygSource(hetero(pyg, width=1)))
     dense = dense_of(made)
-    assert dense[:, :3].tolist() == [[1, 1, 0]] * 3 + [[0, 0, 2]] * 2 + [[0, 0, 0]]
-    assert np.array_equal(dense[:, 3:], np.concatenate([np.zeros((5, RANDOM_WIDTH)), draw_type_vectors("venue", 1)]))
+    assert dense.tolist() == [[1, 1, 0]] * 3 + [[0, 0, 2]] * 2 + [[0, 0, 0]]
+    assert isinstance(made.features, BlockRows)
+    assert [kind.num_columns for kind in made.node_types] == [2, 1, 0]
 
 
 def test_hetero_types_of_one_width_share_columns(pyg):

@@ -1,36 +1,54 @@
 """Features of several types of nodes, and the data set that has them."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array, save_npz
 
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.readers.heco import HecoSource
-from outgrow.graph.readers.matrices import RANDOM_WIDTH, block_diagonal_features, draw_type_vectors
+from outgrow.graph.readers.matrices import block_diagonal_features
+from outgrow.graph.readers.source import BlockFeatures
+
+
+def as_dense(rows: csr_array | BlockFeatures) -> NDArray[Any]:
+    if isinstance(rows, csr_array):
+        return rows.toarray()
+    out, column = np.zeros(rows.shape), 0
+    for first, part in rows.parts:
+        out[first : first + len(part), column : column + part.shape[1]] = part
+        column += part.shape[1]
+    return out
 
 
 def test_every_type_has_columns_of_its_own() -> None:
-    rows = block_diagonal_features(
-        ("a", "b", "c"), (2, 1, 2), (np.ones((2, 3)), csr_array([[0.0, 5.0]]), None)
-    ).toarray()
-    assert rows.shape == (5, 3 + 2 + RANDOM_WIDTH)
-    assert rows[:2, :3].tolist() == [[1, 1, 1]] * 2
-    assert rows[2, 3:5].tolist() == [0, 5]
-    assert np.array_equal(rows[3:, 5:], draw_type_vectors("c", 2))
-    assert not rows[:2, 3:].any()
-    assert not rows[2:, :3].any()
-    assert not rows[3:, :5].any()
+    rows = as_dense(block_diagonal_features((2, 1, 2), (np.ones((2, 3)), csr_array([[0.0, 5.0]]), None)))
+    assert rows.tolist() == [[1, 1, 1, 0, 0]] * 2 + [[0, 0, 0, 0, 5]] + [[0] * 5] * 2
 
 
-def test_vectors_are_those_of_the_name() -> None:
-    ours, longer = draw_type_vectors("author", 50), draw_type_vectors("author", 60)
-    assert np.array_equal(ours, draw_type_vectors("author", 50))
-    assert np.array_equal(ours, longer[:50])
-    assert not np.array_equal(ours, draw_type_vectors("venue", 50))
-    assert abs(np.linalg.norm(ours, axis=1).mean() - 1) < 0.1
+@pytest.mark.parametrize(("filled", "form"), [(8, BlockFeatures), (5, BlockFeatures), (4, csr_array)])
+def test_types_are_dense_where_half_of_their_numbers_are_not_zero(filled: int, form: type) -> None:
+    """Of both types together, given dense or not; a type without features counts for nothing."""
+    numbers = np.zeros(10)
+    numbers[:filled] = np.arange(filled) + 1
+    parts = numbers[:6].reshape(2, 3), None, csr_array(numbers[6:].reshape(2, 2))
+    rows = block_diagonal_features((2, 90, 2), parts)
+    assert isinstance(rows, form)
+    dense = as_dense(rows)
+    assert dense.shape == (94, 5)
+    assert np.array_equal(dense[:2, :3], parts[0])
+    assert np.array_equal(dense[92:, 3:], parts[2].toarray())
+    assert np.count_nonzero(dense) == filled
+
+
+def test_half_precision_is_kept_in_blocks() -> None:
+    parts = np.ones((2, 3), np.float16), np.ones((1, 2), np.float16)
+    assert block_diagonal_features((2, 1), parts).dtype == np.float16
+    assert block_diagonal_features((2, 1), (parts[0], np.ones((1, 2), np.float32))).dtype == np.float32
 
 
 def folder_of(path: Path) -> Path:
@@ -62,7 +80,7 @@ def test_the_folder_of_heco(tmp_path: Path) -> None:
     assert sorted(edges) == [(0, 4, 0), (0, 6, 1), (1, 2, 0), (1, 3, 0), (1, 5, 1)]
     assert graph.labels is not None
     assert graph.labels.tolist() == [1, 0, -1, -1, -1, -1, -1]
-    assert graph.num_features == 3 + 2 + RANDOM_WIDTH
+    assert graph.num_features == 3 + 2
     assert graph.split.train.tolist() == [0]
 
 

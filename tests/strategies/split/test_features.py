@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.own_features import COLUMNS, NODES, as_dense, batch, dense, known_to, sparse
+from engine.own_features import COLUMNS, NODES, as_dense, batch, blocks, dense, known_to, sparse
 from outgrow.core.ledger import Ledger
 from outgrow.nn.layer import Features
 from outgrow.ops.sparse import SparseRows
@@ -32,6 +32,7 @@ FEATURES: dict[str, tuple[Features, torch.dtype]] = {
     "bfloat": (dense(torch.bfloat16), torch.bfloat16),
     "sparse": (sparse(), torch.float64),
     "sparse-as-it-is": (sparse(), torch.float32),
+    "blocks": (blocks(), torch.float64),
 }
 every_kind = pytest.mark.parametrize("kind", FEATURES)
 every_cache = pytest.mark.parametrize("kept", KEPT)

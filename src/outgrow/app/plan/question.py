@@ -12,7 +12,7 @@ import torch
 
 from outgrow.app.compatibility import select_read_features, validate_fanout, validate_problem, validate_strategy
 from outgrow.app.metric_checks import estimate_metric_bytes
-from outgrow.app.model_registry import MODELS, build_model, model_options
+from outgrow.app.model_registry import MODELS, build_model, model_options, resolve_model_options
 from outgrow.app.node_task import make_node_task
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
@@ -254,7 +254,7 @@ def answer_request(request: PlanRequest) -> tuple[Plan, bool]:
     require_trainable(graph)
     graph = select_graph_targets(graph, config)
     task = make_node_task(graph, config, plans=True)
-    built = build_seeded_model(name, graph, settings, config.seed, task)
+    built = build_seeded_model(name, graph, resolve_model_options(name, graph, settings), config.seed, task)
     validate_problem(graph, built, task)
     validate_fanout(graph, built, config)
     site = PlanSite(profile, candidate_layouts(profile, request.workers, graph.num_nodes), request.memory)

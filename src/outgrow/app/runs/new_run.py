@@ -18,7 +18,7 @@ from outgrow.app.compatibility import (
 )
 from outgrow.app.link_task import validate_link_graph, validate_link_options
 from outgrow.app.metric_checks import validate_metric_names, validate_metrics
-from outgrow.app.model_registry import AUTO, MODELS, adds_vectors, choose_decoder, model_options
+from outgrow.app.model_registry import AUTO, MODELS, adds_vectors, choose_decoder, model_options, resolve_model_options
 from outgrow.app.node_task import describe_outputs, make_node_task
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
 from outgrow.app.runs.config import absolute_source, build_seeded_model, training_record
@@ -33,6 +33,7 @@ from outgrow.engine.layer_plan import describe_layers
 from outgrow.graph.alignment import describe_schema
 from outgrow.graph.builders.validate import require_trainable
 from outgrow.graph.graph import Graph
+from outgrow.graph.statistics.features import describe_form
 from outgrow.nn.model import Model
 from outgrow.nn.regression import NodeRegression
 from outgrow.nn.tasks import NodeTask
@@ -80,13 +81,18 @@ class RunPlan:
         saved = [] if graph.features is None else describe_layers(self.model, graph.features, cache_constants=caches)
         lines = (
             f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features:,} "
-            f"{'sparse ' if graph.sparse else ''}features, {self._describe_labels()}",
+            f"{self._describe_form()}features, {self._describe_labels()}",
             f"{self.model_name}: {options}; {parameters:,} parameters; "
             f"{describe_options(self.config)} seed {self.config.seed}{self._describe_batches()}",
             f"{self.reason}; {_describe_strategy(self.strategy.options(), self.workers.number)}",
             *saved,
         )
         return "\n".join(lines)
+
+    def _describe_form(self) -> str:
+        if self.graph.features is None or not self.graph.sparse:
+            return ""
+        return f"{describe_form(self.graph.features)} "
 
     def _describe_labels(self) -> str:
         outputs = self.model.layers_list()[-1].spec.out_features
@@ -158,6 +164,7 @@ def plan_new_run(
         # Resolved before it is recorded, so that a resumed run builds the same model.
         if model_settings["decoder"] == AUTO:
             model_settings["decoder"] = choose_decoder(loaded)
+    model_settings = resolve_model_options(name, loaded, model_settings)
     of_links = "decoder" in model_settings
     require_options_of_model(config, of_links=of_links)
     targeted = loaded if of_links else select_graph_targets(loaded, config)

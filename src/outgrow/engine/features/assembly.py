@@ -14,6 +14,7 @@ from outgrow.core.ledger import Kind
 from outgrow.core.memory_limits import available_bytes
 from outgrow.engine.features.stored_rows import StoredRows
 from outgrow.nn.layer import Features
+from outgrow.ops.block_rows import BlockRows, as_range, join_block_rows
 from outgrow.ops.memory_pool import pooled_empty
 from outgrow.ops.rows.gather import gather_rows
 from outgrow.ops.sparse import SparseRows
@@ -130,28 +131,62 @@ class SparseMatrixBuilder(MatrixBuilder):
         return whole.index_rows(torch.cat(places).argsort())
 
 
+class BlockMatrixBuilder(MatrixBuilder):
+    """A matrix of blocks under construction. Final.
+
+    Args:
+        num_rows: Number of rows.
+        dtype: Type of its numbers.
+    """
+
+    def __init__(self, num_rows: int, dtype: torch.dtype) -> None:
+        self.num_rows = num_rows
+        self.dtype = dtype
+        self.parts: list[BlockRows] = []
+        self.positions: list[Tensor | None] = []
+
+    def write_rows(self, rows: RowSource, at: Tensor | None, to: Tensor | None) -> None:
+        """Write rows of a matrix to rows of this one."""
+        assert isinstance(rows, BlockRows)
+        self.parts.append((rows if at is None else rows.index_rows(at)).to(self.dtype))
+        self.positions.append(to)
+
+    def build_matrix(self) -> Features:
+        """Return the matrix."""
+        # How many rows a block has is known once all are there.
+        matrix = join_block_rows(self.parts, self.positions, self.num_rows)
+        del self.parts
+        return matrix
+
+
 def make_matrix_builder(num_rows: int, like: RowSource, dtype: torch.dtype) -> MatrixBuilder:
-    """Return a builder for rows of a matrix, dense or sparse like it."""
-    return SparseMatrixBuilder(dtype) if isinstance(like, SparseRows) else DenseMatrixBuilder(num_rows, like, dtype)
+    """Return a builder for rows of a matrix, dense, sparse or of blocks like it."""
+    if isinstance(like, SparseRows):
+        return SparseMatrixBuilder(dtype)
+    return (
+        BlockMatrixBuilder(num_rows, dtype)
+        if isinstance(like, BlockRows)
+        else DenseMatrixBuilder(num_rows, like, dtype)
+    )
 
 
 class AwaitableFeatures(Protocol):
-    """Rows that are being received, dense or sparse."""
+    """Rows that are being received."""
 
     def wait(self) -> Features:
         """Wait for the rows and return them, ``[R, D]``, ordered by sender."""
 
 
 def send_features(comm: Comm, rows: Features, split_sizes: SplitSizes, kind: Kind) -> AwaitableFeatures:
-    """Send rows of some kind to other workers. All workers together, all dense or all sparse.
+    """Send rows of some kind to other workers. All workers together, all of them with the same form.
 
-    For sparse rows, their sizes are exchanged first and waited for.
+    For sparse rows, their sizes are exchanged first and waited for; for rows of blocks, their blocks, a byte for each.
     """
-    return (
-        _PendingSparseRows(comm, rows, split_sizes, kind)
-        if isinstance(rows, SparseRows)
-        else comm.all_to_all(rows, split_sizes, kind)
-    )
+    if isinstance(rows, SparseRows):
+        return _PendingSparseRows(comm, rows, split_sizes, kind)
+    if isinstance(rows, BlockRows):
+        return _PendingBlockRows(comm, rows, split_sizes, kind)
+    return comm.all_to_all(rows, split_sizes, kind)
 
 
 class _PendingSparseRows:
@@ -172,6 +207,29 @@ class _PendingSparseRows:
         indices, values = (part.wait() for part in self.parts)
         indptr = torch.cat([self.sizes.new_zeros(1), self.sizes.cumsum(0)])
         return SparseRows(indptr=indptr, indices=indices, values=values, num_columns=self.num_columns)
+
+
+class _PendingBlockRows:
+    def __init__(self, comm: Comm, rows: BlockRows, split_sizes: SplitSizes, kind: Kind) -> None:
+        # Of each row its block, from 1; 0 for an empty row.
+        own = torch.zeros(len(rows), dtype=torch.uint8, device=rows.device)
+        for number, of_block in enumerate(rows.rows, start=1):
+            own[of_block] = number
+        received = comm.all_to_all(own, split_sizes, kind).wait()
+        self.rows = [(received == number).nonzero()[:, 0] for number in range(1, len(rows.blocks) + 1)]
+        self.num_rows = len(received)
+        # Rows are in the order of the peers, and those of a block ascend.
+        self.parts: list[ExchangeHandle] = []
+        for number, block in enumerate(rows.blocks, start=1):
+            counts = [
+                _sum_by_peer((given == number).long(), sizes)
+                for given, sizes in ((own, split_sizes.send), (received, split_sizes.receive))
+            ]
+            self.parts.append(comm.all_to_all(block, SplitSizes(*counts), kind))
+
+    def wait(self) -> BlockRows:
+        blocks = tuple(part.wait() for part in self.parts)
+        return BlockRows(blocks=blocks, rows=tuple(map(as_range, self.rows)), num_rows=self.num_rows)
 
 
 def _sum_by_peer(sizes: Tensor, counts: tuple[int, ...]) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from outgrow.core.validation import validate_choice
 from outgrow.engine.features.assembly import RowSource, make_matrix_builder
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features
+from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.rows.gather import add_bincount, group_by_owner
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.distributed.async_exchange import SplitSizes
@@ -210,7 +211,9 @@ def _sum_counts(counts: Tensor, peers: list[int], comm: Comm) -> Tensor:
 
 
 def mean_row_bytes(features: RowSource) -> float:
-    """Return the bytes of a row of features; for sparse features, the mean."""
+    """Return the bytes of a row of features; the mean where rows differ."""
+    if isinstance(features, BlockRows):
+        return features.num_values * features.dtype.itemsize / max(1, len(features))
     if isinstance(features, SparseRows):
         stored = len(features.values) * (features.indices.itemsize + features.values.itemsize)
         return features.indptr.itemsize + stored / max(1, len(features))

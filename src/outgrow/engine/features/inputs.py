@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -11,11 +10,11 @@ from torch import Tensor
 from outgrow.core.deprecation import renamed_members
 from outgrow.core.ledger import Kind, Link
 from outgrow.engine.features.assembly import RowSource
+from outgrow.engine.features.stored_rows import StoredRows
 from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops.kernels.numerics import accumulate_dtype, is_half
-from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.distributed.comm import Comm
 
 
@@ -41,8 +40,8 @@ def fetch_shard_inputs(model: Model, shard: GraphShard, features: Features) -> S
         features: ``[V, D]``, as the graph has them; memory-mapped where they are many.
     """
     own = cast_features(model, shard.select_owned(features)).to(shard.comm.device)
-    if isinstance(own, SparseRows):
-        own = replace(own, is_kept=True)
+    if not isinstance(own, Tensor):
+        own = own.keep()
     if not model.source_is_features:
         return ShardInputs(own, own)
     assert isinstance(own, Tensor)
@@ -68,7 +67,7 @@ def cast_features(model: Model, features: Features) -> Features:
 
 def keeps_half(model: Model, features: RowSource) -> bool:
     """Whether features in half precision are not converted."""
-    fits = accumulate_dtype(features.dtype) == model.dtype and not isinstance(features, SparseRows)
+    fits = accumulate_dtype(features.dtype) == model.dtype and isinstance(features, Tensor | StoredRows)
     return is_half(features.dtype) and fits and model.first_reader.accepts_half and model.input_dropout == 0
 
 

@@ -30,10 +30,11 @@ from outgrow.graph.builders.node_tables import (
 from outgrow.graph.builders.validate import validate_held_out_links
 from outgrow.graph.given_split import check_given_split
 from outgrow.graph.graph import Graph, Split
-from outgrow.graph.readers.source import GraphSource, Ids, LazyMatrix, LazySparse
+from outgrow.graph.readers.source import BlockFeatures, GraphSource, Ids, LazyMatrix, LazySparse
 from outgrow.graph.topology import Topology
 from outgrow.graph.type_labels import TypeLabels
-from outgrow.ops.sparse import SparseRows
+from outgrow.ops.block_rows import BlockRows
+from outgrow.ops.sparse import PartialRows, SparseRows
 
 
 def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
@@ -148,18 +149,25 @@ def _concat_columns(parts: list[EdgeColumns]) -> EdgeColumns:
     )
 
 
-def _build_features(nodes: NodeTables) -> torch.Tensor | SparseRows | None:
+def _build_features(nodes: NodeTables) -> torch.Tensor | PartialRows | None:
     if nodes.features is None:
         return None
     if isinstance(nodes.features, (csr_array, LazySparse)):
         return _read_sparse(nodes.features)
-    return torch.from_numpy(_read_dense(nodes.features))
+    dtype = stored_feature_dtype(nodes.features.dtype)
+    if isinstance(nodes.features, BlockFeatures):
+        return BlockRows(
+            blocks=tuple(torch.from_numpy(_read_dense(rows, dtype, first)) for first, rows in nodes.features.parts),
+            rows=tuple(slice(first, first + len(rows)) for first, rows in nodes.features.parts),
+            num_rows=nodes.num_nodes,
+        )
+    return torch.from_numpy(_read_dense(nodes.features, dtype))
 
 
-def _read_dense(features: NDArray[Any] | LazyMatrix) -> NDArray[Any]:
-    out = np.empty(features.shape, dtype=stored_feature_dtype(features.dtype))
+def _read_dense(features: NDArray[Any] | LazyMatrix, dtype: np.dtype[Any], first_node: int = 0) -> NDArray[Any]:
+    out = np.empty(features.shape, dtype=dtype)
     row = 0
-    for block in iter_dense_blocks(features):
+    for block in iter_dense_blocks(features, first_node, dtype):
         out[row : row + len(block)] = block
         row += len(block)
     return out

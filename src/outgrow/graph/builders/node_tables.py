@@ -22,7 +22,7 @@ from outgrow.graph.builders.validate import (
 )
 from outgrow.graph.graph import NodeType
 from outgrow.graph.readers.matrices import validate_csr
-from outgrow.graph.readers.source import Ids, LazyMatrix, LazySparse, NodeTableSource, TypeLabelTable
+from outgrow.graph.readers.source import BlockFeatures, Ids, LazyMatrix, LazySparse, NodeTableSource, TypeLabelTable
 from outgrow.graph.readers.times import validate_times
 
 _BLOCK_BYTES = 1 << 22
@@ -51,7 +51,7 @@ class NodeTables:
 
     Attributes:
         num_nodes: ``V``.
-        features: ``[V, D]`` real numbers, or CSR of that shape; None if nodes have no features.
+        features: ``[V, D]`` real numbers, CSR or blocks of that shape; None if nodes have no features.
         labels: ``[V]`` int16 or int32 with -1 for unknown, or ``[V, C]`` uint8, or floating
             targets ``[V]`` or ``[V, K]``; None if there are none.
         num_classes: ``C``, of all types together; 0 without labels.
@@ -64,7 +64,7 @@ class NodeTables:
     """
 
     num_nodes: int
-    features: NDArray[Any] | csr_array | LazyMatrix | LazySparse | None
+    features: NDArray[Any] | csr_array | LazyMatrix | LazySparse | BlockFeatures | None
     labels: NDArray[Any] | None
     num_classes: int
     split: tuple[Ids, Ids, Ids]
@@ -169,18 +169,25 @@ def stored_feature_dtype(given: np.dtype[Any]) -> np.dtype[Any]:
     return given if given in (np.float16, np.float32, np.float64) else np.dtype(np.float32)
 
 
-def iter_dense_blocks(features: NDArray[Any] | LazyMatrix) -> Iterator[NDArray[Any]]:
+def iter_dense_blocks(
+    features: NDArray[Any] | LazyMatrix, first_node: int = 0, dtype: np.dtype[Any] | None = None
+) -> Iterator[NDArray[Any]]:
     """Dense features in blocks of rows, checked.
+
+    Args:
+        features: ``[n, D]``.
+        first_node: Node of the first row, for the error.
+        dtype: Type of the result; None for `stored_feature_dtype`.
 
     Raises:
         InputError: At the end, if any value is not finite.
     """
-    dtype = stored_feature_dtype(features.dtype)
+    dtype = dtype or stored_feature_dtype(features.dtype)
     check = FiniteCheck()
     rows = max(1, _BLOCK_BYTES // max(1, features.shape[1] * dtype.itemsize))
     for first in range(0, features.shape[0], rows):
         block = np.ascontiguousarray(features[first : first + rows], dtype=dtype)
-        check.check_dense(block, first)
+        check.check_dense(block, first_node + first)
         yield block
     check.raise_if_any()
 

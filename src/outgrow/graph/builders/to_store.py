@@ -25,9 +25,9 @@ from outgrow.graph.builders.node_tables import (
     validate_node_tables,
 )
 from outgrow.graph.builders.validate import validate_held_out_links
-from outgrow.graph.readers.source import GraphSource, LazySparse
+from outgrow.graph.readers.source import BlockFeatures, GraphSource, LazySparse
 from outgrow.graph.store.arrays import held_out_link_arrays, id_arrays, split_arrays, write_array
-from outgrow.graph.store.manifest import HEADER_BYTES, TYPE_LABELS, Manifest, TypeLabelEntry
+from outgrow.graph.store.manifest import HEADER_BYTES, TYPE_FEATURES, TYPE_LABELS, Manifest, TypeLabelEntry
 from outgrow.graph.store.writer import StoreWriter, open_store_writer
 
 if TYPE_CHECKING:
@@ -243,6 +243,15 @@ def _write_features(writer: StoreWriter, nodes: NodeTables, report: Progress) ->
             values.append_rows(block.values)
             done += len(block.ends)
             report("features", done, nodes.num_nodes)
+    elif isinstance(features, BlockFeatures):
+        for number, (first, part) in enumerate(features.parts):
+            rows = writer.create_array(f"{TYPE_FEATURES}{number}", dtype, (part.shape[1],))
+            for dense in iter_dense_blocks(part, first, dtype):
+                rows.append_rows(dense)
+                done += len(dense)
+                report("features", done, nodes.num_nodes)
+        # Nodes without features are done too.
+        report("features", nodes.num_nodes, nodes.num_nodes)
     else:
         rows = writer.create_array("features", dtype, (features.shape[1],))
         for dense in iter_dense_blocks(features):
@@ -287,6 +296,9 @@ def _min_store_bytes(nodes: NodeTables, builder: CscBuilder, num_edges: int) -> 
     if nodes.time is not None:
         # The order of the edges by time, and their times in it.
         total += (4 + 8) * num_edges
+    if isinstance(nodes.features, BlockFeatures):
+        numbers = sum(int(rows.shape[0]) * int(rows.shape[1]) for _, rows in nodes.features.parts)
+        return total + numbers * stored_feature_dtype(nodes.features.dtype).itemsize
     # Sparse features are not counted: merging duplicates may make them smaller.
     if nodes.features is not None and not isinstance(nodes.features, (csr_array, LazySparse)):
         total += nodes.features.shape[0] * nodes.features.shape[1] * stored_feature_dtype(nodes.features.dtype).itemsize

@@ -189,7 +189,7 @@ _ALL = (
         description="papers, authors and subjects of ACM; words of papers and authors; areas of papers as classes",
         nodes=11_246,
         edges=17_426,
-        features=3_868,
+        features=3_804,
         classes=3,
         licence="none stated",
         file_sets=(FileSet(paths=("heco_acm/pa.txt", "heco_acm/p_feat.npz"), open_source=_open_heco),),

@@ -60,7 +60,7 @@ class HecoSource(GraphSource):
         labels[: len(known)] = known
         train, val, test = (self._read_array(f"{part}_60.npy").astype(np.int64) for part in ("train", "val", "test"))
         return NodeTableSource(
-            features=block_diagonal_features(_TYPES, counts, parts),
+            features=block_diagonal_features(counts, parts),
             labels=labels,
             train=train,
             val=val,
@@ -86,7 +86,7 @@ class HecoSource(GraphSource):
         """Return the files that are read."""
         read = {
             "edges": ", ".join(file for file, _ in _LINKS),
-            "features": "p_feat.npz, a_feat.npz; random for subjects",
+            "features": "p_feat.npz, a_feat.npz; none for subjects",
             "labels": "labels.npy",
             "split": "train_60.npy, val_60.npy, test_60.npy",
         }

@@ -3,23 +3,24 @@
 SciPy's own check passes over the ends of rows wherever the last of them is 0 or less, and takes differences
 that can overflow. Its loops check nothing: they read and write where the ends of rows say.
 
-Each type has columns of its own. In the rows of a type those of the others are not stored, so a sparse
-product with one weight matrix multiplies them with that type's part of it.
+Each type has columns of its own. In the rows of a type those of the others are not stored, so a product with one weight
+matrix multiplies them with that type's part of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import block_diag, csr_array
 
+from outgrow.core.graph_schema import MOST_BLOCKS
 from outgrow.graph.graph import GraphOrigin
-from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
+from outgrow.graph.readers.source import BlockFeatures, EdgeChunk, GraphSource, NodeTableSource
 
 _MOST_COLUMNS = 2**31 - 1
 
@@ -112,28 +113,36 @@ class RowNormalizedSource(GraphSource):
         return replace(origin, read=tuple((what, where + divided.get(what, "")) for what, where in origin.read))
 
 
-RANDOM_WIDTH = 64
-"""Columns of the vectors of nodes that have no features."""
+DENSE_SHARE = 0.5
+"""Least share of numbers other than zero in the features of all types that dense ones take no more memory than CSR."""
 
 Matrix = NDArray[Any] | csr_array
 
 
-def block_diagonal_features(names: Sequence[str], counts: Sequence[int], parts: Sequence[Matrix | None]) -> csr_array:
-    """Return ``[V, D]`` features of all types, where ``D`` is the sum of their widths.
+def block_diagonal_features(counts: Sequence[int], parts: Sequence[Matrix | None]) -> csr_array | BlockFeatures:
+    """Return ``[V, D]`` features of all types, where ``D`` is the sum of their widths; rows of types without are empty.
 
-    Nodes of a type without features get fixed random vectors, drawn with the name of the type as key. They tell
-    the nodes apart, and are not trained. Half precision becomes float32.
+    They are dense for each type where at least half of their numbers are not zero, else CSR: bags of words. Half
+    precision becomes float32 in CSR.
 
     Args:
-        names: Name of each type.
-        counts: Number of its nodes.
-        parts: Their features; None for none.
+        counts: Number of nodes of each type.
+        parts: Their features; None for none. One type at least has some.
     """
-    blocks = [
-        draw_type_vectors(name, count) if part is None else part
-        for name, count, part in zip(names, counts, parts, strict=True)
-    ]
-    return csr_array(block_diag([_to_csr(block) for block in blocks], format="csr"))
+    known = [part for part in parts if part is not None]
+    stored = sum(part.nnz if isinstance(part, csr_array) else np.count_nonzero(part) for part in known)
+    firsts = [0, *accumulate(counts)]
+    numbers = sum(part.shape[0] * part.shape[1] for part in known)
+    if stored >= DENSE_SHARE * numbers and len(known) <= MOST_BLOCKS:
+        dense = [
+            (first, part.toarray() if isinstance(part, csr_array) else part)
+            for first, part in zip(firsts, parts, strict=False)
+            if part is not None
+        ]
+        return BlockFeatures(parts=tuple(dense), num_rows=firsts[-1])
+    blocks = zip(counts, parts, strict=True)
+    diagonal = [csr_array((count, 0), dtype=np.float32) if part is None else _to_csr(part) for count, part in blocks]
+    return csr_array(block_diag(diagonal, format="csr"))
 
 
 def _to_csr(block: Matrix) -> csr_array:
@@ -143,12 +152,4 @@ def _to_csr(block: Matrix) -> csr_array:
 
 def type_widths(parts: Sequence[Matrix | None]) -> list[int]:
     """Return how many columns of `block_diagonal_features` each type has."""
-    return [RANDOM_WIDTH if part is None else int(part.shape[1]) for part in parts]
-
-
-def draw_type_vectors(name: str, count: int) -> NDArray[np.float32]:
-    """Return ``[count, RANDOM_WIDTH]``: standard normal over the root of the width; the same in every run."""
-    # Not `hash`, which differs from process to process.
-    drawn = np.random.Generator(np.random.Philox(key=crc32(name.encode())))
-    vectors: NDArray[np.float32] = drawn.standard_normal((count, RANDOM_WIDTH), dtype=np.float32)
-    return vectors / np.float32(RANDOM_WIDTH**0.5)
+    return [0 if part is None else int(part.shape[1]) for part in parts]

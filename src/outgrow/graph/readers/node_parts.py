@@ -16,7 +16,7 @@ from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.graph import NodeType
 from outgrow.graph.readers.conversions import to_labels, to_node_ids
 from outgrow.graph.readers.matrices import Matrix, block_diagonal_features, type_widths
-from outgrow.graph.readers.source import NodeTableSource, TypeLabelTable
+from outgrow.graph.readers.source import BlockFeatures, NodeTableSource, TypeLabelTable
 from outgrow.graph.readers.splits import PARTS, Parts, select_parts, splits_of_masks
 from outgrow.graph.readers.times import join_times
 
@@ -118,7 +118,7 @@ def _check_lengths(part: NodePart) -> None:
             raise part_error(f"{name}{of}", needed, f"shape {list(array.shape)}")
 
 
-def _join_features(parts: Sequence[NodePart]) -> tuple[Matrix | None, list[int]]:
+def _join_features(parts: Sequence[NodePart]) -> tuple[Matrix | BlockFeatures | None, list[int]]:
     """Return the features, and how many columns each type has of its own: 0 where all share them."""
     rows = [part.features for part in parts]
     shared = [0] * len(rows)
@@ -128,8 +128,7 @@ def _join_features(parts: Sequence[NodePart]) -> tuple[Matrix | None, list[int]]
     if len(rows) == 1:
         return rows[0], shared
     if len(given) < len(rows) or len({each.shape[1] for each in given}) > 1:
-        names, counts = [part.name for part in parts], [part.count or 0 for part in parts]
-        return block_diagonal_features(names, counts, rows), type_widths(rows)
+        return block_diagonal_features([part.count or 0 for part in parts], rows), type_widths(rows)
     if any(isinstance(each, csr_array) for each in given):
         return csr_array(vstack([csr_array(each) for each in given], format="csr")), shared
     return np.concatenate([np.asarray(each) for each in given]), shared

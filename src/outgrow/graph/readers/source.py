@@ -117,6 +117,32 @@ class LazySparse(ABC):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class BlockFeatures:
+    """Dense features that node types have in columns of their own, one type after the other. Final.
+
+    Attributes:
+        parts: Of each type with features its first node and its rows, ``[n, d]``.
+        num_rows: ``V``; nodes of no part have no features.
+    """
+
+    parts: tuple[tuple[int, NDArray[Any] | LazyMatrix], ...]
+    num_rows: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(V, D)``."""
+        return self.num_rows, sum(int(rows.shape[1]) for _, rows in self.parts)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type that holds the numbers of all parts."""
+        return np.result_type(*(rows.dtype for _, rows in self.parts))
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class NodeTableSource:
     """Tables of the nodes; small compared with the edges, or memory-mapped.
 
@@ -141,7 +167,7 @@ class NodeTableSource:
     """
 
     num_nodes: int | None = None
-    features: NDArray[Any] | csr_array | LazyMatrix | LazySparse | None = None
+    features: NDArray[Any] | csr_array | LazyMatrix | LazySparse | BlockFeatures | None = None
     labels: NDArray[Any] | None = None
     train: NDArray[Any] | None = None
     val: NDArray[Any] | None = None

@@ -12,8 +12,9 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from outgrow.ops.backend import as_numpy
+from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.rng import fold_in, permute_range
-from outgrow.ops.sparse import SparseRows
+from outgrow.ops.sparse import PartialRows, SparseRows, index_rows
 
 _COUNTED_VALUES = 1 << 26
 _SAMPLED_VALUES = 1 << 23
@@ -44,9 +45,16 @@ class FeatureFacts(NamedTuple):
     zero_rows: int
 
 
-def count_features(features: Tensor | SparseRows, *, full: bool = False) -> FeatureFacts:
+def describe_form(features: Tensor | PartialRows) -> str:
+    """Return ``dense``, ``sparse``, or ``dense by type`` for types with columns of their own."""
+    if isinstance(features, Tensor):
+        return "dense"
+    return "sparse" if isinstance(features, SparseRows) else "dense by type"
+
+
+def count_features(features: Tensor | PartialRows, *, full: bool = False) -> FeatureFacts:
     """Look at all rows if there are not too many values or ``full`` is set, else at a keyed sample of rows."""
-    count = len(features.values) if isinstance(features, SparseRows) else features.numel()
+    count = features.numel() if isinstance(features, Tensor) else features.num_values
     whole = full or count <= _COUNTED_VALUES
     if isinstance(features, SparseRows):
         return _count_sparse(_as_csr(features) if whole else read_rows(features, sample_rows(features)))
@@ -54,7 +62,7 @@ def count_features(features: Tensor | SparseRows, *, full: bool = False) -> Feat
     return _count_dense(features, nodes)
 
 
-def sample_rows(features: Tensor | SparseRows, nodes: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+def sample_rows(features: Tensor | PartialRows, nodes: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
     """Return ``[n]`` int64: some nodes in their order, drawn by a key; so few that dense rows of them fit into memory.
 
     Args:
@@ -83,7 +91,7 @@ def count_categories(codes: Tensor, sizes: Sequence[int]) -> dict[str, list[int]
     return {str(at): np.bincount(rows[:, at], minlength=size).tolist() for at, size in enumerate(sizes)}
 
 
-def find_numbering_columns(features: Tensor | SparseRows) -> list[int]:
+def find_numbering_columns(features: Tensor | PartialRows) -> list[int]:
     """Return the columns of whole numbers that grow from each node to the next, as ids do; by a sample of rows."""
     nodes = sample_rows(features)
     if len(nodes) < _FEW_NODES:
@@ -93,7 +101,7 @@ def find_numbering_columns(features: Tensor | SparseRows) -> list[int]:
     return [int(column) for column in np.flatnonzero(grows)]
 
 
-def find_label_columns(features: Tensor | SparseRows, labels: NDArray[Any]) -> list[int]:
+def find_label_columns(features: Tensor | PartialRows, labels: NDArray[Any]) -> list[int]:
     """Return the columns that have one value for all nodes of a class, and not the same for all classes.
 
     Only classes of at least five of the nodes that are looked at count, and nodes of known label.
@@ -116,7 +124,7 @@ def find_label_columns(features: Tensor | SparseRows, labels: NDArray[Any]) -> l
     return [int(column) for column in np.flatnonzero((low == high).all(0) & (low[0] != low).any(0))]
 
 
-def find_target_columns(features: Tensor | SparseRows, targets: NDArray[Any]) -> list[int]:
+def find_target_columns(features: Tensor | PartialRows, targets: NDArray[Any]) -> list[int]:
     """Return the columns that have the target of a regression at every node that is looked at.
 
     Args:
@@ -147,7 +155,7 @@ class RowRepetitions(NamedTuple):
 
 
 def count_repeated_rows(
-    features: Tensor | SparseRows, labels: NDArray[Any], train: NDArray[np.int64], test: NDArray[np.int64]
+    features: Tensor | PartialRows, labels: NDArray[Any], train: NDArray[np.int64], test: NDArray[np.int64]
 ) -> RowRepetitions:
     """Count the nodes to test on that a model has seen in training under another number.
 
@@ -172,7 +180,7 @@ def read_rows(features: SparseRows, nodes: NDArray[np.int64]) -> csr_array:
     return csr_array(parts, shape=(len(nodes), features.num_columns))
 
 
-def _hash_rows(features: Tensor | SparseRows, labels: NDArray[Any], nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+def _hash_rows(features: Tensor | PartialRows, labels: NDArray[Any], nodes: NDArray[np.int64]) -> NDArray[np.int64]:
     rows = _read_dense(features, nodes)
     kept = rows.any(1)
     # Python's hash of bytes differs from process to process, but equality is all that is asked for.
@@ -183,11 +191,12 @@ def _hash_rows(features: Tensor | SparseRows, labels: NDArray[Any], nodes: NDArr
     return np.array(made, dtype=np.int64)
 
 
-def _read_dense(features: Tensor | SparseRows, nodes: NDArray[np.int64]) -> NDArray[Any]:
+def _read_dense(features: Tensor | PartialRows, nodes: NDArray[np.int64]) -> NDArray[Any]:
     if isinstance(features, SparseRows):
         dense: NDArray[Any] = read_rows(features, nodes).toarray()
         return dense
-    rows = features[torch.from_numpy(nodes)]
+    found = index_rows(features, torch.from_numpy(nodes))
+    rows = found if isinstance(found, Tensor) else found.to_dense()
     # NumPy has no bfloat16; float32 holds it exactly.
     return as_numpy(rows.float() if rows.dtype == torch.bfloat16 else rows)
 
@@ -197,7 +206,7 @@ def _as_csr(features: SparseRows) -> csr_array:
     return csr_array(parts, shape=features.shape)
 
 
-def _count_dense(features: Tensor, nodes: NDArray[np.int64]) -> FeatureFacts:
+def _count_dense(features: Tensor | BlockRows, nodes: NDArray[np.int64]) -> FeatureFacts:
     width = features.shape[1]
     step = max(1, _BLOCK_VALUES // max(1, width))
     low, high = np.full(width, np.inf), np.full(width, -np.inf)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from numpy.typing import NDArray
 
-from outgrow.graph.store.manifest import BFLOAT16, TYPE_LABELS
+from outgrow.graph.store.manifest import BFLOAT16, TYPE_FEATURES, TYPE_LABELS
 from outgrow.graph.store.writer import StoreWriter
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ _Nodes = TypeVar("_Nodes")
 
 def graph_arrays(graph: Graph) -> dict[str, Tensor]:
     """Return the arrays that a store of a graph has, by name."""
+    from outgrow.ops.block_rows import BlockRows
     from outgrow.ops.sparse import SparseRows
 
     topology = graph.topology
@@ -43,7 +44,9 @@ def graph_arrays(graph: Graph) -> dict[str, Tensor]:
     }
     parts = [(split.train, split.val, split.test) for split in (graph.split, *graph.splits)]
     given |= split_arrays(parts[0], parts[1:])
-    if isinstance(features, SparseRows):
+    if isinstance(features, BlockRows):
+        given |= {f"{TYPE_FEATURES}{number}": block for number, block in enumerate(features.blocks)}
+    elif isinstance(features, SparseRows):
         given["feature_indptr"] = features.indptr
         given["feature_indices"] = features.indices
         given["feature_values"] = features.values

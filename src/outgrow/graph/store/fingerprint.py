@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.arrays import graph_arrays
-from outgrow.graph.store.manifest import TYPE_LABELS, read_manifest
+from outgrow.graph.store.manifest import TYPE_FEATURES, TYPE_LABELS, read_manifest
 from outgrow.graph.store.reader import array_checksum, matches_store
 
 _LINKS = ("val_links", "test_links", "val_heads", "val_tails", "test_heads", "test_tails")
@@ -47,6 +47,8 @@ def fingerprint_graph(graph: Graph) -> dict[str, str]:
     if graph.topology.feature_columns:
         names["topology"].append(list(graph.topology.feature_columns))
     parts = dict(PARTS)
+    # Arrays by type stand in place of the others; fingerprints of other graphs stay as they were.
+    parts["features"] += tuple(name for name in checksums if name.startswith(TYPE_FEATURES))
     parts["labels"] += tuple(f"{TYPE_LABELS}{number}" for number in range(len(graph.type_labels)))
     if graph.ids is not None:
         names[IDS], parts[IDS] = [], _ID_ARRAYS

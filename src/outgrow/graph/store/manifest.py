@@ -23,6 +23,8 @@ HEADER_BYTES = 128
 BFLOAT16 = "bfloat16"
 TYPE_LABELS = "type_labels_"
 """Name of the labels of a node type, before its number among the types with labels of their own."""
+TYPE_FEATURES = "type_features_"
+"""Name of the dense features of a node type, before its number among the types with columns of their own."""
 _BITS = "<u2"
 _MOST, _LARGEST_SIZE = 2**63 - 1, 2**31
 _COUNTS = ("num_nodes", "num_edges", "num_features", "num_classes", "num_splits")
@@ -288,8 +290,9 @@ def check_array_schemas(path: Path, manifest: Manifest) -> None:
     required = _ALWAYS.union(_type_label_schemas(manifest), *groups)
     if missing := sorted(required - given.keys()):
         raise _schema_error(path, f"the arrays {', '.join(sorted(required))}", f"no {', '.join(missing)}")
-    if "features" in given and "feature_indptr" in given:
-        raise _schema_error(path, "dense or sparse features", "both")
+    forms_given = [name for name in ("features", "feature_indptr", f"{TYPE_FEATURES}0") if name in given]
+    if len(forms_given) > 1:
+        raise _schema_error(path, "features of one form", ", ".join(forms_given))
 
 
 def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
@@ -316,6 +319,7 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         "labels": ArraySchema((nodes, manifest.num_classes), ("|u1", *_FLOATS))
         if several
         else ArraySchema((nodes,), (*_SMALL, "<i8", *_FLOATS)),
+        **_type_feature_schemas(manifest),
         **_type_label_schemas(manifest),
         **dict.fromkeys(_PARTS, ArraySchema((-1,), ("<i8",))),
         **{f"{part}_{at}": ArraySchema((-1,), ("<i8",)) for at in range(manifest.num_splits) for part in _PARTS},
@@ -325,6 +329,17 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         "id_order": ArraySchema((nodes,), _IDS),
         **dict.fromkeys(("val_links", "test_links"), ArraySchema((-1, 3), ("<i8",))),
         **dict.fromkeys(("val_heads", "val_tails", "test_heads", "test_tails"), ArraySchema((-1, -1), ("<i8",))),
+    }
+
+
+def _type_feature_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
+    first = manifest.arrays.get(f"{TYPE_FEATURES}0")
+    # All types have their numbers in one type, which is any of these.
+    dtypes = (*_FLOATS, BFLOAT16) if first is None or first.dtype not in (*_FLOATS, BFLOAT16) else (first.dtype,)
+    kinds = [kind for kind in manifest.node_types if kind.num_columns]
+    return {
+        f"{TYPE_FEATURES}{number}": ArraySchema((kind.last - kind.first, kind.num_columns), dtypes)
+        for number, kind in enumerate(kinds)
     }
 
 
@@ -343,7 +358,14 @@ def _type_label_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
 def _array_groups(manifest: Manifest) -> list[frozenset[str]]:
     splits = [frozenset(f"{part}_{at}" for part in _PARTS) for at in range(manifest.num_splits)]
     ids = _TEXT_IDS if _TEXT_IDS & manifest.arrays.keys() else _INTEGER_IDS
-    return [_SPARSE, ids | {"id_order"}, frozenset({"val_links", "test_links"}), _BY_TIME, *splits]
+    return [
+        _SPARSE,
+        frozenset(_type_feature_schemas(manifest)),
+        ids | {"id_order"},
+        frozenset({"val_links", "test_links"}),
+        _BY_TIME,
+        *splits,
+    ]
 
 
 def _schema_error(path: Path, needed: str, got: str) -> StoreError:

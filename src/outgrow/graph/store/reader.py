@@ -32,6 +32,7 @@ from outgrow.graph.store.manifest import (
     FILE,
     HEADER_BYTES,
     REPAIR,
+    TYPE_FEATURES,
     TYPE_LABELS,
     ArrayEntry,
     Manifest,
@@ -44,8 +45,9 @@ from outgrow.graph.store.verify import verify_graph
 from outgrow.graph.store.writer import PARTIAL, open_store_writer
 from outgrow.graph.topology import Topology
 from outgrow.graph.type_labels import TypeLabels
+from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.sampling.time_order import TimeOrder
-from outgrow.ops.sparse import SparseRows
+from outgrow.ops.sparse import PartialRows, SparseRows
 
 # Not named by Python 3.11; the value is that of Linux on x86 and ARM.
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0
@@ -218,8 +220,15 @@ def _verify_checksum(path: Path, entry: ArrayEntry, values: NDArray[Any]) -> Non
 
 
 def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: MappedFiles) -> Graph:
-    features: Tensor | SparseRows | None = arrays.get("features")
-    if "feature_indptr" in arrays:
+    features: Tensor | PartialRows | None = arrays.get("features")
+    if f"{TYPE_FEATURES}0" in arrays:
+        kinds = [kind for kind in manifest.node_types if kind.num_columns]
+        features = BlockRows(
+            blocks=tuple(arrays[f"{TYPE_FEATURES}{number}"] for number in range(len(kinds))),
+            rows=tuple(slice(kind.first, kind.last) for kind in kinds),
+            num_rows=manifest.num_nodes,
+        )
+    elif "feature_indptr" in arrays:
         features = SparseRows(
             indptr=arrays["feature_indptr"],
             indices=arrays["feature_indices"],

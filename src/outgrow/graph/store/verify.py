@@ -27,6 +27,7 @@ from outgrow.graph.readers.source import LazyMatrix
 from outgrow.graph.readers.times import validate_times
 from outgrow.graph.store.verify_ids import verify_ids
 from outgrow.graph.topology import Topology
+from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.sampling.time_order import iterate_time_order
 from outgrow.ops.sparse import SparseRows
 
@@ -179,10 +180,12 @@ def _check_features(graph: Graph) -> None:
         raise _graph_error(
             "features do not fit the nodes", f"floating rows, one for each of {graph.num_nodes} nodes", got
         )
+    if isinstance(features, BlockRows):
+        _check_blocks(graph, features)
+        return
     if not isinstance(features, SparseRows):
         # The blocks are only checked: the last step raises if a value is not finite.
-        for _ in iter_dense_blocks(_Float32Matrix(features) if features.dtype == torch.bfloat16 else features.numpy()):
-            pass
+        _check_finite(features)
         return
     _check_indptr("feature_indptr", features.indptr, len(features.indices))
     _check_range("sparse features have a column that does not exist", features.indices, features.num_columns)
@@ -197,6 +200,28 @@ def _check_features(graph: Graph) -> None:
         end = int(np.searchsorted(indptr, first + _BLOCK)) + 1
         check.check_sparse(indptr[row:end] - first, indices[part], values[part], row)
     check.raise_if_any()
+
+
+def _check_blocks(graph: Graph, features: BlockRows) -> None:
+    kinds = [kind for kind in graph.node_types if kind.num_columns]
+    wanted = [(slice(kind.first, kind.last), kind.num_columns) for kind in kinds]
+    found = [(rows, last - first) for rows, (first, last) in zip(features.rows, features.columns, strict=True)]
+    sizes = [len(block) for block in features.blocks] == [kind.last - kind.first for kind in kinds]
+    if any(isinstance(rows, torch.Tensor) for rows, _ in found) or found != wanted or not sizes:
+        raise _graph_error(
+            "blocks of features do not fit the types of nodes",
+            f"a block for each of {', '.join(kind.name for kind in kinds) or 'no types'}, in their order",
+            f"{len(found)} blocks of {', '.join(str(list(block.shape)) for block in features.blocks)}",
+        )
+    for block, kind in zip(features.blocks, kinds, strict=True):
+        _check_finite(block, kind.first)
+
+
+def _check_finite(rows: torch.Tensor, first_node: int = 0) -> None:
+    # The blocks are only checked: the last step raises if a value is not finite.
+    given = _Float32Matrix(rows) if rows.dtype == torch.bfloat16 else rows.numpy()
+    for _ in iter_dense_blocks(given, first_node):
+        pass
 
 
 class _Float32Matrix(LazyMatrix):

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
-from outgrow.graph.readers.source import Ids, LazyMatrix, LazySparse, NodeTableSource
+from outgrow.graph.readers.source import Ids, LazyMatrix, NodeTableSource
 from outgrow.ops.backend import parallel_kernel, prange, serial_kernel
 from outgrow.ops.rng import fold_in, hash64, permute_range
 
@@ -117,43 +116,6 @@ class SyntheticFeatures(LazyMatrix):
         out = np.empty((len(labels), self.shape[1]), dtype=np.float32)
         _fill_features(first, self._key, labels, self._means, out)
         return out
-
-
-class FirstRows(LazySparse):
-    """Features of the first nodes of a graph; the rows of all others are empty. Final.
-
-    Args:
-        rows: Features of the first nodes, ``[n, D]``.
-        num_rows: ``V``.
-    """
-
-    def __init__(self, rows: LazyMatrix, num_rows: int) -> None:
-        self._rows = rows
-        self._num_rows = num_rows
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """``(V, D)``."""
-        return self._num_rows, self._rows.shape[1]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of a value."""
-        return self._rows.dtype
-
-    @property
-    def indptr(self) -> Ids:
-        """``[V + 1]`` int64: ends of the rows."""
-        ends: Ids = np.minimum(np.arange(self._num_rows + 1), self._rows.shape[0]) * self._rows.shape[1]
-        return ends
-
-    def read_rows(self, first: int, last: int) -> csr_array:
-        """Return rows ``first`` to ``last - 1``, made when they are read."""
-        count, width = max(0, min(last, self._rows.shape[0]) - first), self._rows.shape[1]
-        values = np.asarray(self._rows[first : first + count]).reshape(-1)
-        ends = np.minimum(np.arange(last - first + 1), count) * width
-        columns = np.tile(np.arange(width, dtype=np.int32), count)
-        return csr_array((values, columns, ends), shape=(last - first, width))
 
 
 @parallel_kernel

@@ -15,7 +15,7 @@ import numpy as np
 
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import NodeType
-from outgrow.graph.readers.source import EdgeChunk, GraphSource, Ids, LazyMatrix, NodeTableSource
+from outgrow.graph.readers.source import BlockFeatures, EdgeChunk, GraphSource, Ids, LazyMatrix, NodeTableSource
 from outgrow.graph.readers.typed_parts import name_relation
 from outgrow.graph.synthetic.block_model import CHUNK_EDGES
 from outgrow.graph.synthetic.block_model_kernels import (
@@ -24,7 +24,7 @@ from outgrow.graph.synthetic.block_model_kernels import (
     draw_relation_edges,
     make_block_model_params,
 )
-from outgrow.graph.synthetic.node_features import FirstRows, SyntheticNodes
+from outgrow.graph.synthetic.node_features import SyntheticNodes
 from outgrow.graph.synthetic.structure import BlockStructure
 from outgrow.ops.rng import fold_in
 
@@ -123,7 +123,7 @@ class TypedBlockModel(GraphSource):
         return replace(
             tables,
             num_nodes=self._num_nodes,
-            features=None if rows is None else FirstRows(rows, self._num_nodes),
+            features=None if rows is None else BlockFeatures(parts=((0, rows),), num_rows=self._num_nodes),
             labels=np.concatenate([labels, unlabelled]),
             relation_names=self._name_relations(),
             node_types=tuple(

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.ops.aggregation.base import Aggregation
-from outgrow.ops.sparse import SparseRows
+from outgrow.ops.sparse import PartialRows
 
 
 class NoMessages(Aggregation):
@@ -22,7 +22,6 @@ class NoMessages(Aggregation):
         return src_VsCF.new_zeros(block.edges.num_dst, *src_VsCF.shape[1:]) + 0 * src_VsCF.sum()
 
 
-def zero_aggregate(x_VD: Tensor | SparseRows, channels: int, columns: int) -> Tensor:
+def zero_aggregate(x_VD: Tensor | PartialRows, channels: int, columns: int) -> Tensor:
     """Return ``[V, channels, columns]``: the aggregate of nodes whose neighbours send nothing."""
-    values = x_VD.values if isinstance(x_VD, SparseRows) else x_VD
-    return values.new_zeros(len(x_VD), channels, columns)
+    return x_VD.new_zeros(len(x_VD), channels, columns)

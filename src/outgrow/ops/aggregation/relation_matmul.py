@@ -34,7 +34,7 @@ from outgrow.ops.backend import once_differentiable
 from outgrow.ops.kernels.numerics import accumulate_dtype
 from outgrow.ops.linear import affine, product_functions, uses_bfloat16
 from outgrow.ops.memory_pool import pooled_empty, pooled_empty_rows
-from outgrow.ops.sparse import SparseRows
+from outgrow.ops.sparse import PartialRows
 
 
 class RelationMatmul(nn.Module, Aggregation):
@@ -71,7 +71,7 @@ class RelationMatmul(nn.Module, Aggregation):
         """Whether matrices are applied to sums over pairs, not before these."""
         return not self.project_first
 
-    def project(self, x_VD: Tensor | SparseRows) -> Tensor:
+    def project(self, x_VD: Tensor | PartialRows) -> Tensor:
         """Return ``[V, R, O]``: rows times the matrix of every relation."""
         relations, blocks, width, _ = self.matrix.shape
         if blocks > 1 and isinstance(x_VD, Tensor):

@@ -200,7 +200,7 @@ def _memory_needs(strategy: TensorParallel, work: Workload, costs: CostModel, nu
     """Return a worker's memory needs: with all in memory, with edges in files, and with slices in files too."""
     graph = work.graph
     model = work.model
-    row_bytes = 2 * graph.row_bytes if graph.sparse else model.row_bytes
+    row_bytes = 2 * graph.row_bytes if graph.sparse else work.input_row_bytes
     feature_bytes = round(num_owned * row_bytes)
     workers = costs.layout.workers
     held = GraphSizes(graph.nodes, graph.edges, num_owned, workers, feature_bytes, graph.edge_row_bytes)

@@ -14,6 +14,7 @@ from outgrow.core.block import Block
 from outgrow.engine.features.cache import compute_hotness, hottest_nodes
 from outgrow.graph.graph import Graph
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
+from outgrow.ops.sparse import SparseRows
 from outgrow.planning.graph_stats.chunk_waves import Matrix
 from outgrow.planning.workload import (
     BatchStats,
@@ -260,7 +261,12 @@ def _count_row_entries(graph: Graph) -> Tensor:
     assert features is not None
     if isinstance(features, Tensor):
         return torch.tensor(features.shape[1]).expand(graph.num_nodes)
-    return features.indptr.diff()
+    if isinstance(features, SparseRows):
+        return features.indptr.diff()
+    entries = torch.zeros(graph.num_nodes, dtype=torch.int64)
+    for rows, (first, last) in zip(features.rows, features.columns, strict=True):
+        entries[rows] = last - first
+    return entries
 
 
 _SUPERS = 4

@@ -14,7 +14,6 @@ from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops.memory_pool import pooled_empty
 from outgrow.ops.rows.gather import via_host
-from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.storage.row_storage import RowStorage
 from outgrow.runtime.system.device import to_host
@@ -102,7 +101,7 @@ class FeatureRows:
     Args:
         model: What will be computed.
         features: ``[V, D]`` of all nodes.
-        rows: The same in the HOST tier; None for sparse ones, which are read where they lie.
+        rows: The same in the HOST tier; None for sparse ones and blocks, which are read where they lie.
         own: ``[n]`` int64, the own nodes.
         comm: The line to the other workers.
     """
@@ -129,10 +128,9 @@ class FeatureRows:
         """``[last - first, D]``: a range of own rows, of the type that the model computes with."""
         nodes = self._own[first:last]
         if self._rows is None:
-            assert isinstance(self._features, SparseRows)
+            assert not isinstance(self._features, Tensor)
             found = self._features.index_rows(nodes)
-            num_bytes = found.values.nbytes + found.indices.nbytes + found.indptr.nbytes
-            self._ledger.add_bytes(Link.HOST_TO_DEVICE, Kind.FEATURES, num_bytes)
+            self._ledger.add_bytes(Link.HOST_TO_DEVICE, Kind.FEATURES, found.nbytes)
             return cast_features(self._model, found).to(self._device)
         out = pooled_empty((last - first, self.width), _ON_CPU, self.dtype)
         self._read_nodes(nodes, out, torch.arange(last - first))

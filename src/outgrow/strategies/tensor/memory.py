@@ -14,6 +14,7 @@ from torch import Tensor
 from outgrow.engine.layer_plan import LayerPlan, full_graph_bytes
 from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
+from outgrow.ops.sparse import SparseRows
 from outgrow.strategies.tensor.all_to_all import column_ranges
 
 _PER_NODE = 160
@@ -70,10 +71,12 @@ def measure_graph_sizes(shard: GraphShard, features: Features, number_bytes: int
     """
     topology = shard.topology
     own = len(shard.owned_nodes)
-    if isinstance(features, Tensor):
-        given = own * features.shape[1] * number_bytes
-    else:
+    if isinstance(features, SparseRows):
+        # Twice: the order by columns is kept with them.
         given = (features.values.nbytes + features.indices.nbytes) * own // max(1, topology.num_nodes) * 2
+    else:
+        numbers = features.numel() if isinstance(features, Tensor) else features.num_values
+        given = own * numbers // max(1, topology.num_nodes) * number_bytes
     return GraphSizes(topology.num_nodes, topology.num_edges, own, shard.comm.size, given, topology.edge_row_bytes)
 
 
