@@ -131,11 +131,11 @@ def loss_of(case: Case, facts: Facts, model: Model, out: Tensor, key: int) -> Te
     """The mean loss of the links that a step asks about."""
     assert model.decoder is not None
 
-    def score(head: int, relation: int, tail: int) -> Tensor:
+    def score(head: int | list[int], relation: int, tail: int | list[int]) -> Tensor:
         product = out[head] * out[tail]
         if isinstance(model.decoder, DistMult):
-            return (product * model.decoder.relation[relation]).sum()
-        return product.sum() / OUT**0.5
+            return (product * model.decoder.relation[relation]).sum(-1)
+        return product.sum(-1) / OUT**0.5
 
     parts = []
     if case.loss == "k-vs-all":
@@ -148,18 +148,14 @@ def loss_of(case: Case, facts: Facts, model: Model, out: Tensor, key: int) -> Te
     for link in facts.asked:
         positive = score(link.head, link.relation, link.tail)
         if not shared:
-            parts.append(grade(case, positive, torch.stack(own_negatives(case, facts, link, key, score))))
+            parts.append(grade(case, positive, own_negatives(case, link, key, score)))
             continue
         for side in (0, 1):
             node, answer = link[side], link[1 - side]
             known = {other[1 - side] for other in facts.known if (other[side], other.relation) == (node, link.relation)}
             ends = shared[facts.span_of(answer)]
-            negatives = [
-                score(*((node, link.relation, each) if side == 0 else (each, link.relation, node)))
-                for each in ends
-                if each not in known and each != node
-            ]
-            scores = torch.stack(negatives) if negatives else positive.new_empty(0)
+            wrong = [each for each in ends if each not in known and each != node]
+            scores = score(*((node, link.relation, wrong) if side == 0 else (wrong, link.relation, node)))
             parts.append(grade(case, positive, scores, len(ends)))
     loss = torch.stack(parts).mean()
     if case.regularizer is not None:
@@ -171,16 +167,16 @@ def loss_of(case: Case, facts: Facts, model: Model, out: Tensor, key: int) -> Te
     return loss
 
 
-def own_negatives(case: Case, facts: Facts, link: Link, key: int, score: Callable[..., Tensor]) -> list[Tensor]:
+def own_negatives(case: Case, link: Link, key: int, score: Callable[..., Tensor]) -> Tensor:
     """The scores of what is drawn for one link alone."""
-    found = []
+    pairs = []
     for k in range(case.negatives):
         given = (torch.tensor([each]) for each in (link.head, link.tail, link.number))
         ends = torch.tensor(GRAPHS[case.graph][1])
         kept, drawn = (int(each) for each in sample_negatives(*given, ends, fold_in(key, NEGATIVES_KEY, k)))
-        pair = (link.head, drawn) if kept == link.head else (drawn, link.tail)
-        found.append(score(pair[0], link.relation, pair[1]))
-    return found
+        pairs.append((link.head, drawn) if kept == link.head else (drawn, link.tail))
+    heads, tails = (list(ends) for ends in zip(*pairs, strict=True))
+    return score(heads, link.relation, tails)
 
 
 def grade(case: Case, positive: Tensor, negatives: Tensor, count: int | None = None) -> Tensor:
@@ -203,11 +199,8 @@ def all_answers(facts: Facts, query: tuple[int, int, int, tuple[int, int]], scor
     """The mean binary cross-entropy of all nodes as answers to a query."""
     side, node, relation, span = query
     known = {link[1 - side] for link in facts.known if (link[side], link.relation) == (node, relation)}
-    smoothing, size, parts = LossOptions().label_smoothing, span[1] - span[0], []
-    for each in range(*span):
-        if each == node:
-            continue
-        aim = (1 - smoothing) * (each in known) + smoothing / size
-        found = score(*((node, relation, each) if side == 0 else (each, relation, node)))
-        parts.append(functional.softplus(found) - aim * found)
-    return torch.stack(parts).sum() / size
+    smoothing, size = LossOptions().label_smoothing, span[1] - span[0]
+    others = [each for each in range(*span) if each != node]
+    found = score(*((node, relation, others) if side == 0 else (others, relation, node)))
+    aims = found.new_tensor([(1 - smoothing) * (each in known) + smoothing / size for each in others])
+    return (functional.softplus(found) - aims * found).sum() / size
