@@ -44,8 +44,8 @@ class Facts:
         ends = list(GRAPHS[case.graph][1])
         self.spans = list(pairwise(ends))
         tail, head = destinations_of(self.topology.block.edges).tolist(), self.topology.indices.tolist()
-        assert self.topology.relation is not None
-        kinds = self.topology.relation.tolist()
+        self.directed = self.topology.relation is not None
+        kinds = [0] * len(head) if self.topology.relation is None else self.topology.relation.tolist()
         edges = [Link(h, t, r, number) for number, (h, t, r) in enumerate(zip(head, tail, kinds, strict=True))]
         self.known = [
             link for link in edges if link.head != link.tail and (not case.relations or link.relation in case.relations)
@@ -62,6 +62,11 @@ class Facts:
             for link in edges
         ]
 
+    def answers(self, side: int, node: int, relation: int) -> set[int]:
+        """The nodes that a query for the end other than ``side`` has as answers: without relations, both ways."""
+        found = {link[1 - side] for link in self.known if (link[side], link.relation) == (node, relation)}
+        return found if self.directed else found | {link[side] for link in self.known if link[1 - side] == node}
+
     def draw(self, link: Link) -> float:
         low, high = sorted(link[:2])
         return number_of(fold_in(fold_in(SEED, EPOCH, PAIRS_KEY), low, high))
@@ -71,11 +76,10 @@ class Facts:
         kept = torch.tensor(self.kept)
         before = torch.cat([torch.zeros(1, dtype=torch.int64), kept.cumsum(0)])
         given = self.topology
-        assert given.relation is not None
         return Topology(
             indptr=before[given.indptr],
             indices=given.indices[kept],
-            relation=given.relation[kept],
+            relation=None if given.relation is None else given.relation[kept],
             weight=None if given.weight is None else given.weight[kept],
         ), kept
 
@@ -152,7 +156,7 @@ def loss_of(case: Case, facts: Facts, model: Model, out: Tensor, key: int) -> Te
             continue
         for side in (0, 1):
             node, answer = link[side], link[1 - side]
-            known = {other[1 - side] for other in facts.known if (other[side], other.relation) == (node, link.relation)}
+            known = facts.answers(side, node, link.relation)
             ends = shared[facts.span_of(answer)]
             wrong = [each for each in ends if each not in known and each != node]
             scores = score(*((node, link.relation, wrong) if side == 0 else (wrong, link.relation, node)))
@@ -198,7 +202,7 @@ def grade(case: Case, positive: Tensor, negatives: Tensor, count: int | None = N
 def all_answers(facts: Facts, query: tuple[int, int, int, tuple[int, int]], score: Callable[..., Tensor]) -> Tensor:
     """The mean binary cross-entropy of all nodes as answers to a query."""
     side, node, relation, span = query
-    known = {link[1 - side] for link in facts.known if (link[side], link.relation) == (node, relation)}
+    known = facts.answers(side, node, relation)
     smoothing, size = LossOptions().label_smoothing, span[1] - span[0]
     others = [each for each in range(*span) if each != node]
     found = score(*((node, relation, others) if side == 0 else (others, relation, node)))
