@@ -21,7 +21,7 @@ from outgrow.engine.shard import LayerView
 from outgrow.ops.pair_draws import PairRange
 from outgrow.ops.rng import fold_in
 from suites.hits import Hits
-from suites.link_steps import Case, Found, Key, Mutant, gradients
+from suites.link_steps import UNDIRECTED, Case, Found, Key, Mutant, gradients
 from thread_group import run_in_threads
 
 BROKEN: list[Key] = [
@@ -101,6 +101,19 @@ def known_answers_as_negatives() -> Iterator[Hits]:
 
 
 @contextmanager
+def reverses_as_negatives() -> Iterator[Hits]:
+    """Links without relations are answers in one direction alone."""
+    hits, right = Hits(), TrainingAnswers.__init__
+
+    def begin(self: TrainingAnswers, *given: Any, directed: bool) -> None:
+        right(self, *given, directed=True)
+        hits.note(not directed)
+
+    with patch.object(TrainingAnswers, "__init__", begin):
+        yield hits
+
+
+@contextmanager
 def asked_edges_not_hidden() -> Iterator[Hits]:
     """A step hides the pairs of the next one."""
     hits, right = Hits(), LinkSteps.pairs_of_step
@@ -136,6 +149,7 @@ ANYWHERE: tuple[Mutant, ...] = (
     inverses_of_hidden_edges_left_in,
     same_steps_in_every_epoch,
     known_answers_as_negatives,
+    reverses_as_negatives,
     asked_edges_not_hidden,
     degrees_with_hidden_edges,
 )
@@ -144,6 +158,8 @@ MUTANTS: Mapping[str, Mutant] = {mutant.__name__: mutant for mutant in (*BETWEEN
 
 def broken_keys(name: str) -> list[Key]:
     """Where a mutant should be found: workers of `tensor` hold all edges, and do not make views of shards."""
+    if name == reverses_as_negatives.__name__:
+        return [("full", case) for case in UNDIRECTED]
     return BROKEN[:1] if name == degrees_with_hidden_edges.__name__ else BROKEN
 
 

@@ -44,8 +44,8 @@ class Facts:
         ends = list(GRAPHS[case.graph][1])
         self.spans = list(pairwise(ends))
         tail, head = destinations_of(self.topology.block.edges).tolist(), self.topology.indices.tolist()
-        assert self.topology.relation is not None
-        kinds = self.topology.relation.tolist()
+        self.directed = self.topology.relation is not None
+        kinds = [0] * len(head) if self.topology.relation is None else self.topology.relation.tolist()
         edges = [Link(h, t, r, number) for number, (h, t, r) in enumerate(zip(head, tail, kinds, strict=True))]
         self.known = [
             link for link in edges if link.head != link.tail and (not case.relations or link.relation in case.relations)
@@ -62,6 +62,11 @@ class Facts:
             for link in edges
         ]
 
+    def answers(self, side: int, node: int, relation: int) -> set[int]:
+        """The nodes that a query for the end other than ``side`` has as answers: without relations, both ways."""
+        found = {link[1 - side] for link in self.known if (link[side], link.relation) == (node, relation)}
+        return found if self.directed else found | {link[side] for link in self.known if link[1 - side] == node}
+
     def draw(self, link: Link) -> float:
         low, high = sorted(link[:2])
         return number_of(fold_in(fold_in(SEED, EPOCH, PAIRS_KEY), low, high))
@@ -71,11 +76,10 @@ class Facts:
         kept = torch.tensor(self.kept)
         before = torch.cat([torch.zeros(1, dtype=torch.int64), kept.cumsum(0)])
         given = self.topology
-        assert given.relation is not None
         return Topology(
             indptr=before[given.indptr],
             indices=given.indices[kept],
-            relation=given.relation[kept],
+            relation=None if given.relation is None else given.relation[kept],
             weight=None if given.weight is None else given.weight[kept],
         ), kept
 
@@ -131,11 +135,11 @@ def loss_of(case: Case, facts: Facts, model: Model, out: Tensor, key: int) -> Te
     """The mean loss of the links that a step asks about."""
     assert model.decoder is not None
 
-    def score(head: int, relation: int, tail: int) -> Tensor:
+    def score(head: int | list[int], relation: int, tail: int | list[int]) -> Tensor:
         product = out[head] * out[tail]
         if isinstance(model.decoder, DistMult):
-            return (product * model.decoder.relation[relation]).sum()
-        return product.sum() / OUT**0.5
+            return (product * model.decoder.relation[relation]).sum(-1)
+        return product.sum(-1) / OUT**0.5
 
     parts = []
     if case.loss == "k-vs-all":
@@ -148,22 +152,14 @@ def loss_of(case: Case, facts: Facts, model: Model, out: Tensor, key: int) -> Te
     for link in facts.asked:
         positive = score(link.head, link.relation, link.tail)
         if not shared:
-            parts.append(grade(case, positive, torch.stack(own_negatives(case, facts, link, key, score))))
+            parts.append(grade(case, positive, own_negatives(case, link, key, score)))
             continue
         for side in (0, 1):
             node, answer = link[side], link[1 - side]
-            known = {answer}
-            if case.filters:
-                known |= {
-                    other[1 - side] for other in facts.known if (other[side], other.relation) == (node, link.relation)
-                }
+            known = facts.answers(side, node, link.relation) if case.filters else {answer}
             ends = shared[facts.span_of(answer)]
-            negatives = [
-                score(*((node, link.relation, each) if side == 0 else (each, link.relation, node)))
-                for each in ends
-                if each not in known and each != node
-            ]
-            scores = torch.stack(negatives) if negatives else positive.new_empty(0)
+            wrong = [each for each in ends if each not in known and each != node]
+            scores = score(*((node, link.relation, wrong) if side == 0 else (wrong, link.relation, node)))
             parts.append(grade(case, positive, scores, len(ends)))
     loss = torch.stack(parts).mean()
     if case.regularizer is not None:
@@ -175,16 +171,16 @@ def loss_of(case: Case, facts: Facts, model: Model, out: Tensor, key: int) -> Te
     return loss
 
 
-def own_negatives(case: Case, facts: Facts, link: Link, key: int, score: Callable[..., Tensor]) -> list[Tensor]:
+def own_negatives(case: Case, link: Link, key: int, score: Callable[..., Tensor]) -> Tensor:
     """The scores of what is drawn for one link alone."""
-    found = []
+    pairs = []
     for k in range(case.negatives):
         given = (torch.tensor([each]) for each in (link.head, link.tail, link.number))
         ends = torch.tensor(GRAPHS[case.graph][1])
         kept, drawn = (int(each) for each in sample_negatives(*given, ends, fold_in(key, NEGATIVES_KEY, k)))
-        pair = (link.head, drawn) if kept == link.head else (drawn, link.tail)
-        found.append(score(pair[0], link.relation, pair[1]))
-    return found
+        pairs.append((link.head, drawn) if kept == link.head else (drawn, link.tail))
+    heads, tails = (list(ends) for ends in zip(*pairs, strict=True))
+    return score(heads, link.relation, tails)
 
 
 def grade(case: Case, positive: Tensor, negatives: Tensor, count: int | None = None) -> Tensor:
@@ -206,12 +202,9 @@ def grade(case: Case, positive: Tensor, negatives: Tensor, count: int | None = N
 def all_answers(facts: Facts, query: tuple[int, int, int, tuple[int, int]], score: Callable[..., Tensor]) -> Tensor:
     """The mean binary cross-entropy of all nodes as answers to a query."""
     side, node, relation, span = query
-    known = {link[1 - side] for link in facts.known if (link[side], link.relation) == (node, relation)}
-    smoothing, size, parts = LossOptions().label_smoothing, span[1] - span[0], []
-    for each in range(*span):
-        if each == node:
-            continue
-        aim = (1 - smoothing) * (each in known) + smoothing / size
-        found = score(*((node, relation, each) if side == 0 else (each, relation, node)))
-        parts.append(functional.softplus(found) - aim * found)
-    return torch.stack(parts).sum() / size
+    known = facts.answers(side, node, relation)
+    smoothing, size = LossOptions().label_smoothing, span[1] - span[0]
+    others = [each for each in range(*span) if each != node]
+    found = score(*((node, relation, others) if side == 0 else (others, relation, node)))
+    aims = found.new_tensor([(1 - smoothing) * (each in known) + smoothing / size for each in others])
+    return (functional.softplus(found) - aims * found).sum() / size

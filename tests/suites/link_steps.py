@@ -73,6 +73,7 @@ DECODERS = {"dot": Dot, "distmult": lambda: DistMult(OUT, RELATIONS)}
 GRAPHS: dict[str, tuple[Topology, tuple[int, ...]]] = {
     "typed": (with_relations(random_topology(40, 250), RELATIONS), (0, 11, 12, 12, 40)),
     "weighted": (with_relations(random_topology(40, 250, weighted=True), RELATIONS), (0, 40)),
+    "without relations": (random_topology(40, 250), (0, 40)),
     "isolated": (with_relations(topology_of(9, [(0, 4), (4, 0), (4, 4), (0, 4)]), RELATIONS), (0, 9)),
 }
 """Topologies, and where the nodes of each type begin."""
@@ -122,13 +123,19 @@ LOSSES = [
     Case("mlp", loss="k-vs-all", steps=3, graph="isolated", deal="one-node-part"),
 ]
 """What is computed of scores."""
+UNDIRECTED = [
+    Case("gcn", "dot", 2, 0.5, "softmax", "shared", 6, graph="without relations"),
+    Case("gcn", "dot", 2, loss="k-vs-all", graph="without relations"),
+]
+"""Where the reverse of a link is an answer too."""
 QUICK = [
+    *(("full", case) for case in UNDIRECTED),
     *((way, case) for way in WAYS for case in HIDING[1::2]),
     *(("full", case) for case in LOSSES[::2]),
     *((way, case) for way in ("offload-3", "tensor") for case in LOSSES[-10:]),
 ]
 """Half of all: the other half differs in one thing."""
-EVERYTHING = [(way, case) for way in WAYS for case in (*HIDING, *LOSSES)]
+EVERYTHING = [(way, case) for way in WAYS for case in (*HIDING, *LOSSES, *UNDIRECTED)]
 
 
 def model_of(case: Case) -> Model:

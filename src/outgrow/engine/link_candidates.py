@@ -74,12 +74,17 @@ class TrainingAnswers:
     Args:
         links: The links of the whole graph that are predicted, without loops.
         num_nodes: ``V``.
+        directed: Whether a link does not imply its reverse, which is an answer too otherwise.
     """
 
-    def __init__(self, links: LinkTriples, num_nodes: int) -> None:
+    def __init__(self, links: LinkTriples, num_nodes: int, *, directed: bool = True) -> None:
         self.num_nodes = num_nodes
         self.num_relations = int(links.relation.max()) + 1 if len(links) else 1
-        self._codes = {side: self._encode_links(links, side).sort().values for side in SIDES}
+        self._links = {side: self._encode_links(links, side).sort().values for side in SIDES}
+        self._codes = self._links
+        if not directed:
+            either = torch.unique(torch.cat([*self._links.values()]))
+            self._codes = dict.fromkeys(SIDES, either)
 
     def encode_queries(self, links: LinkTriples, side: Side) -> Tensor:
         """Return ``[L]`` int64: a number of the query of each link for its end ``side``."""
@@ -87,8 +92,15 @@ class TrainingAnswers:
         return node * self.num_relations + links.relation
 
     def answers_to(self, query: Tensor, side: Side) -> tuple[Tensor, Tensor]:
-        """Return the query's place and the answer of all answers, ``[A]`` int64 each; as often as there are links."""
+        """Return the query's place and the answer of all answers, ``[A]`` int64 each.
+
+        As often as there are links; once where reverses of links are answers too.
+        """
         return find_answers(self._codes[side], query, self.num_nodes)
+
+    def links_to(self, query: Tensor, side: Side) -> tuple[Tensor, Tensor]:
+        """Return the query's place and the answer of all links with these queries, without reverses."""
+        return find_answers(self._links[side], query, self.num_nodes)
 
     def _encode_links(self, links: LinkTriples, side: Side) -> Tensor:
         answer = links.tail if side == "tail" else links.head
@@ -108,7 +120,9 @@ class CandidatePlanner:
         self.options = options
         links = collect_links(shard.topology)
         links = links.select_links(links.non_loop_mask & mark_relations(links, options.relations))
-        self.answers = TrainingAnswers(links, shard.topology.num_nodes)
+        # Links without relations are ranked as undirected ones are: training must not score reverses down.
+        directed = shard.topology.relation is not None
+        self.answers = TrainingAnswers(links, shard.topology.num_nodes, directed=directed)
         self._degree = count_degrees(links, shard.topology.num_nodes) if options.sampling == DEGREE else None
 
     def plan_queries(
@@ -181,7 +195,9 @@ class CandidatePlanner:
             known = slot >= 0
             place, answer, slot = place[known], answer[known], slot[known]
             if isinstance(self.options.loss, AllAnswers):
-                weight = counts / self._count_asked(node, place, answer, asked)
+                linked_place, linked = self.answers.links_to(query, side)
+                of_type = find_positions(candidates, linked) >= 0
+                weight = counts / self._count_asked(node, linked_place[of_type], linked[of_type], asked)
             # Parallel edges are one answer, which the sorted codes have side by side.
             place, answer = torch.unique_consecutive(torch.stack([place, slot]), dim=1).contiguous()
         else:
