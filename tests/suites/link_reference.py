@@ -158,7 +158,7 @@ def loss_of(case: Case, facts: Facts, model: Model, out: Tensor, key: int) -> Te
             node, answer = link[side], link[1 - side]
             known = facts.answers(side, node, link.relation) if case.filters else {answer}
             ends = shared[facts.span_of(answer)]
-            wrong = [each for each in ends if each not in known and each != node]
+            wrong = [each for each in ends if each not in known and (case.itself or each != node)]
             scores = score(*((node, link.relation, wrong) if side == 0 else (wrong, link.relation, node)))
             parts.append(grade(case, positive, scores, len(ends)))
     loss = torch.stack(parts).mean()
@@ -204,7 +204,7 @@ def all_answers(facts: Facts, query: tuple[int, int, int, tuple[int, int]], scor
     side, node, relation, span = query
     known = facts.answers(side, node, relation)
     smoothing, size = LossOptions().label_smoothing, span[1] - span[0]
-    others = [each for each in range(*span) if each != node]
+    others = [each for each in range(*span) if case.itself or each != node]
     found = score(*((node, relation, others) if side == 0 else (others, relation, node)))
     aims = found.new_tensor([(1 - smoothing) * (each in known) + smoothing / size for each in others])
     return (functional.softplus(found) - aims * found).sum() / size

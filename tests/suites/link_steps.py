@@ -43,6 +43,7 @@ class Case(NamedTuple):
     deal: str = "scattered"
     relations: tuple[int, ...] = ()
     filters: bool = True
+    itself: bool = False
 
 
 class LossOptions(NamedTuple):
@@ -119,6 +120,10 @@ LOSSES = [
         for sampling in ("shared", "all")
         for decoder, graph in (("distmult", "weighted"), ("dot", "typed"))
     ),
+    *(
+        Case(steps=2, loss=loss, sampling=sampling, negatives=negatives, itself=True)
+        for loss, sampling, negatives in (("softmax", "all", 1), ("bce", "shared", 8), ("k-vs-all", "uniform", 1))
+    ),
     *(Case("mlp", steps=3, sampling=sampling, negatives=2, regularizer="n3") for sampling in ("uniform", "shared")),
     Case("mlp", loss="k-vs-all", steps=3, graph="isolated", deal="one-node-part"),
 ]
@@ -132,7 +137,7 @@ QUICK = [
     *(("full", case) for case in UNDIRECTED),
     *((way, case) for way in WAYS for case in HIDING[1::2]),
     *(("full", case) for case in LOSSES[::2]),
-    *((way, case) for way in ("offload-3", "tensor") for case in LOSSES[-10:]),
+    *((way, case) for way in ("offload-3", "tensor") for case in LOSSES[-13:]),
 ]
 """Half of all: the other half differs in one thing."""
 EVERYTHING = [(way, case) for way in WAYS for case in (*HIDING, *LOSSES, *UNDIRECTED)]
@@ -166,6 +171,7 @@ def problem_of(case: Case, share: GraphShard) -> Problem:
         loss=LINK_LOSSES[case.loss](LossOptions()),
         sampling=case.sampling,
         filters_negatives=case.filters,
+        ranks_self=case.itself,
         regularizer=None if case.regularizer is None else Regularizer(name=case.regularizer, weight=0.3),
     )
     targets = LinkTargets(options=options, num_targets=share.topology.num_edges)

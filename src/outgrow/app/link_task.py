@@ -119,6 +119,10 @@ def _has_edges(topology: Topology, first: int, last: int) -> bool:
     return bool(((topology.indices >= first) & (topology.indices < last)).any())
 
 
+def _ranks_self(graph: Graph, config: TrainConfig) -> bool:
+    return graph.held_out_links is not None if config.rank_self is None else config.rank_self
+
+
 def has_validation_links(graph: Graph, config: TrainConfig) -> bool:
     """Return whether there are links to validate on, or will be."""
     if graph.held_out_links is None:
@@ -130,7 +134,7 @@ def make_link_problem(graph: Graph, model: Model, config: TrainConfig, share: Gr
     """Make the training problem on a shard of the graph without held-out links."""
     assert graph.features is not None
     relations = find_link_relations(graph, config)
-    options = make_link_options(config, node_type_offsets(graph), relations)
+    options = make_link_options(config, node_type_offsets(graph), relations, ranks_self=_ranks_self(graph, config))
     targets = LinkTargets(options=options, num_targets=_count_edges(share.topology, relations))
     return Problem(
         shard=share,
@@ -166,7 +170,7 @@ def make_link_evaluation(
     known = split.known if len(split.val) + len(split.test) else split.known.select_links(slice(0, 0))
     answers = KnownLinks(known, graph.num_nodes, directed=directed)
     # Published figures of given links are by a ranking in which the queried node takes part.
-    rank_self = graph.held_out_links is not None if config.rank_self is None else config.rank_self
+    rank_self = _ranks_self(graph, config)
     ends = node_type_offsets(graph)
     ranking = partial(LinkRanker, share, model.decoder, known_links=answers, ends=ends, rank_self=rank_self)
     val, test = split.candidates if config.ranking_candidates == GIVEN_OR_ALL else (None, None)

@@ -50,7 +50,7 @@ class CandidateQueries(NamedTuple):
             negatives of other links; None where they are no negatives.
         answer_query: ``[A]`` int64, ascending: the query of each known answer among the candidates that is no negative.
         answer: ``[A]`` int64, the position of the candidate.
-        loop_query: Likewise of candidates that are the node asked about.
+        loop_query: Likewise of candidates that are the node asked about, unless that is a negative.
         loop: See ``answer``.
     """
 
@@ -204,7 +204,7 @@ class CandidatePlanner:
             ends = links.tail if side == "tail" else links.head
             among = find_positions(candidates, ends[here[order]]) >= 0
         itself = find_positions(candidates, node)
-        loops = (itself >= 0).nonzero()[:, 0]
+        loops = (itself >= 0).nonzero()[:, 0] if not self.options.ranks_self else query.new_empty(0)
         return CandidateQueries(
             side=side,
             node=node,

@@ -100,6 +100,7 @@ class LinkOptions:
         regularizer: The regulariser; None for none.
         filters_negatives: Whether candidates that are known answers to a query are no negatives of its links. Without,
             they are of those links whose own answer is another one; for `SoftmaxCrossEntropy` alone.
+        ranks_self: Whether the node that is asked about is a negative too, as it is where it is ranked.
     """
 
     ends: Tensor
@@ -110,6 +111,7 @@ class LinkOptions:
     sampling: str = UNIFORM
     regularizer: Regularizer | None = None
     filters_negatives: bool = True
+    ranks_self: bool = False
 
     @property
     def ranks_candidates(self) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from outgrow.engine.objective import LinkTargets
+from outgrow.engine.problem import Problem
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model, layer_key
 from outgrow.ops.aggregation.no_messages import zero_aggregate
@@ -12,6 +14,11 @@ from outgrow.ops.aggregation.no_messages import zero_aggregate
 def reads_no_neighbours(model: Model) -> bool:
     """Whether no layer of a model reads neighbours."""
     return not any(layer.conv.aggregation.reads_sources for layer in model.layers_list())
+
+
+def predicts_links_by_node(problem: Problem) -> bool:
+    """Whether the steps of a problem can do with the rows of the nodes that they ask about."""
+    return isinstance(problem.targets, LinkTargets) and reads_no_neighbours(problem.model)
 
 
 def compute_node_rows(model: Model, features_nD: Features, nodes_n: Tensor, key: int | None) -> Tensor:

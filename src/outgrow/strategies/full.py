@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 
 from outgrow.core.arguments import check_arguments
 from outgrow.core.validation import validate_choice
+from outgrow.engine.nodewise import predicts_links_by_node
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.strategies.base import Execution, FullGraphExecution, Problem, Strategy
 
@@ -36,6 +37,10 @@ class Full(Strategy):
     def options(self) -> dict[str, object]:
         """Return the options by name."""
         return asdict(self)
+
+    def computes_read_rows(self, problem: Problem) -> bool:
+        """See `Strategy.computes_read_rows`: where nothing of a node depends on others."""
+        return predicts_links_by_node(problem)
 
     def prepare(self, problem: Problem) -> Execution:
         """Return the execution that trains the problem."""

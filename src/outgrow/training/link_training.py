@@ -124,13 +124,14 @@ def _require(name: str, value: float | None, fits: bool, losses: str) -> None:
         )
 
 
-def make_link_options(config: Any, ends: Tensor, relations: Tensor | None) -> LinkOptions:
+def make_link_options(config: Any, ends: Tensor, relations: Tensor | None, *, ranks_self: bool) -> LinkOptions:
     """Return how a `TrainConfig` says that links are trained on.
 
     Args:
         config: The options.
         ends: ``[T + 1]`` int64: the first node of each type, and the number of nodes.
         relations: ``[n]`` int64, the relations whose links are predicted; None for all.
+        ranks_self: Whether the node that is asked about is ranked.
     """
     weight = REGULARIZER_WEIGHT if config.regularizer_weight is None else config.regularizer_weight
     return LinkOptions(
@@ -141,5 +142,6 @@ def make_link_options(config: Any, ends: Tensor, relations: Tensor | None) -> Li
         loss=LINK_LOSSES[config.link_loss](config),
         sampling=config.negative_sampling,
         filters_negatives=config.filter_negatives,
+        ranks_self=ranks_self,
         regularizer=None if config.regularizer is None else Regularizer(name=config.regularizer, weight=weight),
     )

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from outgrow.engine.features.inputs import cast_features, move_features_to_device
 from outgrow.engine.link_objective import LinkObjective
-from outgrow.engine.nodewise import compute_node_rows, reads_no_neighbours
-from outgrow.engine.objective import LinkTargets
+from outgrow.engine.nodewise import compute_node_rows
 from outgrow.engine.problem import Problem
 from outgrow.nn.layer import Features
 from outgrow.ops import memory_pool
@@ -30,16 +29,11 @@ _BLOCK_BYTES = 32 << 20
 """Bytes of a row of every layer, of the nodes that inference computes at a time."""
 
 
-def predicts_links_by_node(problem: Problem) -> bool:
-    """Whether the steps of a problem can do with the rows of the nodes that they ask about."""
-    return isinstance(problem.targets, LinkTargets) and reads_no_neighbours(problem.model)
-
-
 class NodewiseExecution:
     """Steps of links from rows of some nodes. Final.
 
     Args:
-        problem: The training problem: see `predicts_links_by_node`.
+        problem: The training problem: see `outgrow.engine.nodewise.predicts_links_by_node`.
     """
 
     in_memory = False

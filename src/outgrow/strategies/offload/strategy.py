@@ -27,6 +27,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import available_bytes, parse_bytes
 from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.layer_plan import LayerPlan, plan_layers
+from outgrow.engine.nodewise import predicts_links_by_node
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.ops import memory_pool
@@ -38,7 +39,7 @@ from outgrow.runtime.system.process_memory import return_freed_memory
 from outgrow.strategies.base import Execution, FullGraphExecution, Problem, Step, Strategy
 from outgrow.strategies.offload.chunking import ChunkPlan, ChunkPlanner, choose_cached_waves, fits_whole
 from outgrow.strategies.offload.memory import table_bytes
-from outgrow.strategies.offload.nodewise import NodewiseExecution, predicts_links_by_node
+from outgrow.strategies.offload.nodewise import NodewiseExecution
 from outgrow.strategies.offload.passes import OffloadEpoch
 from outgrow.strategies.offload.reorder import DISK_BANDWIDTHS, PINNED_BANDWIDTHS
 from outgrow.strategies.offload.storage import OffloadStorage
