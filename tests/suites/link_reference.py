@@ -204,7 +204,7 @@ def all_answers(facts: Facts, query: tuple[int, int, int, tuple[int, int]], scor
     side, node, relation, span = query
     known = facts.answers(side, node, relation)
     smoothing, size = LossOptions().label_smoothing, span[1] - span[0]
-    others = [each for each in range(*span) if case.itself or each != node]
+    others = [each for each in range(*span) if facts.case.itself or each != node]
     found = score(*((node, relation, others) if side == 0 else (others, relation, node)))
     aims = found.new_tensor([(1 - smoothing) * (each in known) + smoothing / size for each in others])
     return (functional.softplus(found) - aims * found).sum() / size
