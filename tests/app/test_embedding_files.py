@@ -28,7 +28,7 @@ def graph() -> og.Graph:
 
 def link_model() -> og.nn.Model:
     torch.manual_seed(3)
-    return og.nn.Embedding(0, DIM, DIM).with_decoder(og.nn.DistMult(DIM, 1)).double()
+    return og.nn.Embedding(0, DIM, DIM).with_decoder(og.nn.Dot()).double()
 
 
 def node_model() -> og.nn.Model:
