@@ -238,21 +238,25 @@ class Plan:
 
 
 def rates(row: dict[str, Any], targets: int) -> dict[str, Any]:
-    """Seconds and bytes of a link or seed of the epoch that a run has trained."""
-    seconds = row["epoch_seconds"][-1]
-    counters = row["counters"]
-    read, written = counters["embedding_read_bytes"], counters["embedding_written_bytes"]
+    """Seconds and bytes of a link or seed of the epoch that a run has trained; bytes of the disk are of all the run."""
+    seconds, counters = row["epoch_seconds"][-1], row["counters"]
+    # All rows are written once before the epoch, drawn or restored, and read once after it for the checkpoint.
+    every = row["nodes"] * 3 * DIM * 4
+    read = counters["embedding_read_bytes"] - every
+    written = counters["embedding_written_bytes"] - every
     return {
         "run": row["run"],
         "strategy": row["strategy"],
+        "targets": targets,
         "held_gib": row["held_bytes"] / (1 << 30),
         "group_gib": row["group_bytes"] / (1 << 30),
         "epoch_seconds": seconds,
         "seconds_per_target": seconds / targets,
-        "requested_read_gb": read / 1e9,
-        "requested_written_gb": written / 1e9,
+        "read_bytes_per_target": read / targets,
+        "written_bytes_per_target": written / targets,
         "disk_read_gb": row["read_bytes"] / 1e9,
         "disk_written_gb": row["written_bytes"] / 1e9,
+        "checkpoint_seconds": row["spans"]["checkpoint"],
         "wall_seconds": row["wall_seconds"],
     }
 

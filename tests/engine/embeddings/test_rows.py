@@ -114,6 +114,19 @@ def test_gradients_of_some_steps(kind: str, all_rows: bool, steps: list[list[int
         given_ones.clear()
 
 
+def test_rows_of_zeros_count_as_rows_without_a_gradient() -> None:
+    """A backward pass over a whole graph gives zeros to nodes that the loss does not depend on."""
+    held = gradients("dense")
+    held.add(torch.arange(ROWS), torch.zeros(ROWS, DIM, dtype=DOUBLE))
+    assert not [*held.blocks(ROWS, 4, all_rows=False)]
+    grad = normal(ROWS, DIM)
+    grad[[0, 4, 9]] = 0
+    held.add(torch.arange(ROWS), grad)
+    held.add(torch.tensor([4, 5]), torch.zeros(2, DIM, dtype=DOUBLE))
+    rows = [row for rows_n, _ in held.blocks(ROWS, 4, all_rows=False) for row in torch.arange(ROWS)[rows_n].tolist()]
+    assert rows == [1, 2, 3, 5, 6, 7, 8, 10]
+
+
 def test_gradients_of_a_batch_are_scaled_once() -> None:
     held = gradients("sparse")
     held.add(torch.tensor([1, 2]), torch.ones(2, DIM, dtype=DOUBLE))
