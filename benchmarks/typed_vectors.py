@@ -134,7 +134,7 @@ def move_bases(graph: Graph, strategy: str, epochs: int) -> dict[str, Any]:
         run = og.train(
             graph, model, strategy=strategy, workers=2, epochs=epochs, patience=None, progress=False, out=out
         )
-        workers = json.loads((out / "workers.json").read_text())
+        workers = json.loads((out / "workers.json").read_text())["workers"]
     sent = sum(each["sent"].get("peer", 0) for each in workers)
     row = {"graph": graph.name, "strategy": strategy, "workers": 2, "epochs": epochs, "MB": round(sent / 1e6, 1)}
     row |= {"loss": run.summary["loss"][-1], "test": round(100 * float(run.test_accuracy), 2)}
