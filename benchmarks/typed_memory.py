@@ -28,7 +28,7 @@ import outgrow as og
 from outgrow.app.plan.question import PlanRequest, answer_request
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.reader import write_store
-from outgrow.ops.sparse import SparseRows
+from outgrow.ops.block_rows import BlockRows
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "hgt": ("mag", {"model": "hgt"}),
@@ -66,11 +66,10 @@ def _write_graphs(folder: Path, scale: str) -> None:
 
 def _fill_rows(graph: Graph, rng: np.random.Generator) -> Graph:
     """The graph with dense rows of one matrix; nodes without features get random ones."""
-    assert isinstance(graph.features, SparseRows)
-    dense = graph.features.to_dense()
-    empty = graph.features.indptr.diff() == 0
-    drawn = rng.standard_normal((int(empty.sum()), dense.shape[1]), dtype=np.float32)
-    dense[empty] = torch.from_numpy(drawn).to(dense.dtype)
+    assert isinstance(graph.features, BlockRows)
+    dense, papers = graph.features.to_dense(), graph.types.borders[1]
+    drawn = rng.standard_normal(dense[papers:].shape, dtype=np.float32)
+    dense[papers:] = torch.from_numpy(drawn).to(dense.dtype)
     kinds = tuple(replace(kind, num_columns=0) for kind in graph.node_types)
     return replace(graph, features=dense, node_types=kinds)
 

@@ -19,7 +19,6 @@ import json
 import statistics
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,57 +28,16 @@ set_thread_environment()  # before torch is loaded
 
 import record  # noqa: E402
 import torch  # noqa: E402
+from rivals.random_columns import with_random_columns  # noqa: E402
 
 import outgrow as og  # noqa: E402
 from outgrow.graph.graph import Graph  # noqa: E402
-from outgrow.ops.block_rows import BlockRows  # noqa: E402
-from outgrow.ops.sparse import SparseRows  # noqa: E402
 
 MODELS = {"rgcn": og.nn.TypedRGCN, "hgt": og.nn.HGT}
+BASES_HIDDEN = 256
+"""Width of R-GCN with bases, whose bytes are counted."""
 RANDOM_COLUMNS = 64
 """Of each type without features, in stores of earlier versions."""
-
-
-def with_random_columns(graph: Graph, width: int) -> Graph:
-    """Return a graph whose types without features have fixed random ones in columns of their own."""
-    features = graph.features
-    assert features is not None
-    assert not isinstance(features, torch.Tensor)
-    draw = torch.Generator().manual_seed(0)
-    drawn = {
-        kind.name: torch.randn(kind.last - kind.first, width, generator=draw) / width**0.5
-        for kind in graph.node_types
-        if not kind.num_columns
-    }
-    kinds = tuple(replace(kind, num_columns=kind.num_columns or width) for kind in graph.node_types)
-    if isinstance(features, BlockRows):
-        given = iter(features.blocks)
-        blocks = tuple(drawn[kind.name] if kind.name in drawn else next(given) for kind in graph.node_types)
-        ranges = tuple(slice(kind.first, kind.last) for kind in kinds)
-        rows: Any = BlockRows(blocks=blocks, rows=ranges, num_rows=graph.num_nodes)
-    else:
-        rows = _with_columns(features, graph, drawn, width)
-    return replace(graph, features=rows, node_types=kinds)
-
-
-def _with_columns(features: SparseRows, graph: Graph, drawn: dict[str, torch.Tensor], width: int) -> SparseRows:
-    sizes = features.indptr.diff()
-    first_new = first_old = 0
-    indices, values = [], []
-    for kind in graph.node_types:
-        count = kind.last - kind.first
-        low, high = int(features.indptr[kind.first]), int(features.indptr[kind.last])
-        if kind.name in drawn:
-            sizes[kind.first : kind.last] = width
-            indices.append((first_new + torch.arange(width, dtype=torch.int32)).repeat(count))
-            values.append(drawn[kind.name].reshape(-1).to(features.dtype))
-        else:
-            indices.append(features.indices[low:high] + (first_new - first_old))
-            values.append(features.values[low:high])
-            first_old += kind.num_columns
-        first_new += kind.num_columns or width
-    ends = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-    return SparseRows(indptr=ends, indices=torch.cat(indices), values=torch.cat(values), num_columns=first_new)
 
 
 def count_bytes(graph: Graph) -> dict[str, float]:
@@ -128,15 +86,24 @@ def compare(graph: Graph, name: str, options: argparse.Namespace) -> dict[str, A
 def move_bases(graph: Graph, strategy: str, epochs: int) -> dict[str, Any]:
     """Return the bytes that R-GCN with bases sends between 2 workers, in MB, with the loss and the test accuracy."""
     torch.manual_seed(0)
-    model = og.nn.RGCN(graph.num_features, 64, graph.num_classes, num_relations=graph.num_relations, sparse_input=True)
+    shape = graph.num_features, BASES_HIDDEN, graph.num_classes
+    # As `outgrow train heco-acm --model rgcn` has it.
+    options = {"num_relations": graph.num_relations, "sparse_input": True, "dropout": 0.5, "norm": True}
+    model = og.nn.RGCN(*shape, **options, input_dropout=0.5)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         run = og.train(
             graph, model, strategy=strategy, workers=2, epochs=epochs, patience=None, progress=False, out=out
         )
-        workers = json.loads((out / "workers.json").read_text())
+        workers = json.loads((out / "workers.json").read_text())["workers"]
     sent = sum(each["sent"].get("peer", 0) for each in workers)
-    row = {"graph": graph.name, "strategy": strategy, "workers": 2, "epochs": epochs, "MB": round(sent / 1e6, 1)}
+    row = {
+        "graph": graph.name,
+        "strategy": strategy,
+        "hidden": BASES_HIDDEN,
+        "epochs": epochs,
+        "MB": round(sent / 1e6, 1),
+    }
     row |= {"loss": run.summary["loss"][-1], "test": round(100 * float(run.test_accuracy), 2)}
     print(row, flush=True)
     return row

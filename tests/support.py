@@ -20,8 +20,10 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.engine.shard import layer_topology
+from outgrow.graph.graph import Graph, NodeType
 from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
+from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.storage.scratch_dir import is_in_memory
 
@@ -192,3 +194,18 @@ def sparse_rows(x_VD: Tensor, *, least: float) -> SparseRows:
         values=x_VD[rows, columns],
         num_columns=x_VD.shape[1],
     )
+
+
+def in_blocks(graph: Graph) -> Graph:
+    """The graph with two types of nodes, of which each has half of the feature columns."""
+    x_VD = graph.features
+    assert isinstance(x_VD, Tensor)
+    count, width = x_VD.shape[0], x_VD.shape[1] // 2
+    middle = count // 3
+    kinds = (
+        NodeType(name="first", first=0, last=middle, num_columns=width),
+        NodeType(name="second", first=middle, last=count, num_columns=x_VD.shape[1] - width),
+    )
+    blocks = x_VD[:middle, :width].contiguous(), x_VD[middle:, width:].contiguous()
+    ranges = slice(0, middle), slice(middle, count)
+    return replace(graph, features=BlockRows(blocks=blocks, rows=ranges, num_rows=count), node_types=kinds)

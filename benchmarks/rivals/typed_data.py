@@ -126,20 +126,27 @@ def read_typed(folder: Path, *, edge_features: bool) -> TypedArrays:
 
 def write(folder: Path, name: str, hidden: int, edge_features: int, data_dir: Path) -> None:
     """Write the arrays of a graph."""
+    from rivals.random_columns import with_random_columns
+
     import outgrow as og
     from outgrow.ops.sparse import SparseRows
 
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(_SEED)
     graph = og.load(GRAPHS[name], data_dir=data_dir, **({"undirected": False} if name == "wordnet" else {}))
+    if name == "acm":
+        # PyG's models of this comparison have no vectors of nodes: both sides get the same numbers.
+        graph = with_random_columns(graph, _PROJECTED)
     topology, features, types = graph.topology, graph.features, graph.types
     columns: list[int] = list(types.columns)
-    assert isinstance(features, SparseRows)
+    assert features is not None
     assert topology.relation is not None
     assert graph.labels is not None
-    rows: tuple[Any, Any, Any] = (features.indptr.numpy(), features.indices.numpy(), features.values.float().numpy())
-    if name != "acm":
-        dense = _project(rng, features) if name == "wordnet" else _fill_rows(rng, features)
+    if name == "acm":
+        assert isinstance(features, SparseRows)
+        rows: tuple[Any, Any, Any] = features.indptr.numpy(), features.indices.numpy(), features.values.float().numpy()
+    else:
+        dense = _project(rng, features) if name == "wordnet" else _fill_rows(rng, features, types.borders[1])
         columns = [0] * types.num_types + [dense.shape[1]]
         rows = (np.empty(0, np.int64), np.empty(0, np.int32), dense)
     arrays = TypedArrays(
@@ -178,11 +185,10 @@ def _project(rng: np.random.Generator, raw: Any) -> NDArray[np.float32]:
     return out
 
 
-def _fill_rows(rng: np.random.Generator, raw: Any) -> NDArray[np.float32]:
-    """``[V, D]``: dense rows; empty ones get random vectors."""
+def _fill_rows(rng: np.random.Generator, raw: Any, papers: int) -> NDArray[np.float32]:
+    """``[V, D]``: dense rows; those of other types than papers, the first one, get random vectors."""
     out: NDArray[np.float32] = raw.to_dense().numpy()
-    empty = np.diff(raw.indptr.numpy()) == 0
-    out[empty] = rng.standard_normal((int(empty.sum()), raw.num_columns), dtype=np.float32)
+    out[papers:] = rng.standard_normal(out[papers:].shape, dtype=np.float32)
     return out
 
 

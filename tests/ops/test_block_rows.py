@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outgrow.ops.block_rows import BlockRows, join_block_rows, row_numbers
+from outgrow.ops import block_rows
+from outgrow.ops.block_rows import BlockRows, row_numbers
 from outgrow.ops.rng import dropout, dropout_blocks
 from support import normal
 
@@ -119,9 +124,9 @@ def test_other_parts_of_types() -> None:
 def test_parts_are_put_where_they_belong() -> None:
     rows, order = blocks(), torch.from_numpy(np.random.default_rng(1).permutation(19))
     parts = [rows.index_rows(order[:7]), rows.slice_rows(0, 0), rows.index_rows(order[7:])]
-    joined = join_block_rows(parts, [order[:7], order[:0], order[7:]], 19)
+    joined = block_rows.join_block_rows(parts, [order[:7], order[:0], order[7:]], 19)
     assert_is(joined, dense(rows))
-    assert join_block_rows([rows], [None], 19) is rows
+    assert block_rows.join_block_rows([rows], [None], 19) is rows
 
 
 def test_dropout_is_that_of_the_dense_matrix() -> None:
@@ -132,3 +137,49 @@ def test_dropout_is_that_of_the_dense_matrix() -> None:
         dropout_blocks(rows.index_rows(order), nodes[order], 21, 0.4), dropout(dense(rows), nodes, 21, 0.4)[order]
     )
     assert dropout_blocks(rows, nodes, 21, 0) is rows
+
+
+@contextmanager
+def rows_in_the_order_of_their_arrival() -> Iterator[None]:
+    """Joined rows of a block stay in the order of the matrices that they come from."""
+    join = block_rows.join_block_rows
+
+    def forget_order(parts: Sequence[BlockRows], places: Sequence[torch.Tensor | None], num_rows: int) -> BlockRows:
+        right = join(parts, places, num_rows)
+        numbers = [torch.cat([part.blocks[number] for part in parts]) for number in range(len(right.blocks))]
+        return right.with_blocks(numbers)
+
+    with patch.object(block_rows, "join_block_rows", forget_order):
+        yield
+
+
+@contextmanager
+def draws_of_columns_within_blocks() -> Iterator[None]:
+    """Dropout of a block is keyed by its own columns, not by those of the whole matrix."""
+    with patch.object(BlockRows, "columns", property(lambda rows: [(0, block.shape[1]) for block in rows.blocks])):
+        yield
+
+
+@contextmanager
+def a_block_for_any_rows() -> Iterator[None]:
+    """The part of a type is its whole block, whichever of its rows are asked for."""
+    with patch.object(block_rows, "_are_equal", lambda own, rows: True):
+        yield
+
+
+MUTANTS: dict[str, tuple[Callable[[], AbstractContextManager[None]], Callable[[], None]]] = {
+    each.__name__: (each, test)
+    for each, test in (
+        (rows_in_the_order_of_their_arrival, test_parts_are_put_where_they_belong),
+        (draws_of_columns_within_blocks, test_dropout_is_that_of_the_dense_matrix),
+        (a_block_for_any_rows, test_other_parts_of_types),
+    )
+}
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found(name: str) -> None:
+    broken, test = MUTANTS[name]
+    with broken(), pytest.raises(AssertionError):
+        test()

@@ -29,11 +29,11 @@ from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.training.config import TrainConfig
 from suites.sessions import Plan, Result, train_in_turn
-from support import sparse_rows
+from support import in_blocks, sparse_rows
 from thread_group import run_in_threads
 
 WORKERS, HOSTS, EPOCHS = 3, 2, 2
-SPARSE = "sparse products@0.002"
+SPARSE, BLOCKS = "sparse products@0.002", "blocks products@0.002"
 
 
 class Case(NamedTuple):
@@ -54,6 +54,7 @@ CASES = {
     "a cache of bytes": Case("reddit@0.01", 2, Sampled(cache="500KiB", partition="hash"), (4, 4)),
     "a cache by presampling": Case("reddit@0.01", 2, Sampled(cache=0.1, cache_by="presampling"), (4, 4)),
     "sparse features": Case(SPARSE, 2, Sampled(), (5, 5)),
+    "features in blocks": Case(BLOCKS, 2, Sampled(cache="40KiB", partition="hash"), (5, 5)),
     "models stay": Case("products@0.002", 2, Migrate(), (5, 5)),
     "models travel": Case("products@0.002", 3, Migrate(move_model=True, merge=False), (5, 3, 2)),
     "rows for each time step": Case(
@@ -84,9 +85,9 @@ CASES = {
 
 @cache
 def graph_of(name: str) -> Graph:
-    graph = datasets.load_graph(name.removeprefix("sparse "))
+    graph = datasets.load_graph(name.removeprefix("sparse ").removeprefix("blocks "))
     if name != SPARSE:
-        return graph
+        return in_blocks(graph) if name == BLOCKS else graph
     assert isinstance(graph.features, torch.Tensor)
     return replace(graph, features=sparse_rows(graph.features, least=1))
 

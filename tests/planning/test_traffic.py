@@ -30,7 +30,7 @@ from outgrow.training.config import TrainConfig
 from planted import planted
 from suites.sessions import Plan, Result, graph_of, train_in_turn
 from suites.traffic import Sizes
-from support import disk_folder, sparse_rows
+from support import disk_folder, in_blocks, sparse_rows
 from thread_group import run_in_threads
 
 WORKERS = 3
@@ -38,11 +38,13 @@ SIZES = Sizes(epochs=3, evaluations=1, number=8, feature=8)
 
 
 def graph_at_hand(form: str) -> Graph:
-    """The graph that the suites train on, with features in double or half precision, or some of them in sparse rows."""
+    """The graph that the suites train on: features in double or half precision, some in sparse rows, or in blocks."""
     graph = graph_of(planted())
     assert isinstance(graph.features, torch.Tensor)
     if form == "half":
         return replace(graph, features=graph.features.half())
+    if form == "blocks":
+        return in_blocks(graph)
     return replace(graph, features=sparse_rows(graph.features, least=0.5)) if form == "sparse" else graph
 
 
@@ -104,6 +106,7 @@ OTHERS: dict[str, Callable[[], Model]] = {
     "decoupled": lambda: Decoupled(8, 16, 2, rounds=2),
     "residual gcn": lambda: GCN(8, 8, 2, layers=3, residual=True),
     "sparse sage": lambda: SAGE(8, 4, 2, sparse_input=True),
+    "blocks sage": lambda: SAGE(8, 4, 2, sparse_input=True),
     "sparse gcn": lambda: GCN(8, 8, 2, layers=3, sparse_input=True),
 }
 OFFLOADED |= {name: (name, Offload(chunks=3)) for name in OTHERS}
@@ -127,7 +130,7 @@ def offloaded(name: str) -> Model:
 def form_of(name: str) -> str:
     """How the features are stored that a model is trained on."""
     if name in OTHERS:
-        return "sparse" if name.startswith("sparse") else "double"
+        return name.split()[0] if name.startswith(("sparse", "blocks")) else "double"
     return "half" if test_offload_traffic.MODELS[name].half else "double"
 
 
@@ -136,7 +139,7 @@ def offload_runs(*, quick: bool) -> dict[str, Result]:
     """Runs of three workers, with the rates of which the estimates are told: those of quick tests, or the others."""
     with TemporaryDirectory(dir=disk_folder()) as name:
         folder = Path(name)
-        for form in ("double", "half", "sparse"):
+        for form in ("double", "half", "sparse", "blocks"):
             write_store(graph_at_hand(form), folder / form)
         plans = {
             case: Plan(

@@ -152,6 +152,7 @@ SUMS = [
 ]
 """Layers whose sums of raw features have no parameters, though they may project first."""
 SPARSE = [name for name, conv in MADE.items() if conv.accepts_sparse]
+PARTIAL = ("sparse", "blocks")
 HALF = [name for name, conv in MADE.items() if conv.accepts_half]
 KINDS = ("gcn-aggregate-first", "sage-project-first", "gat-concatenated", "ggcn")
 CASES = [
@@ -159,8 +160,7 @@ CASES = [
     *(Case(conv, "weighted", "one-node-part") for conv in CONVS),
     *(Case(conv, "isolated", "ranges") for conv in CONVS),
     *(Case(conv, "no-edges", "ranges") for conv in KINDS),
-    *(Case(conv, features="sparse", input_dropout=0.2) for conv in KINDS if conv in SPARSE),
-    *(Case(conv, features="blocks", input_dropout=0.2) for conv in KINDS if conv in SPARSE),
+    *(Case(conv, features=form, input_dropout=0.2) for form in PARTIAL for conv in KINDS if conv in SPARSE),
     *(Case(conv, features="half", dtype=torch.float32) for conv in KINDS if conv in HALF),
     *(Case(conv, "weighted", task="multi") for conv in KINDS),
     *(Case(conv, "weighted", input_dropout=0.2) for conv in DECOUPLED),
@@ -169,8 +169,7 @@ CASES = [
 ]
 ALL_CASES = [
     *(Case(conv, graph, deal, dropout) for conv in CONVS for graph in GRAPHS for deal in DEALS for dropout in (0, 0.2)),
-    *(Case(conv, graph, features="sparse", input_dropout=0.2) for conv in SPARSE for graph in GRAPHS),
-    *(Case(conv, graph, features="blocks", input_dropout=0.2) for conv in SPARSE for graph in GRAPHS),
+    *(Case(conv, graph, features=form, input_dropout=0.2) for conv in SPARSE for graph in GRAPHS for form in PARTIAL),
     *(Case(conv, graph, features="half", dtype=torch.float32) for conv in HALF for graph in GRAPHS),
     *(Case(conv, graph, features="half") for conv in HALF for graph in GRAPHS),
     *(Case(conv, graph, task="multi") for conv in CONVS for graph in GRAPHS),
@@ -244,7 +243,7 @@ EVERY_DEAL = [
     and (way != "tensor-files" or case.conv in FIXED)
     and (
         way != "orchestrate-aggregate"
-        or (case.conv in SUMS and case.features not in ("sparse", "blocks") and not case.input_dropout)
+        or (case.conv in SUMS and case.features not in PARTIAL and not case.input_dropout)
     )
 ]
 

@@ -26,6 +26,7 @@ from outgrow.nn.pyg import PyGAggregation
 from outgrow.nn.tasks import NodeRegression, NodeTask
 from outgrow.nn.type_tasks import TypeTasks
 from outgrow.ops.edge_weight import require_divisible_weights
+from outgrow.ops.sparse import SparseRows
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 
@@ -102,11 +103,12 @@ def validate_model_fits_graph(graph: Graph, model: Model) -> None:
     _validate_vectors(graph, model)
     # Aggregating sparse rows before projecting them would make them dense, and as wide as the features.
     if graph.sparse and not model.accept_sparse_features():
+        what = "sparse features" if isinstance(graph.features, SparseRows) else "features by type"
         raise InputError(
-            f"the first layer of the model cannot take the sparse features of {graph.name!r}",
+            f"the first layer of the model cannot take the {what} of {graph.name!r}",
             needed="a first layer that projects before it aggregates, and has no residual",
             got=stage_name(model.first_reader),
-            repair="leave the residual out, choose sparse_input=True where the model has it, or give dense features",
+            repair="leave the residual out, choose sparse_input=True where there is one, or put an encoder before it",
         )
 
 

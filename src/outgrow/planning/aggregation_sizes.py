@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from outgrow.graph.graph import Graph
 from outgrow.nn.hetero import HeteroConv
 from outgrow.nn.hgt import HGTConv
@@ -45,6 +47,14 @@ def count_pairs(graph: Graph) -> int:
     if topology.relation is None:
         return 0
     return int(count_relation_pairs(topology.indptr, topology.relation, graph.num_relations).sum())
+
+
+def count_relation_edges(graph: Graph) -> tuple[int, ...]:
+    """Return the number of edges of each relation; empty if edges have none."""
+    relation = graph.topology.relation
+    if relation is None:
+        return ()
+    return tuple(torch.bincount(relation.int(), minlength=graph.num_relations).tolist())
 
 
 def _parts_of(conv: Conv) -> list[Conv]:

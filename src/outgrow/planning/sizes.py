@@ -25,6 +25,7 @@ from outgrow.planning.aggregation_sizes import (
     count_heads,
     count_inner_numbers,
     count_pairs,
+    count_relation_edges,
     groups_by_relation,
 )
 from outgrow.planning.matrix_sizes import count_matrix_numbers
@@ -220,7 +221,7 @@ def dataset_sizes(graph: Graph) -> DatasetSizes:
         edge_features=0 if graph.edge_features is None else graph.edge_features.shape[1],
         edge_feature_bytes=0 if graph.edge_features is None else graph.edge_features.itemsize,
         type_nodes=tuple(kind.last - kind.first for kind in graph.node_types),
-        relation_edges=_count_relation_edges(graph),
+        relation_edges=count_relation_edges(graph),
         pairs=count_pairs(graph),
         is_weighted=graph.topology.weight is not None,
         **_count_targets(graph),
@@ -234,13 +235,6 @@ def _count_targets(graph: Graph) -> dict[str, int]:
     first, last = int(train.min()), int(train.max()) + 1
     indptr = graph.topology.indptr
     return {"target_nodes": last - first, "target_edges": int(indptr[last] - indptr[first])}
-
-
-def _count_relation_edges(graph: Graph) -> tuple[int, ...]:
-    relation = graph.topology.relation
-    if relation is None:
-        return ()
-    return tuple(torch.bincount(relation.int(), minlength=graph.num_relations).tolist())
 
 
 def _label_bytes(graph: Graph) -> int:

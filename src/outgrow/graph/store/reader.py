@@ -18,6 +18,7 @@ from torch import Tensor
 from outgrow.core.errors import InputError, StoreError
 from outgrow.core.graph_schema import are_columns_of
 from outgrow.graph.graph import Graph, Split
+from outgrow.graph.store.array_schemas import check_array_schemas
 from outgrow.graph.store.arrays import (
     PARTS,
     graph_arrays,
@@ -37,7 +38,6 @@ from outgrow.graph.store.manifest import (
     ArrayEntry,
     Manifest,
     TypeLabelEntry,
-    check_array_schemas,
     read_manifest,
 )
 from outgrow.graph.store.mapped_files import MappedFiles

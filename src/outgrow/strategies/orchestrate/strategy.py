@@ -174,14 +174,14 @@ class Orchestrate(Strategy):
         Raises:
             InputError: Aggregates are to be reused, and features are sparse.
         """
-        # Sparse rows are projected first, since their sums would be dense and wide.
+        # Other rows are projected first, since their sums would be dense and wide.
         if isinstance(features, Tensor):
             return self._reordered_bottom(model)
         if self.reuse == "aggregate":
             raise InputError(
                 "aggregates of sparse features cannot be reused: they would be dense",
-                needed="dense features",
-                got=f"sparse ones of {features.shape[1]} columns",
+                needed="dense features in columns that all nodes share",
+                got=f"{type(features).__name__} of {features.shape[1]} columns",
                 repair="choose reuse=embedding",
             )
         return model.layers_list()[0]
