@@ -86,7 +86,8 @@ def open_embeddings(problem: Problem, strategy: Strategy, stack: ExitStack) -> N
     """Make the tables of a model's node embeddings, where there is room for them; none for a model without."""
     batches = strategy.uses_minibatches
     optimizer, shard = problem.embedding_optimizer, problem.shard
-    needed = embedding_bytes(problem.model, optimizer, len(shard.owned_nodes), gathers_batches=batches)
+    nodes, count = shard.owned_nodes, shard.topology.num_nodes
+    needed = embedding_bytes(problem.model, optimizer, nodes, count, gathers_batches=batches)
     make_section, on_disk = section_maker(shard.comm.device), False
     if needed:
         scratch = strategy.options().get("scratch_dir")
