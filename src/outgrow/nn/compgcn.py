@@ -142,7 +142,7 @@ class CompGCNConv(Conv):
         assert isinstance(x_VD, Tensor)
         if self.composition == CORR:
             composed = correlate_rows(x_VD, self.own_vector)
-            transforms = aggregate_VCF.unflatten(1, (-1, 2)).flatten(0, 1)
+            transforms = aggregate_VCF.reshape(-1, 2, aggregate_VCF.shape[2])
             sums = restore_rows(transforms, self.spec.in_features).view(len(x_VD), self.neighbour.weight.shape[0])
         else:
             composed = x_VD * self.own_vector if self.composition == MULT else x_VD - self.own_vector

@@ -101,7 +101,7 @@ class CorrelatedSum(Aggregation):
         for mask_RF in _direction_masks(scales[0], self.num_forward):
             for scale_RF in scales:
                 terms = sum_scaled_rows(rows, scale_RF * mask_RF, weight_EK, block.edges)
-                parts.append(terms.unflatten(2, (2, -1)).sum(2))
+                parts.append(terms.view(len(terms), 1, 2, -1).sum(2))
         return torch.cat(parts, 1)
 
 
@@ -113,12 +113,14 @@ def transform_rows(x_ND: Tensor) -> Tensor:
 def restore_rows(transform_N2F: Tensor, columns: int) -> Tensor:
     """Return ``[N, D]``: the rows that have these transforms; ``columns`` is ``D``."""
     whole = torch.view_as_complex(transform_N2F.movedim(1, 2).contiguous())
-    return torch.fft.irfft(whole, n=columns)
+    rows_ND: Tensor = torch.fft.irfft(whole, n=columns)
+    return rows_ND
 
 
 def correlate_rows(x_ND: Tensor, z_D: Tensor) -> Tensor:
     """Return ``[N, D]``: the circular correlation of each row with a vector."""
-    return torch.fft.irfft(torch.fft.rfft(x_ND).conj() * torch.fft.rfft(z_D), n=len(z_D))
+    rows_ND: Tensor = torch.fft.irfft(torch.fft.rfft(x_ND).conj() * torch.fft.rfft(z_D), n=len(z_D))
+    return rows_ND
 
 
 def _direction_masks(z_RF: Tensor, num_forward: int) -> list[Tensor]:
