@@ -31,6 +31,7 @@ POOL = str(Path(__file__).with_name("pool.py"))
 _MODULES = ("outgrow", "outgrow.runtime.distributed.worker_main")
 _SERVER = str(Path(__file__).with_name("fork_server.py"))
 _ANSWER_SECONDS = 60.0
+_IMPORT_SECONDS = 240.0  # of a server, on a machine that is busy with other work
 _SET_CHILD_SUBREAPER = 36  # of prctl
 _ROOM = "x" * 8192  # in the server's command line and environment, for those of its children
 _ROOM_VARIABLE = "TESTS_FORK_SERVER_ROOM"
@@ -49,7 +50,8 @@ class ForkServer:
 
     def __init__(self, connection: socket.socket, process: subprocess.Popen[bytes] | None = None) -> None:
         self._connection, self._process = connection, process
-        connection.settimeout(_ANSWER_SECONDS)
+        # The first answer comes when a server that was started has imported everything.
+        connection.settimeout(_ANSWER_SECONDS if process is None else _IMPORT_SECONDS)
 
     def fork(self, request: bytes, streams: Sequence[int]) -> int:
         """Start a child of this process, as the server reads from a request in JSON; its id.
@@ -65,6 +67,7 @@ class ForkServer:
             _adopt_orphans(False)
         if not answer:
             raise OSError("the fork server has ended")
+        self._connection.settimeout(_ANSWER_SECONDS)
         return int(answer)
 
     def end(self) -> None:
@@ -72,6 +75,12 @@ class ForkServer:
         self._connection.close()
         if self._process is not None:
             self._process.wait()
+
+    def kill(self) -> None:
+        """End a server that does not answer, which must not fork any more."""
+        if self._process is not None:
+            self._process.kill()
+        self.end()
 
 
 class _Servers:
@@ -96,9 +105,11 @@ class _Servers:
             server.end()
         self.known = {}
 
-    def forget(self, server: ForkServer) -> None:
-        """Do not use a server any more, which has ended."""
+    def forget(self, server: ForkServer, why: OSError) -> None:
+        """Do not use a server any more. Where one was too slow to answer, others would be, and slow tests further."""
+        server.kill()
         self.known = {key: known for key, known in self.known.items() if known is not server}
+        self.can_start = self.can_start and not isinstance(why, TimeoutError)
 
 
 _servers = _Servers()
@@ -154,8 +165,8 @@ def _fork(popen: Any, given: Mapping[str, Any]) -> bool:
             return False
         try:
             popen.pid = server.fork(request, streams)
-        except OSError:
-            _servers.forget(server)
+        except OSError as error:
+            _servers.forget(server, error)
             return False
     popen._child_created = True
     popen._close_pipe_fds(*(given[name] for name in _ENDS))

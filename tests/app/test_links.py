@@ -22,7 +22,7 @@ from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.graph import Graph, NodeType
 from outgrow.graph.link_split import split_links
 from outgrow.graph.store.reader import write_store
-from outgrow.nn import GCN, RGCN, DistMult, Dot
+from outgrow.nn import GCN, RGCN, ComposedDistMult, DistMult, Dot
 from outgrow.nn.model import Model
 
 SMALL = ("--task", "links", "--hidden", 16, "--epochs", 6, "--set", "eval_every=2")
@@ -270,3 +270,17 @@ def test_python_does_not_go_on_with_another_split(npz: Path, tmp_path: Path) -> 
     with pytest.raises(og.InputError, match="another split_seed"):
         og.train(graph, model, epochs=4, out=out, resume=True, split_seed=1, progress=False)
     assert og.train(graph, model, epochs=4, out=out, resume=True, progress=False).summary["epochs"] == 4
+
+
+def test_a_decoder_has_the_relations_of_its_encoder(outgrow: Command, related: Path) -> None:
+    options = ("--task", "links", "--hidden", 6, "--epochs", 1, "--set", "decoder=composed-distmult")
+    result = outgrow("train", related, *options, "--model", "compgcn", "--out", "run", "--json")
+    assert result.code == 0, result.err
+    assert result.summary["scores"]["test"]["mrr"] > 0
+    model = og.load_run(Path("run")).model
+    assert isinstance(model.decoder, ComposedDistMult)
+    other = outgrow("train", related, *options, "--model", "rgcn", "--out", "other")
+    assert other.code == 2
+    for word in ("another encoder", "CompGCNConv", "--model compgcn"):
+        assert word in other.err
+    assert not Path("other").exists()

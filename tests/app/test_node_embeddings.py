@@ -11,8 +11,10 @@ import torch
 
 import outgrow as og
 from outgrow.app.model_registry import build_model
-from outgrow.nn import NodeEmbedding
+from outgrow.engine.embeddings.row_optimizers import RowOptimizer
+from outgrow.nn import GCN, NodeEmbedding
 from outgrow.training import embedding_files, embedding_placement
+from outgrow.training.embedding_placement import embedding_bytes
 
 NODES, DIM = 40, 4
 QUIET = {"progress": False, "lr": 0.05}
@@ -162,3 +164,13 @@ def test_models_by_name() -> None:
     assert not alone.reads_features
     with pytest.raises(og.InputError, match="without their width"):
         build_model("gcn", data, {"hidden": 8, "embedding_std": 0.1})
+
+
+def test_bytes_are_those_of_the_nodes_that_have_vectors() -> None:
+    encoder = NodeEmbedding(6, types="b")
+    encoder.ranges = ((10, 30),)
+    trained = GCN(6, 8, 2).with_encoder(encoder)
+    owned, optimizer = torch.arange(0, 30, 3), RowOptimizer(name="adam")
+    of_rows = 6 * 4 * int((owned >= 10).sum())
+    assert embedding_bytes(trained, optimizer, owned, 30, gathers_batches=True) == 3 * of_rows
+    assert embedding_bytes(trained, optimizer, owned, 30, gathers_batches=False) == 4 * of_rows

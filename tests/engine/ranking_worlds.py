@@ -98,15 +98,16 @@ def rank_of(world: World, decoder: Decoder, number: int, side: int) -> float:
         given = world.candidates.of_end(("tail", "head")[side])
         assert given is not None
         others = [other for other in given[number].tolist() if other != answer]
-        return 1 + sum((score(other) > score(answer)) + (score(other) == score(answer)) / 2 for other in others)
+        mine, found = score(answer), [score(other) for other in others]
+        return 1 + sum((its > mine) + (its == mine) / 2 for its in found)
     facts = {*world.known} | (set() if world.directed else {(t, r, h) for h, r, t in world.known})
     kind = max(t for t in range(len(world.ends) - 1) if world.ends[t] <= answer)
-    better, same = 0, 0
+    better, same, mine = 0, 0, score(answer)
     for other in range(world.ends[kind], world.ends[kind + 1]):
         claim = (node, relation, other) if side == 0 else (other, relation, node)
         if other == answer or (other == node and not world.rank_self) or claim in facts:
             continue
-        mine, its = score(answer), score(other)
+        its = score(other)
         better, same = better + int(its > mine), same + int(its == mine)
     return 1 + better + same / 2
 

@@ -31,7 +31,6 @@ FIXED = {
 }
 """Layers that sum up rows with weights that the graph fixes."""
 RAW = {
-    "compgcn-mult",
     "compgcn-sub",
     "rgcn-matrices",
     "rgcn-blocks",

@@ -88,7 +88,7 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "rgcn-matrices": lambda: RGCNMatrixConv(IN, OUT, RELATIONS, project_first=False),
     "rgcn-blocks-project-first": lambda: RGCNMatrixConv(IN, OUT, RELATIONS, num_blocks=2, project_first=True),
     "rgcn-blocks": lambda: RGCNMatrixConv(IN, OUT, RELATIONS, num_blocks=3, project_first=False),
-    "compgcn-mult": lambda: CompGCNConv(IN, OUT, RELATIONS),
+    "compgcn-corr": lambda: CompGCNConv(IN, OUT, RELATIONS, composition="corr"),
     "compgcn-sub": lambda: CompGCNConv(IN, OUT, RELATIONS + 1, composition="sub", inverses=True),
     "propagate": lambda: PropagateConv(IN, gamma=0.9),
     "propagate-attention": lambda: AttentionPropagateConv(IN - 2, 1, gamma=0.9),

@@ -16,7 +16,7 @@ from support import destinations_of, normal, random_topology, whole_blocks, with
 
 NODES, RELATIONS, IN, HIDDEN, OUT = 20, 4, 5, 6, 3
 TOPOLOGY = with_relations(random_topology(NODES, 90), RELATIONS)
-WAYS = [(composition, inverses) for composition in ("mult", "sub") for inverses in (False, True)]
+WAYS = [(composition, inverses) for composition in ("mult", "sub", "corr") for inverses in (False, True)]
 
 
 def model_of(composition: str, inverses: bool) -> Model:
@@ -30,6 +30,8 @@ def model_of(composition: str, inverses: bool) -> Model:
 
 
 def compose(composition: str, x: Tensor, z: Tensor) -> Tensor:
+    if composition == "corr":
+        return torch.stack([(x * z.roll(-k)).sum() for k in range(len(x))])
     return x * z if composition == "mult" else x - z
 
 
@@ -104,7 +106,8 @@ def test_a_decoder_shares_the_vectors() -> None:
         ComposedDistMult(og.nn.SAGE(IN, HIDDEN, OUT))
 
 
-def test_it_trains_under_every_strategy_for_whole_graphs(tmp_path: object) -> None:
+@pytest.mark.parametrize("composition", ["sub", "corr"])
+def test_it_trains_under_every_strategy_for_whole_graphs(composition: str) -> None:
     generator = torch.Generator().manual_seed(0)
     edge_index = torch.randint(60, (2, 400), generator=generator)
     graph = og.from_arrays(
@@ -113,7 +116,8 @@ def test_it_trains_under_every_strategy_for_whole_graphs(tmp_path: object) -> No
     losses = []
     for strategy in ("full", "offload", "tensor"):
         torch.manual_seed(0)
-        model = CompGCN(IN, 8, 8, num_relations=RELATIONS, composition="sub", inverses=True, dropout=0.2).double()
+        model = CompGCN(IN, 8, 8, num_relations=RELATIONS, composition=composition, inverses=True, dropout=0.2)
+        model = model.double()
         model = model.with_decoder(ComposedDistMult(model).double())
         run = og.train(graph, model, epochs=3, strategy=strategy, lr=0.05, eval_every=3, progress=False)
         losses.append(run.summary["loss"])
@@ -126,7 +130,7 @@ def test_layers_that_do_not_fit() -> None:
     with pytest.raises(InputError, match="even number"):
         CompGCNConv(4, 4, 3, inverses=True)
     with pytest.raises(InputError, match="composition"):
-        CompGCNConv(4, 4, 4, composition="corr")
+        CompGCNConv(4, 4, 4, composition="add")
     with pytest.raises(InputError, match="the layer before"):
         CompGCNConv(4, 4, 4, before=CompGCNConv(4, 5, 4))
     assert Layer(CompGCNConv(4, 4, 4, before=CompGCNConv(4, 4, 4))) is not None

@@ -14,7 +14,14 @@ from torch import Tensor
 from outgrow.app import link_task
 from outgrow.app.graph_sources import from_arrays
 from outgrow.graph.graph import Graph, NodeType
-from outgrow.graph.link_split import HeldOutLinks, LinkSplit, LinkTriples, collect_links, take_held_out_links
+from outgrow.graph.link_split import (
+    HeldOutLinks,
+    LinkCandidates,
+    LinkSplit,
+    LinkTriples,
+    collect_links,
+    take_held_out_links,
+)
 from outgrow.graph.store.reader import write_store
 from outgrow.graph.topology import Topology
 from outgrow.nn import RGCN, DistMult, Dot, Model
@@ -92,8 +99,16 @@ def plans_of(ways: Sequence[str], folder: Path, *, given: bool = True) -> dict[t
     return plans
 
 
-def scores_by_loops(graph: Graph, out: Tensor, links: LinkTriples, model: Model) -> dict[str, float]:
-    """The filtered scores of some links: among nodes of the answer's type, without other answers."""
+def scores_by_loops(
+    graph: Graph,
+    out: Tensor,
+    links: LinkTriples,
+    model: Model,
+    *,
+    rank_self: bool = True,
+    candidates: LinkCandidates | None = None,
+) -> dict[str, float]:
+    """The scores of some links: among nodes of the answer's type, without other answers, or among given nodes."""
     assert graph.held_out_links is not None
     assert model.decoder is not None
     directed = graph.topology.relation is not None
@@ -104,14 +119,15 @@ def scores_by_loops(graph: Graph, out: Tensor, links: LinkTriples, model: Model)
     score = torch.einsum("uf,rf,vf->ruv", out, scale, out)
     ranks = []
     for side in (0, 1):
-        for head, relation, tail in facts_of(links):
+        given = None if candidates is None else candidates.of_end(("tail", "head")[side])
+        for number, (head, relation, tail) in enumerate(facts_of(links)):
             node, answer = (head, tail) if side == 0 else (tail, head)
             first = max(each for each in ends if each <= answer)
             last = next(each for each in [*ends, graph.num_nodes] if each > answer)
             better = same = 0
-            for other in range(first, last):
+            for other in range(first, last) if given is None else given[number].tolist():
                 claim = (node, relation, other) if side == 0 else (other, relation, node)
-                if other == answer or claim in facts:
+                if other == answer or (given is None and (claim in facts or (other == node and not rank_self))):
                     continue
                 mine, its = score[relation, node, answer].item(), score[relation, node, other].item()
                 better, same = better + (its > mine), same + (its == mine)

@@ -11,7 +11,7 @@ from outgrow.core.validation import validate_choice, validate_types
 from outgrow.graph.graph import Graph
 from outgrow.graph.inverse_relations import has_inverses
 from outgrow.nn.bilinear_decoders import Bilinear, ComplEx
-from outgrow.nn.compgcn import CompGCN
+from outgrow.nn.compgcn import CompGCN, ComposedDistMult
 from outgrow.nn.decoder import Decoder, DistMult, Dot
 from outgrow.nn.decoupled import Decoupled, DecoupledGAT
 from outgrow.nn.distance_decoders import RotatE, TransE
@@ -121,14 +121,15 @@ _OF_GRAPH: Mapping[str, Callable[[Graph], object]] = {
 
 AUTO = "auto"
 """Name that stands for the decoder that suits the graph."""
-DECODERS: Mapping[str, Callable[[Graph, Any], Decoder]] = {
-    "dot": lambda graph, columns: Dot(),
-    "distmult": lambda graph, columns: DistMult(columns, _count_relations(graph)),
-    "complex": lambda graph, columns: ComplEx(columns, _count_relations(graph)),
-    "bilinear": lambda graph, columns: Bilinear(columns, _count_relations(graph)),
-    "transe": lambda graph, columns: TransE(columns, _count_relations(graph)),
-    "rotate": lambda graph, columns: RotatE(columns, _count_relations(graph)),
-    "mlp": lambda graph, columns: MLPDecoder(columns, graph.num_relations),
+DECODERS: Mapping[str, Callable[[Graph, Any, Model], Decoder]] = {
+    "dot": lambda graph, columns, encoder: Dot(),
+    "distmult": lambda graph, columns, encoder: DistMult(columns, _count_relations(graph)),
+    "complex": lambda graph, columns, encoder: ComplEx(columns, _count_relations(graph)),
+    "bilinear": lambda graph, columns, encoder: Bilinear(columns, _count_relations(graph)),
+    "transe": lambda graph, columns, encoder: TransE(columns, _count_relations(graph)),
+    "rotate": lambda graph, columns, encoder: RotatE(columns, _count_relations(graph)),
+    "mlp": lambda graph, columns, encoder: MLPDecoder(columns, graph.num_relations),
+    "composed-distmult": lambda graph, columns, encoder: ComposedDistMult(encoder),
 }
 
 
@@ -251,7 +252,7 @@ def build_model(name: str, graph: Graph, options: Mapping[str, object]) -> Model
             model = model.with_encoder(encoder)
         if options.get("hetero"):
             model = to_hetero(model, graph)
-        return model if make_decoder is None else model.with_decoder(make_decoder(graph, hidden))
+        return model if make_decoder is None else model.with_decoder(make_decoder(graph, hidden, model))
     except (ValueError, TypeError) as error:
         raise InputError(
             f"model {name} cannot be built",

@@ -17,7 +17,16 @@ from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.nn.model import Model
 from outgrow.nn.projection import Projection
 from outgrow.nn.stack import LayerPosition, StackOptions, accept_stack_options, make_stack
-from outgrow.ops.aggregation.composed import COMPOSITIONS, ComposedSum
+from outgrow.ops.aggregation.composed import (
+    COMPOSITIONS,
+    CORR,
+    MULT,
+    ComposedSum,
+    CorrelatedSum,
+    correlate_rows,
+    restore_rows,
+    transform_rows,
+)
 from outgrow.ops.edge_weight import mean_weight
 
 
@@ -54,15 +63,16 @@ class RelationVectors(nn.Module):
 class CompGCNConv(Conv):
     """``x'_v = (x_v o z) W + b + sum over directions of (mean over in-edges (u, v, r) of x_u o z_r) W_direction``.
 
-    Vashishth et al., Composition-based multi-relational graph convolutional networks, ICLR 2020. ``o`` is a difference
-    or a product by column; the directions are relations and their inverses, which have numbers behind all relations.
-    Weights of edges are divided by their sum over all in-edges of the node, of both directions.
+    Vashishth et al., Composition-based multi-relational graph convolutional networks, ICLR 2020. ``o`` is a difference,
+    a product by column or a circular correlation, whose rows are sent as their Fourier transforms; the directions are
+    relations and their inverses, which have numbers behind all relations. Weights of edges are divided by their sum
+    over all in-edges of the node, of both directions.
 
     Args:
         in_features: ``D``.
         out_features: ``O``.
         num_relations: ``R``, inverses included.
-        composition: ``sub`` or ``mult``.
+        composition: ``sub``, ``mult`` or ``corr``.
         inverses: Whether the second half of the relations are inverses.
         before: Convolution of the layer before, whose vectors of relations are mapped; None for vectors of its own.
 
@@ -98,21 +108,29 @@ class CompGCNConv(Conv):
         directions = 1 + inverses
         self.itself = Projection(in_features, out_features, bias=True)
         self.neighbour = Projection(directions * in_features, out_features)
-        self.aggregation = ComposedSum(self.relations, composition, num_relations // directions)
+        num_forward = num_relations // directions
+        transforms = composition == CORR
+        # Real and imaginary parts of the first half of a transform, which determines the other half.
+        parts, columns = (2, in_features // 2 + 1) if transforms else (1, in_features)
+        self.aggregation = (
+            CorrelatedSum(self.relations, num_forward)
+            if transforms
+            else ComposedSum(self.relations, composition, num_forward)
+        )
         self.spec = ConvSpec(
             in_features=in_features,
             out_features=out_features,
-            source=(1, in_features),
-            aggregate=(directions, in_features),
+            source=(parts, columns),
+            aggregate=(parts * directions, columns),
             static_edge_weight=True,
-            source_is_input=True,
+            source_is_input=not transforms,
             reads_target=True,
         )
 
     def source(self, x_VD: Features) -> NodeMessages:
-        """Return ``[V, 1, D]`` the input."""
+        """Return ``[V, 1, D]`` the input, or ``[V, 2, D // 2 + 1]`` its Fourier transform."""
         assert isinstance(x_VD, Tensor)
-        return NodeMessages(x_VD[:, None], None)
+        return NodeMessages(transform_rows(x_VD) if self.composition == CORR else x_VD[:, None], None)
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
         """Return ``[E, 1]``: weight of each edge over that of all in-edges of its destination."""
@@ -122,8 +140,14 @@ class CompGCNConv(Conv):
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the node itself, composed with a vector, and the aggregates, each times its weight."""
         assert isinstance(x_VD, Tensor)
-        composed = x_VD * self.own_vector if self.composition == "mult" else x_VD - self.own_vector
-        return self.itself.add_products(composed, (aggregate_VCF.flatten(1), self.neighbour.weight))
+        if self.composition == CORR:
+            composed = correlate_rows(x_VD, self.own_vector)
+            transforms = aggregate_VCF.reshape(-1, 2, aggregate_VCF.shape[2])
+            sums = restore_rows(transforms, self.spec.in_features).view(len(x_VD), self.neighbour.weight.shape[0])
+        else:
+            composed = x_VD * self.own_vector if self.composition == MULT else x_VD - self.own_vector
+            sums = aggregate_VCF.flatten(1)
+        return self.itself.add_products(composed, (sums, self.neighbour.weight))
 
 
 @accept_stack_options()
@@ -145,7 +169,7 @@ def CompGCN(
         hidden: Width of hidden layers.
         out_features: Number of classes, or the width that a decoder takes.
         num_relations: Number of relations of edges, inverses included.
-        composition: ``sub`` or ``mult``.
+        composition: ``sub``, ``mult`` or ``corr``.
         inverses: Whether the second half of the relations are inverses, which then have weights of their own.
         sparse_input: A linear map of the features to ``hidden`` columns precedes the layers, which compose dense rows.
         **stack: ``layers`` (or ``num_layers``), ``dropout``, ``norm`` and the other fields of `Stack`.
@@ -186,7 +210,8 @@ class ComposedDistMult(ProductDecoder):
                 "the decoder takes its vectors from another encoder",
                 needed="a model whose last layer is a CompGCNConv",
                 got=type(last).__name__,
-                repair="give og.nn.CompGCN(...), or use og.nn.DistMult, which has vectors of its own",
+                repair="give og.nn.CompGCN(...) (--model compgcn), or use og.nn.DistMult (decoder=distmult), which has "
+                "vectors of its own",
             )
         self.num_relations = last.num_relations
         self.relations = RelationVectors(last.num_relations, last.spec.out_features, last.relations)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+from torch import Tensor
+
 from outgrow.core.memory_limits import available_bytes
 from outgrow.engine.embeddings.row_optimizers import RowOptimizer
 from outgrow.engine.embeddings.row_sections import MEMORY_SHARE, FileSections, SectionMaker, TensorSections
 from outgrow.nn.model import Model
-from outgrow.nn.node_embedding import find_embeddings
+from outgrow.nn.node_embedding import find_embeddings, rows_in_ranges
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.storage.row_file import IoPool
 from outgrow.runtime.storage.scratch_dir import scratch_directory
@@ -18,18 +20,24 @@ IN_FLIGHT = 16
 """Requests at a time: rows of batches lie here and there, and threads that wait for a disk need no processor."""
 
 
-def embedding_bytes(model: Model, optimizer: RowOptimizer, num_nodes: int, *, gathers_batches: bool) -> int:
+def embedding_bytes(
+    model: Model, optimizer: RowOptimizer, nodes_N: Tensor, num_nodes: int, *, gathers_batches: bool
+) -> int:
     """Return the bytes of the vectors of some nodes, with their moments and, for whole graphs, gradients.
 
     Args:
-        model: The model.
+        model: The model, bound to the types of the graph.
         optimizer: Updates rows.
-        num_nodes: Number of nodes.
+        nodes_N: ``[N]`` int64, the nodes; those of types without vectors have no bytes.
+        num_nodes: Number of nodes of the graph.
         gathers_batches: Whether gradients are those of batches, which are not counted.
     """
     copies = 1 + len(optimizer.state_names) + (not gathers_batches)
-    row_bytes = sum(each.dim * each.dtype.itemsize for each in find_embeddings(model).values())
-    return num_nodes * copies * row_bytes
+    found = 0
+    for each in find_embeddings(model).values():
+        rows = int((rows_in_ranges(nodes_N, each.embedded_ranges(num_nodes)) >= 0).sum())
+        found += copies * rows * each.dim * each.dtype.itemsize
+    return found
 
 
 def choose_sections(

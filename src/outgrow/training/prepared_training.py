@@ -89,7 +89,8 @@ def open_embeddings(problem: Problem, strategy: Strategy, stack: ExitStack, *, d
     """Make the tables of a model's node embeddings, where there is room for them; none for a model without."""
     batches = strategy.computes_read_rows(problem)
     optimizer, shard = problem.embedding_optimizer, problem.shard
-    needed = embedding_bytes(problem.model, optimizer, len(shard.owned_nodes), gathers_batches=batches)
+    nodes, count = shard.owned_nodes, shard.topology.num_nodes
+    needed = embedding_bytes(problem.model, optimizer, nodes, count, gathers_batches=batches)
     maker: SectionMaker = TensorSections(shard.comm.device)
     if needed:
         scratch = strategy.options().get("scratch_dir")

@@ -16,7 +16,8 @@ from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.ops.aggregation.relational import sum_scaled_rows
 from outgrow.ops.aggregation.weighted_sum import sum_weighted_rows
 
-COMPOSITIONS = ("sub", "mult")
+SUB, MULT, CORR = "sub", "mult", "corr"
+COMPOSITIONS = (SUB, MULT, CORR)
 
 
 class ComposedSum(Aggregation):
@@ -27,7 +28,7 @@ class ComposedSum(Aggregation):
 
     Args:
         relations: Returns ``[R, F]``, the trained vectors.
-        composition: One of `COMPOSITIONS`.
+        composition: ``sub`` or ``mult``.
         num_forward: Relations below this number are of direction 0, others of direction 1; ``R`` for one direction.
     """
 
@@ -52,19 +53,85 @@ class ComposedSum(Aggregation):
 
     def _sum_composed(self, z_RF: Tensor, block: Block, src_VsCF: Tensor, weight_EK: Tensor | None) -> Tensor:
         assert weight_EK is not None
-        edges, numbers = block.edges, torch.arange(len(z_RF), device=z_RF.device)
-        ranges = (numbers < self.num_forward, numbers >= self.num_forward)
-        parts = []
-        for chosen in ranges if self.num_forward < len(z_RF) else ranges[:1]:
-            # A mask by relation, so that every direction has all edges, and their weights, as they are.
-            mask_RF = chosen[:, None].to(z_RF.dtype).expand(z_RF.shape).contiguous()
-            if self.composition == "mult":
+        edges, parts = block.edges, []
+        for mask_RF in _direction_masks(z_RF, self.num_forward):
+            if self.composition == MULT:
                 parts.append(sum_scaled_rows(src_VsCF, z_RF * mask_RF, weight_EK, edges))
             else:
                 rows = sum_scaled_rows(src_VsCF, mask_RF, weight_EK, edges)
                 of_relations = _relation_edges(edges, len(z_RF))
                 parts.append(rows - sum_weighted_rows((z_RF * mask_RF)[:, None], weight_EK, of_relations))
         return torch.cat(parts, 1)
+
+
+class CorrelatedSum(Aggregation):
+    """``ComposedSum`` with the circular correlation: ``(x o z)[k] = sum over i of x[i] z[(k + i) mod D]``.
+
+    Nickel et al., AAAI 2016. By the Fourier transform it is ``conj(X) Z`` column by column, so sources and sums are
+    transforms, real and imaginary parts as two channels of ``D // 2 + 1`` columns (`transform_rows`): four scaled sums.
+
+    Args:
+        relations: Returns ``[R, D]``, the trained vectors.
+        num_forward: Relations below this number are of direction 0, others of direction 1; ``R`` for one direction.
+    """
+
+    sliceable = True
+    additive = True
+    has_parameters = True
+
+    def __init__(self, relations: Callable[[], Tensor], num_forward: int) -> None:
+        self.relations = relations
+        self.num_forward = num_forward
+
+    def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
+        """Aggregate two channels with one constant weight per edge, into two channels per direction."""
+        return self._sum_correlated(transform_rows(self.relations()), block, src_VsCF, weight_EK)
+
+    def restrict_to_columns(self, first: int, last: int) -> Aggregate:
+        """Return the aggregation with these columns of the transforms only."""
+        return lambda block, src_VsCF, _, weight_EK: self._sum_correlated(
+            transform_rows(self.relations())[:, :, first:last], block, src_VsCF, weight_EK
+        )
+
+    def _sum_correlated(self, z_R2F: Tensor, block: Block, src_VsCF: Tensor, weight_EK: Tensor | None) -> Tensor:
+        assert weight_EK is not None
+        rows, parts = src_VsCF.flatten(1)[:, None], []
+        real_RF, imaginary_RF = z_R2F.unbind(1)
+        scales = torch.cat([real_RF, imaginary_RF], 1), torch.cat([imaginary_RF, -real_RF], 1)
+        for mask_RF in _direction_masks(scales[0], self.num_forward):
+            for scale_RF in scales:
+                terms = sum_scaled_rows(rows, scale_RF * mask_RF, weight_EK, block.edges)
+                parts.append(terms.view(len(terms), 1, 2, -1).sum(2))
+        return torch.cat(parts, 1)
+
+
+def transform_rows(x_ND: Tensor) -> Tensor:
+    """Return ``[N, 2, D // 2 + 1]``: real and imaginary parts of the Fourier transform of each row."""
+    return torch.view_as_real(torch.fft.rfft(x_ND)).movedim(2, 1)
+
+
+def restore_rows(transform_N2F: Tensor, columns: int) -> Tensor:
+    """Return ``[N, D]``: the rows that have these transforms; ``columns`` is ``D``."""
+    whole = torch.view_as_complex(transform_N2F.movedim(1, 2).contiguous())
+    rows_ND: Tensor = torch.fft.irfft(whole, n=columns)
+    return rows_ND
+
+
+def correlate_rows(x_ND: Tensor, z_D: Tensor) -> Tensor:
+    """Return ``[N, D]``: the circular correlation of each row with a vector."""
+    rows_ND: Tensor = torch.fft.irfft(torch.fft.rfft(x_ND).conj() * torch.fft.rfft(z_D), n=len(z_D))
+    return rows_ND
+
+
+def _direction_masks(z_RF: Tensor, num_forward: int) -> list[Tensor]:
+    """Return ``[R, F]`` ones for the relations of each direction, else zeros.
+
+    Every direction then has all edges, and their weights, as they are.
+    """
+    numbers = torch.arange(len(z_RF), device=z_RF.device)
+    ranges = (numbers < num_forward, numbers >= num_forward)
+    chosen = ranges if num_forward < len(z_RF) else ranges[:1]
+    return [each[:, None].to(z_RF.dtype).expand(z_RF.shape).contiguous() for each in chosen]
 
 
 def _relation_edges(edges: Edges, num_relations: int) -> Edges:
