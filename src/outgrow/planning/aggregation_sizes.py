@@ -49,7 +49,7 @@ def count_pairs(graph: Graph) -> int:
     return int(count_relation_pairs(topology.indptr, topology.relation, graph.num_relations).sum())
 
 
-def count_relation_edges(graph: Graph) -> tuple[int, ...]:
+def count_edges_by_relation(graph: Graph) -> tuple[int, ...]:
     """Return the number of edges of each relation; empty if edges have none."""
     relation = graph.topology.relation
     if relation is None:

@@ -22,10 +22,10 @@ from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.sparse import SparseRows
 from outgrow.planning.aggregation_sizes import (
     count_attention,
+    count_edges_by_relation,
     count_heads,
     count_inner_numbers,
     count_pairs,
-    count_relation_edges,
     groups_by_relation,
 )
 from outgrow.planning.matrix_sizes import count_matrix_numbers
@@ -221,7 +221,7 @@ def dataset_sizes(graph: Graph) -> DatasetSizes:
         edge_features=0 if graph.edge_features is None else graph.edge_features.shape[1],
         edge_feature_bytes=0 if graph.edge_features is None else graph.edge_features.itemsize,
         type_nodes=tuple(kind.last - kind.first for kind in graph.node_types),
-        relation_edges=count_relation_edges(graph),
+        relation_edges=count_edges_by_relation(graph),
         pairs=count_pairs(graph),
         is_weighted=graph.topology.weight is not None,
         **_count_targets(graph),
