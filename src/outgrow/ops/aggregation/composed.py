@@ -101,7 +101,7 @@ class CorrelatedSum(Aggregation):
         for mask_RF in _direction_masks(scales[0], self.num_forward):
             for scale_RF in scales:
                 terms = sum_scaled_rows(rows, scale_RF * mask_RF, weight_EK, block.edges)
-                parts.append(terms.view(len(terms), 1, 2, -1).sum(2))
+                parts.append(terms.view(len(terms), 1, 2, terms.shape[2] // 2).sum(2))
         return torch.cat(parts, 1)
 
 
