@@ -101,25 +101,34 @@ class CorrelatedSum(Aggregation):
         for mask_RF in _direction_masks(scales[0], self.num_forward):
             for scale_RF in scales:
                 terms = sum_scaled_rows(rows, scale_RF * mask_RF, weight_EK, block.edges)
-                parts.append(terms.view(len(terms), 1, 2, -1).sum(2))
+                parts.append(terms.view(len(terms), 1, 2, terms.shape[2] // 2).sum(2))
         return torch.cat(parts, 1)
 
 
 def transform_rows(x_ND: Tensor) -> Tensor:
     """Return ``[N, 2, D // 2 + 1]``: real and imaginary parts of the Fourier transform of each row."""
-    return torch.view_as_real(torch.fft.rfft(x_ND)).movedim(2, 1)
+    return torch.view_as_real(_transform(x_ND)).movedim(2, 1)
 
 
 def restore_rows(transform_N2F: Tensor, columns: int) -> Tensor:
     """Return ``[N, D]``: the rows that have these transforms; ``columns`` is ``D``."""
     whole = torch.view_as_complex(transform_N2F.movedim(1, 2).contiguous())
-    rows_ND: Tensor = torch.fft.irfft(whole, n=columns)
-    return rows_ND
+    return _restore(whole, columns)
 
 
 def correlate_rows(x_ND: Tensor, z_D: Tensor) -> Tensor:
     """Return ``[N, D]``: the circular correlation of each row with a vector."""
-    rows_ND: Tensor = torch.fft.irfft(torch.fft.rfft(x_ND).conj() * torch.fft.rfft(z_D), n=len(z_D))
+    return _restore(_transform(x_ND).conj() * _transform(z_D[None]), len(z_D))
+
+
+def _transform(x_ND: Tensor) -> Tensor:
+    # MKL refuses to transform no rows; these stay differentiable.
+    whole_NF: Tensor = torch.fft.rfft(x_ND) if len(x_ND) else torch.complex(x_ND, x_ND)[:, : x_ND.shape[1] // 2 + 1]
+    return whole_NF
+
+
+def _restore(whole_NF: Tensor, columns: int) -> Tensor:
+    rows_ND: Tensor = torch.fft.irfft(whole_NF, n=columns) if len(whole_NF) else whole_NF.real.repeat(1, 2)[:, :columns]
     return rows_ND
 
 
