@@ -112,8 +112,7 @@ def transform_rows(x_ND: Tensor) -> Tensor:
 
 def restore_rows(transform_N2F: Tensor, columns: int) -> Tensor:
     """Return ``[N, D]``: the rows that have these transforms; ``columns`` is ``D``."""
-    whole = torch.view_as_complex(transform_N2F.movedim(1, 2).contiguous())
-    return _restore(whole, columns)
+    return _restore(torch.complex(transform_N2F[:, 0], transform_N2F[:, 1]), columns)
 
 
 def correlate_rows(x_ND: Tensor, z_D: Tensor) -> Tensor:
