@@ -88,7 +88,7 @@ def row_range(rows_N: Tensor, first: int, last: int) -> slice:
     return slice(*torch.searchsorted(rows_N, rows_N.new_tensor([first, last])).tolist())
 
 
-def select_rows(values_NF: Tensor, rows_n: Tensor) -> Tensor:
+def index_output_rows(values_NF: Tensor, rows_n: Tensor) -> Tensor:
     """Return ``[n, F]``: some rows, ascending and distinct; all of them without a copy."""
     return values_NF if len(rows_n) == len(values_NF) else values_NF.index_select(0, rows_n.to(values_NF.device))
 
@@ -188,7 +188,7 @@ class GradientObjective(NamedTuple):
     def loss(self, out: Tensor) -> Tensor:
         """Return a value without meaning, whose gradient is ``grad``."""
         # Linear in the output, so that autograd returns the stored gradient.
-        return (select_rows(out, self.rows) * self.grad).sum()
+        return (index_output_rows(out, self.rows) * self.grad).sum()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

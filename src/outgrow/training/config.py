@@ -63,15 +63,14 @@ class TrainConfig:
             training if it is not given.
         schedule_per: What the schedule counts: ``epoch``, or ``step`` for optimizer steps.
         warmup: Number of these before the schedule begins, in which the rate rises linearly.
-        clip_grad_norm: Largest norm of the gradient of all parameters together; a larger gradient is scaled down to
-            it. None for no limit.
+        clip_grad_norm: Largest norm of the gradient of all parameters, to which a larger one is scaled; None for none.
         accumulate: Number of batches of an optimizer step, whose gradient is the mean over their seeds. The last step
             of an epoch may have fewer.
         ema: Decay of an exponential moving average of the weights, such as 0.999; the averaged weights are evaluated,
             and are those of the best and of the final model. None for none.
         embedding_optimizer: Optimizer of the vectors of a `NodeEmbedding`: ``adam`` (all rows in each step),
-            ``sparse-adam`` (rows of the batch alone) or ``adagrad``; None for ``adam`` on whole graphs and
-            ``sparse-adam`` in mini-batches. Weight decay does not apply to them.
+            ``sparse-adam`` (rows with a gradient) or ``adagrad``; None for ``adam`` on whole graphs and ``sparse-adam``
+            in mini-batches. Weight decay does not apply to them.
         embedding_lr: Their learning rate; None for ``lr``. A schedule scales both.
         patience: Number of epochs without a better validation score after which to stop; None for all epochs.
         seed: Seed of all random draws in training.
@@ -97,16 +96,14 @@ class TrainConfig:
         link_steps: Link prediction: optimizer steps of an epoch, each of which asks about a part of the linked pairs.
         hide: Link prediction: share of the linked pairs whose edges a step hides from the layers, those that it asks
             about first; 0 for none. Below ``1 / link_steps`` a step asks about this share alone.
-        link_loss: Link prediction: ``bce``, ``softmax``, ``self-adversarial``, ``margin`` or ``k-vs-all``: see
-            ``docs/links.md``.
+        link_loss: Link prediction: ``bce``, ``softmax``, ``self-adversarial``, ``margin`` or ``k-vs-all``.
         margin: Link prediction: margin of the losses ``self-adversarial`` (None for 9) and ``margin`` (None for 1).
         adversarial_temperature: Link prediction: temperature of the loss ``self-adversarial``; None for 1.
         negatives: Link prediction: negatives of a link, or on either side of all links of a step.
         negative_sampling: Link prediction: ``uniform`` (for each link), or for all links of a step ``shared``,
             ``degree``, ``in-batch`` or ``all``.
-        filter_negatives: Link prediction: whether candidates that the links to train on hold are no negatives. Without,
-            the softmax is over all candidates, as that of Lacroix et al. is.
-        regularizer: Link prediction: ``n3`` or ``l2``, a penalty on the rows of links; None for none.
+        filter_negatives: Link prediction: whether known answers among candidates are no negatives.
+        regularizer: Link prediction: ``n3`` or ``l2``, a penalty on the rows of links.
         regularizer_weight: Link prediction: factor of that penalty; None for 0.01.
         val_links: Link prediction: share of the linked pairs of nodes to validate on.
         test_links: Link prediction: share of the linked pairs to test on.

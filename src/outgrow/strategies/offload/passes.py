@@ -17,7 +17,7 @@ from torch import Tensor
 
 from outgrow.engine.layer_plan import AggregatePolicy, LayerPlan
 from outgrow.engine.link_objective import LinksOfStep
-from outgrow.engine.objective import GradientObjective, RowwiseObjective, StepObjective, row_range, select_rows
+from outgrow.engine.objective import GradientObjective, RowwiseObjective, StepObjective, row_range, index_output_rows
 from outgrow.nn.layer import Features, NodeMessages
 from outgrow.nn.model import layer_key
 from outgrow.strategies.offload.state import OffloadState
@@ -88,7 +88,7 @@ class OffloadEpoch:
         with torch.no_grad():
             for first, values in self._compute_last_layer(key):
                 here = row_range(rows, first, first + len(values))
-                out[here] = select_rows(values, rows[here] - first)
+                out[here] = index_output_rows(values, rows[here] - first)
             state.finish_layer()
         loss = objective.loss(out.requires_grad_(), key, rows)
         # Cut the graph at the logits: only their gradient is kept, not the activations of all chunks.
