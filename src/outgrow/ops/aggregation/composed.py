@@ -105,29 +105,30 @@ class CorrelatedSum(Aggregation):
         return torch.cat(parts, 1)
 
 
+# MKL refuses to transform no rows: what stands in for their transforms is as wide, and differentiable.
+
+
 def transform_rows(x_ND: Tensor) -> Tensor:
     """Return ``[N, 2, D // 2 + 1]``: real and imaginary parts of the Fourier transform of each row."""
-    return torch.view_as_real(_transform(x_ND)).movedim(2, 1)
+    if not len(x_ND):
+        half_NF = x_ND[:, : x_ND.shape[1] // 2 + 1]
+        return torch.stack([half_NF, half_NF], 1)
+    return torch.view_as_real(torch.fft.rfft(x_ND)).movedim(2, 1)
 
 
 def restore_rows(transform_N2F: Tensor, columns: int) -> Tensor:
     """Return ``[N, D]``: the rows that have these transforms; ``columns`` is ``D``."""
-    return _restore(torch.complex(transform_N2F[:, 0], transform_N2F[:, 1]), columns)
+    if not len(transform_N2F):
+        return transform_N2F.flatten(1)[:, :columns]
+    rows_ND: Tensor = torch.fft.irfft(torch.complex(transform_N2F[:, 0], transform_N2F[:, 1]), n=columns)
+    return rows_ND
 
 
 def correlate_rows(x_ND: Tensor, z_D: Tensor) -> Tensor:
     """Return ``[N, D]``: the circular correlation of each row with a vector."""
-    return _restore(_transform(x_ND).conj() * _transform(z_D[None]), len(z_D))
-
-
-def _transform(x_ND: Tensor) -> Tensor:
-    # MKL refuses to transform no rows; these stay differentiable.
-    whole_NF: Tensor = torch.fft.rfft(x_ND) if len(x_ND) else torch.complex(x_ND, x_ND)[:, : x_ND.shape[1] // 2 + 1]
-    return whole_NF
-
-
-def _restore(whole_NF: Tensor, columns: int) -> Tensor:
-    rows_ND: Tensor = torch.fft.irfft(whole_NF, n=columns) if len(whole_NF) else whole_NF.real.repeat(1, 2)[:, :columns]
+    if not len(x_ND):
+        return x_ND * z_D
+    rows_ND: Tensor = torch.fft.irfft(torch.fft.rfft(x_ND).conj() * torch.fft.rfft(z_D), n=len(z_D))
     return rows_ND
 
 
