@@ -17,7 +17,7 @@ from torch import Tensor
 
 from outgrow.engine.layer_plan import AggregatePolicy, LayerPlan
 from outgrow.engine.link_objective import LinksOfStep
-from outgrow.engine.objective import GradientObjective, RowwiseObjective, StepObjective, row_range, index_output_rows
+from outgrow.engine.objective import GradientObjective, RowwiseObjective, StepObjective, index_output_rows, row_range
 from outgrow.nn.layer import Features, NodeMessages
 from outgrow.nn.model import layer_key
 from outgrow.strategies.offload.state import OffloadState
