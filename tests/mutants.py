@@ -41,6 +41,7 @@ def list_mutants() -> list[Mutant]:
     from tests.app.test_append import MUTANTS as APPENDED
     from tests.app.test_predict_workers import MUTANTS as PREDICTIONS
     from tests.core.test_files import MUTANTS as WRITES
+    from tests.engine.features.test_block_rows import MUTANTS as BLOCKS
     from tests.engine.ranking_mutants import MUTANTS as RANKINGS
     from tests.engine.test_constant import MUTANTS as CONSTANTS
     from tests.fuzz.broken_readers import MUTANTS as READERS
@@ -56,7 +57,6 @@ def list_mutants() -> list[Mutant]:
     from tests.nn.test_edge_layers import MUTANTS as EDGE_LAYERS
     from tests.nn.test_hetero_gradients import MUTANTS as HETERO_LAYERS
     from tests.nn.test_typed_layers import MUTANTS as TYPED_LAYERS
-    from tests.ops.test_block_rows import MUTANTS as BLOCKS
     from tests.planning.test_typed_traffic import MUTANTS as PLANNED_TRAFFIC
 
     from promises import MUTANTS as PROMISES
@@ -161,7 +161,7 @@ def list_mutants() -> list[Mutant]:
         "nn/test_typed_layers.py::test_a_mutant_is_found": {
             name: (breaks, make) for name, (breaks, make, _) in TYPED_LAYERS.items()
         },
-        "ops/test_block_rows.py::test_a_mutant_is_found": {
+        "engine/features/test_block_rows.py::test_a_mutant_is_found": {
             name: (broken.__doc__, broken) for name, (broken, _) in BLOCKS.items()
         },
         "planning/test_typed_traffic.py::test_a_mutant_is_found": {

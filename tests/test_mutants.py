@@ -53,7 +53,7 @@ NUMBERS = {
     "tests/nn/test_edge_layers.py": 3,
     "tests/nn/test_hetero_gradients.py": 5,
     "tests/nn/test_typed_layers.py": 5,
-    "tests/ops/test_block_rows.py": 3,
+    "tests/engine/features/test_block_rows.py": 3,
     "tests/planning/test_typed_traffic.py": 4,
     "tests/core/test_files.py": 14,
     "tests/fuzz/test_readers.py": 11,
