@@ -29,6 +29,7 @@ class NodeEmbeddings:
         optimizer: Updates rows.
         maker: Makes what rows are kept in.
         gathers_batches: See `EmbeddingTable`.
+        in_batches: See `EmbeddingTable`.
         draws: Whether tables begin with rows: those of a checkpoint are read soon.
     """
 
@@ -40,6 +41,7 @@ class NodeEmbeddings:
         maker: SectionMaker,
         *,
         gathers_batches: bool,
+        in_batches: bool,
         draws: bool = True,
     ) -> None:
         self._io_pool = maker.io_pool
@@ -47,7 +49,9 @@ class NodeEmbeddings:
         self.comm = shard.comm
         self.optimizer = optimizer
         self.tables = [
-            EmbeddingTable(name, each, shard, optimizer, maker, gathers_batches=gathers_batches)
+            EmbeddingTable(
+                name, each, shard, optimizer, maker, gathers_batches=gathers_batches, in_batches=in_batches
+            )
             for name, each in find_embeddings(model).items()
         ]
         for table in self.tables:

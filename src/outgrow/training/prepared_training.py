@@ -102,7 +102,8 @@ def open_embeddings(problem: Problem, strategy: Strategy, stack: ExitStack, *, d
             scratch_dir=None if scratch is None else str(scratch),
         )
         problem.run_facts.update(embedding_bytes=needed, embeddings_on_disk=maker.io_pool is not None)
-    embeddings = NodeEmbeddings(problem.model, shard, optimizer, maker, gathers_batches=batches, draws=draws)
+    lookups = {"gathers_batches": batches, "in_batches": strategy.uses_minibatches}
+    embeddings = NodeEmbeddings(problem.model, shard, optimizer, maker, **lookups, draws=draws)
     stack.callback(embeddings.close)
     return embeddings
 

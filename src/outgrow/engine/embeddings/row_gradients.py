@@ -102,21 +102,34 @@ class DenseGradients:
 
 
 class SparseGradients:
-    """Gradients of the rows that batches touched. Final."""
+    """Gradients of the rows that steps looked up. Final.
 
-    def __init__(self, columns: int, dtype: torch.dtype, device: torch.device) -> None:
+    Args:
+        columns: Width of a row.
+        dtype: Type of its numbers.
+        device: Where they are.
+        drops_zeros: Whether rows whose gradients are all zeros count as rows without one, as in `DenseGradients`; else
+            every row of a batch has one.
+    """
+
+    def __init__(self, columns: int, dtype: torch.dtype, device: torch.device, *, drops_zeros: bool) -> None:
+        self._drops_zeros = drops_zeros
         self._none = torch.zeros(0, columns, dtype=dtype, device=device)
         self._added: list[tuple[Tensor, Tensor]] = []
         self._num_scaled = 0
 
     def add(self, rows_N: Tensor, grad_NF: Tensor) -> None:
         """Add gradients of rows."""
-        self._added.append(sum_by_row(rows_N, grad_NF))
+        rows, grads = sum_by_row(rows_N, grad_NF)
+        if self._drops_zeros:
+            rows, grads = drop_zeros(rows, grads)
+        # Kept until the update: what was given may be a view of memory that others write to before.
+        self._added.append((rows, grads.clone() if grads is grad_NF else grads))
 
     def scale_new(self, factor: float) -> None:
         """Multiply what was added since the last call with a factor."""
-        # Not in place: what was added may be a gradient of autograd's.
-        self._added[self._num_scaled :] = [(rows, grad * factor) for rows, grad in self._added[self._num_scaled :]]
+        for _, grad in self._added[self._num_scaled :]:
+            grad.mul_(factor)
         self._num_scaled = len(self._added)
 
     def blocks(self, num_rows: int, size: int, *, all_rows: bool) -> Iterator[RowBlock]:
@@ -153,7 +166,10 @@ class SparseGradients:
 
 
 def sum_by_row(rows_N: Tensor, grad_NF: Tensor) -> tuple[Tensor, Tensor]:
-    """Return distinct rows, ascending, and the sums of their gradients, added in the given order; -1 is dropped."""
+    """Return distinct rows, ascending, and the sums of their gradients, added in the given order; -1 is dropped.
+
+    Of rows that ascend already the gradients are returned as they are, without a copy.
+    """
     rows = rows_N.cpu()
     if len(rows) and int(rows[0]) >= 0 and bool((rows.diff() > 0).all()):
         return rows, grad_NF

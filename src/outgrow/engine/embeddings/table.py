@@ -18,7 +18,6 @@ from outgrow.engine.embeddings.row_gradients import (
     DenseGradients,
     RowGradients,
     SparseGradients,
-    drop_zeros,
     is_row_range,
     sum_by_row,
 )
@@ -49,6 +48,8 @@ class EmbeddingTable:
         maker: Makes what rows are kept in.
         gathers_batches: Whether steps look up rows of some nodes: of a batch, after `fetch_rows`, or of those that the
             loss reads. Their gradients are in memory. Else rows of all own nodes are looked up.
+        in_batches: Whether steps are mini-batches, whose rows all count as having a gradient. In whole graphs zeros
+            count as none: which rows a strategy looks up must make no difference.
 
     Attributes:
         nodes: ``[m]`` int64, ascending: own nodes that have a row.
@@ -66,6 +67,7 @@ class EmbeddingTable:
         maker: SectionMaker,
         *,
         gathers_batches: bool,
+        in_batches: bool,
     ) -> None:
         self.name = name
         self.embedding = embedding
@@ -87,7 +89,7 @@ class EmbeddingTable:
         self.best: RowSection | None = None
         self._bad_row: int | None = None
         self.gradients: RowGradients = (
-            SparseGradients(embedding.dim, embedding.dtype, self.comm.device)
+            SparseGradients(embedding.dim, embedding.dtype, self.comm.device, drops_zeros=not in_batches)
             if gathers_batches
             else DenseGradients(self.add_section("gradients"))
         )
@@ -186,8 +188,7 @@ class EmbeddingTable:
 
     def add_gradient(self, rows_N: Tensor, grad_NF: Tensor) -> None:
         """Add gradients of own rows; those of row -1 are dropped."""
-        # Zeros count as none, as in `DenseGradients`: which rows are looked up must make no difference.
-        self.gradients.add(*drop_zeros(rows_N, grad_NF) if self.gathers_batches else (rows_N, grad_NF))
+        self.gradients.add(rows_N, grad_NF)
 
     def read_rows(self, rows_N: Tensor) -> Tensor:
         """Return a copy of own rows, ``[N, dim]``, in any order; zeros for -1."""
