@@ -68,7 +68,7 @@ def test_rows_in_files_go_on_exactly(training: dict[str, Any], tmp_path: Path, m
 @pytest.mark.usefixtures("files")
 def test_a_vector_in_a_file_that_is_not_finite_is_named(training: dict[str, Any], tmp_path: Path) -> None:
     make = training.pop("model")
-    training |= {"embedding_lr": 1e300, "embedding_optimizer": "adagrad", "epochs": 6}
+    training |= {"embedding_lr": 1e308, "embedding_optimizer": "adagrad", "epochs": 6}
     with pytest.raises(og.TrainingError, match=r"the vector of node \d+ in encoder is not finite|diverged"):
         og.train(graph(), make(), out=tmp_path / "run", **training, **QUIET)
 

@@ -49,9 +49,7 @@ class NodeEmbeddings:
         self.comm = shard.comm
         self.optimizer = optimizer
         self.tables = [
-            EmbeddingTable(
-                name, each, shard, optimizer, maker, gathers_batches=gathers_batches, in_batches=in_batches
-            )
+            EmbeddingTable(name, each, shard, optimizer, maker, gathers_batches=gathers_batches, in_batches=in_batches)
             for name, each in find_embeddings(model).items()
         ]
         for table in self.tables:
