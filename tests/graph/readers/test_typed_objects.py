@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from scipy.sparse import csr_array
 
 import outgrow as og
 from outgrow.core.errors import InputError
@@ -50,9 +49,7 @@ def edges_of(graph):
 
 def dense(graph):
     rows = graph.features
-    if isinstance(rows, torch.Tensor):
-        return rows.numpy()
-    return csr_array((rows.values, rows.indices, rows.indptr), shape=rows.shape).toarray()
+    return (rows if isinstance(rows, torch.Tensor) else rows.to_dense()).numpy()
 
 
 def assert_like_pyg(graph, data):

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import torch
-from scipy.sparse import csr_array
 
 PAPERS = "id,venue,split,year,cited\np1,ml,train,2001,5\np2,db,val,2003,1\np3,ml,test,2002,0\n"
 AUTHORS = "author_id,h\na1,10\na2,20\n"
@@ -79,9 +78,7 @@ def write(path: Path, text: str) -> Path:
 def dense(graph):
     """Features as an array."""
     rows = graph.features
-    if isinstance(rows, torch.Tensor):
-        return rows.numpy()
-    return csr_array((rows.values, rows.indices, rows.indptr), shape=rows.shape).toarray()
+    return (rows if isinstance(rows, torch.Tensor) else rows.to_dense()).numpy()
 
 
 def named_edges(graph):
