@@ -65,7 +65,7 @@ def use(graph: Graph) -> None:
     if isinstance(graph.features, SparseRows):
         rows = _sums(graph.features)
     elif graph.features is not None:
-        rows = graph.features.float()
+        rows = graph.features.to_dense().float()
     total = torch.zeros_like(rows).index_add(0, dst, rows[indices])
     assert total.shape == rows.shape
     if graph.topology.relation is not None:
