@@ -1,6 +1,6 @@
 """Link prediction: recipes, found by validation alone, and what each part of them is worth (an ablation).
 
-    python benchmarks/link_recipes.py wordnet --rows untrained,vectors,features,recipe --minutes 10 --seeds 3
+    python benchmarks/link_recipes.py wordnet --rows untrained,vectors,layer --minutes 10 --seeds 3
     python benchmarks/link_recipes.py DATA/kg_wn18rr --rows complex,distmult,compgcn --minutes 20
     python benchmarks/link_recipes.py DATA/kg_codex_s --rows complex --options link_steps=32 regularizer_weight=0.01
     python benchmarks/link_recipes.py DATA/kg_codex_s --try complex --options lr=0.05,0.1 regularizer_weight=1e-4,1e-3
@@ -54,9 +54,9 @@ LAYER = {
 KNOWLEDGE = {
     **{**SHARED, "link_steps": 80, "negatives": 1000, "filter_negatives": False},
     **{"optimizer": "adagrad", "embedding_optimizer": "adagrad", "lr": 0.1, "embedding_lr": 0.1},
-    **{"model": "embedding", "hidden": 400, "std": 0.05, "decoder": "complex"},
     **{"regularizer": "n3", "regularizer_weight": 0.05},
 }
+ALONE = {"model": "embedding", "hidden": 400, "std": 0.05}
 LAYERED = {
     **{**KNOWLEDGE, "optimizer": "adam", "lr": 0.002, "link_steps": 20, "hide": 0.05, "inverse_relations": True},
     **{"model": "compgcn", "layers": 1, "hidden": 200, "embedding": 200, "embedding_std": 0.05, "residual": True},
@@ -70,9 +70,9 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
     "negatives-64": {**VECTORS, "negatives": 64},
     "one-step": {**VECTORS, "link_steps": 1},
     "two-layers": {**LAYER, "layers": 2},
-    "complex": KNOWLEDGE,
-    "distmult": {**KNOWLEDGE, "decoder": "distmult"},
-    "compgcn": {name: value for name, value in LAYERED.items() if name != "std"},
+    "complex": {**KNOWLEDGE, **ALONE, "decoder": "complex"},
+    "distmult": {**KNOWLEDGE, **ALONE, "decoder": "distmult"},
+    "compgcn": LAYERED,
 }
 """Options of the model and of training, by name of the row."""
 
@@ -151,7 +151,7 @@ def _parse() -> Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("graph", help="a named data set, or a folder of triples")
-    add("--rows", default="", help="which rows, such as untrained,recipe")
+    add("--rows", default="", help="which rows, such as untrained,vectors")
     add("--try", dest="tried", help="a row of which options are tried, on validation links alone")
     add(
         "--options",

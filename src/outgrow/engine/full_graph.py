@@ -18,7 +18,7 @@ from outgrow.engine.features.inputs import ShardInputs
 from outgrow.engine.hidden_edges import shard_of_step
 from outgrow.engine.link_objective import LinksOfStep
 from outgrow.engine.local_weights import weights_by_part
-from outgrow.engine.nodewise import compute_node_rows, reads_no_neighbours
+from outgrow.engine.nodewise import loss_of_read_rows, reads_no_neighbours
 from outgrow.engine.objective import NodeObjective, Objective, StepObjective
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.halo import LocalGraph
@@ -290,7 +290,7 @@ class FullGraphEpoch:
             return 0.0, 0
         with timeline.span("forward"):
             if self.is_nodewise and isinstance(objective, LinksOfStep):
-                loss = self._loss_of_read_rows(objective, key)
+                loss = loss_of_read_rows(self.model, self.shard, objective, self._select_features, key)
             else:
                 shard = shard_of_step(self.shard, objective.hidden)
                 loss = self._forward(shard, objective, key)
@@ -322,13 +322,8 @@ class FullGraphEpoch:
         )
         return objective.loss(logits, key)
 
-    def _loss_of_read_rows(self, objective: LinksOfStep, key: int) -> Tensor:
-        """Return the loss, from the rows that it reads: nothing of a node depends on other ones before."""
-        rows = objective.find_rows(key)
-        nodes = self.shard.owned_nodes[rows].to(self.comm.device)
-        features = index_rows(self.inputs.own, rows.to(self.comm.device))
-        self.ledger.add_count("rows_computed", len(rows) * len(self.model.layers_list()))
-        return objective.loss(compute_node_rows(self.model, features, nodes, key), key, rows)
+    def _select_features(self, rows: Tensor) -> Features:
+        return index_rows(self.inputs.own, rows.to(self.comm.device))
 
     def close(self) -> None:
         """Release the edges, the cached aggregate and idle memory."""

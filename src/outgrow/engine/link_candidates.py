@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.engine.link_options import ALL, DEGREE, IN_BATCH, LinkOptions
+from outgrow.engine.link_options import DEGREE, IN_BATCH, LinkOptions
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.link_split import LinkTriples, collect_links, mark_relations
 from outgrow.nn.link_losses import AllAnswers
@@ -151,7 +151,7 @@ class CandidatePlanner:
         first, last = int(self.options.ends[kind]), int(self.options.ends[kind + 1])
         size, count = last - first, self.options.negatives
         sampling = self.options.sampling
-        if sampling == ALL or isinstance(self.options.loss, AllAnswers):
+        if self.options.scores_all_nodes:
             return torch.arange(first, last)
         if sampling == IN_BATCH:
             return self._draw_ends(links, number, (first, last), key)

@@ -12,7 +12,7 @@ from outgrow.core.ledger import Kind
 from outgrow.engine.candidate_loss import BLOCK_BYTES, BLOCK_COPIES, candidate_loss, score_loss
 from outgrow.engine.hidden_edges import HiddenEdges
 from outgrow.engine.link_candidates import CandidatePlanner, CandidateQueries
-from outgrow.engine.link_options import ALL, LinkOptions
+from outgrow.engine.link_options import LinkOptions
 from outgrow.engine.link_ranking import CHUNK_BYTES
 from outgrow.engine.row_exchange import RowFetchPlan
 from outgrow.engine.shard import GraphShard
@@ -71,7 +71,7 @@ class LinkObjective:
             pairs = links * (1 + self.options.negatives)
             rows = own + min(others, 2 * pairs)
             return _ROWS * rows * columns * number_bytes + _PER_PAIR * pairs + 2 * CHUNK_BYTES
-        everyone = self.options.sampling == ALL or isinstance(self.options.loss, AllAnswers)
+        everyone = self.options.scores_all_nodes
         fetched = others if everyone else min(others, links + self.options.negatives)
         rows = (_ROWS + 2 * everyone) * (own + fetched) * columns * number_bytes
         return rows + (_PER_PAIR + _PER_LINK) * links + BLOCK_COPIES * BLOCK_BYTES
@@ -82,7 +82,7 @@ class LinkObjective:
         mean = len(self.links) / options.steps.num_steps
         # Pairs of nodes draw their step, so that steps differ: six standard deviations are never seen.
         links = min(len(self.links), math.ceil(mean + 6 * math.sqrt(mean)))
-        everyone = options.sampling == ALL or isinstance(options.loss, AllAnswers)
+        everyone = options.scores_all_nodes
         shared = self.planner is not None
         nodes = num_nodes if everyone else min(num_nodes, (2 + options.negatives) * links)
         if shared and not everyone:

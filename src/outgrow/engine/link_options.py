@@ -114,6 +114,11 @@ class LinkOptions:
     ranks_self: bool = False
 
     @property
+    def scores_all_nodes(self) -> bool:
+        """Whether all nodes of the answer's type are candidates of each query."""
+        return self.sampling == ALL or isinstance(self.loss, AllAnswers)
+
+    @property
     def ranks_candidates(self) -> bool:
         """Whether links of a step have candidates in common, which queries are scored with."""
         return self.sampling != UNIFORM or isinstance(self.loss, AllAnswers)

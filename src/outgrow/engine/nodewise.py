@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
+from outgrow.engine.link_objective import LinksOfStep
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.problem import Problem
+from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model, layer_key
 from outgrow.ops.aggregation.no_messages import zero_aggregate
@@ -33,6 +37,26 @@ def compute_node_rows(model: Model, features_nD: Features, nodes_n: Tensor, key:
     x = model.encode_input(features_nD, nodes_n, key)
     for index, layer in enumerate(model.layers_list()):
         aggregate = zero_aggregate(x, *layer.spec.aggregate)
-        x = layer.update_nodes(x, aggregate, nodes_n, None if key is None else layer_key(key, index))
+        x = layer.update_nodes(x, aggregate, nodes_n, layer_key(key, index))
     assert isinstance(x, Tensor)
     return x
+
+
+def loss_of_read_rows(
+    model: Model, shard: GraphShard, links: LinksOfStep, select_features: Callable[[Tensor], Features], key: int
+) -> Tensor:
+    """Return the loss of the links of a step, from the rows that it reads. All workers together.
+
+    Counted in the ledger: ``rows_computed``, of all layers.
+
+    Args:
+        model: A model that reads no neighbours.
+        shard: The worker's shard of the graph.
+        links: The links of the step.
+        select_features: Returns the features of some own rows, ``[n]`` int64, on the device.
+        key: Random key of (seed, epoch, step).
+    """
+    rows = links.find_rows(key)
+    nodes = shard.owned_nodes[rows].to(shard.comm.device)
+    shard.comm.ledger.add_count("rows_computed", len(rows) * len(model.layers_list()))
+    return links.loss(compute_node_rows(model, select_features(rows), nodes, key), key, rows)

@@ -122,10 +122,6 @@ class RotatE(QueryDecoder):
             )
         return self.margin - _distances(queries_QF, rows_NF, self.p)
 
-    def relation_rows(self, relations_P: Tensor) -> None:
-        """No rows: an angle is no better for being small."""
-        return
-
     def squared_magnitudes(self, rows_NK: Tensor) -> Tensor:
         """Return ``[N, F / 2]``: squares of the absolute values of complex numbers."""
         return square_complex(rows_NK)

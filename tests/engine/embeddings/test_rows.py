@@ -88,7 +88,7 @@ def test_gradients_are_summed_by_row(rows: list[int]) -> None:
 
 def gradients(kind: str) -> RowGradients:
     if kind == "dense":
-        return DenseGradients(TensorSections(CPU).make("gradients", ROWS, DIM, DOUBLE))
+        return DenseGradients(TensorSections(CPU).make("gradients", ROWS, DIM, DOUBLE), drops_zeros=True)
     return SparseGradients(DIM, DOUBLE, CPU, drops_zeros=True)
 
 

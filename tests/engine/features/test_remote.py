@@ -69,32 +69,28 @@ def every_row_is_right(comm: Comm) -> None:
     assert wrong == []
 
 
-def sparse_rows_stay_sparse(comm: Comm) -> None:
-    """Also those that store nothing."""
-    whole, wrong = as_dense(sparse()), []
+def wrong_batches(comm: Comm, given: SparseRows | BlockRows) -> list[int]:
+    """Batches whose rows have another form, type or numbers than those asked for."""
+    whole, wrong = as_dense(given), []
     for owner in (SCATTERED, RANGES):
-        store = store_on(comm, owner, sparse(), torch.float64)
+        store = store_on(comm, owner, given, torch.float64)
         for number in range(BATCHES):
             nodes = batch(comm.rank, number)
             rows = got(store, nodes)
-            assert isinstance(rows, SparseRows)
+            assert isinstance(rows, type(given))
             if rows.dtype != torch.float64 or not torch.equal(as_dense(rows), whole[nodes]):
                 wrong.append(number)
-    assert wrong == []
+    return wrong
+
+
+def sparse_rows_stay_sparse(comm: Comm) -> None:
+    """Also those that store nothing."""
+    assert wrong_batches(comm, sparse()) == []
 
 
 def blocks_stay_blocks(comm: Comm) -> None:
     """Also those without a row in a batch, and rows of none."""
-    whole, wrong = as_dense(blocks()), []
-    for owner in (SCATTERED, RANGES):
-        store = store_on(comm, owner, blocks(), torch.float64)
-        for number in range(BATCHES):
-            nodes = batch(comm.rank, number)
-            rows = got(store, nodes)
-            assert isinstance(rows, BlockRows)
-            if rows.dtype != torch.float64 or not torch.equal(as_dense(rows), whole[nodes]):
-                wrong.append(number)
-    assert wrong == []
+    assert wrong_batches(comm, blocks()) == []
 
 
 def several_batches_are_under_way(comm: Comm) -> None:

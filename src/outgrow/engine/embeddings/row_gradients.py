@@ -44,12 +44,15 @@ def squared_norm(gradients: RowGradients, num_rows: int, size: int) -> float:
 class DenseGradients:
     """Gradients of all rows, in a section. Each row usually gets one gradient between updates. Final.
 
-    Rows whose gradients are all zeros count as rows without one: a backward pass over a whole graph gives zeros to all
-    nodes that the loss does not depend on.
+    Args:
+        section: What they are kept in.
+        drops_zeros: Whether rows whose gradients are all zeros count as rows without one: a backward pass over a whole
+            graph gives zeros to all nodes that the loss does not depend on.
     """
 
-    def __init__(self, section: RowSection) -> None:
+    def __init__(self, section: RowSection, *, drops_zeros: bool) -> None:
         self._section = section
+        self._drops_zeros = drops_zeros
         # A section is not set to zeros after an update: what is not marked counts as zeros.
         self._written = torch.zeros(section.num_rows, dtype=torch.bool)
 
@@ -58,7 +61,7 @@ class DenseGradients:
         if is_row_range(rows_N):
             first = int(rows_N[0])
             here = slice(first, first + len(rows_N))
-            marks = mark_nonzero(grad_NF)
+            marks = mark_nonzero(grad_NF) if self._drops_zeros else torch.ones(len(grad_NF), dtype=torch.bool)
             if not marks.any():
                 return
             if self._written[here].any():
@@ -66,7 +69,9 @@ class DenseGradients:
             self._section.write_range(first, grad_NF)
             self._written[here] |= marks
             return
-        rows, grads = drop_zeros(*sum_by_row(rows_N, grad_NF))
+        rows, grads = sum_by_row(rows_N, grad_NF)
+        if self._drops_zeros:
+            rows, grads = drop_zeros(rows, grads)
         before = self._section.read_rows(rows)
         before[(~self._written[rows]).to(before.device)] = 0
         self._section.write_rows(rows, before.add_(grads))
@@ -108,8 +113,7 @@ class SparseGradients:
         columns: Width of a row.
         dtype: Type of its numbers.
         device: Where they are.
-        drops_zeros: Whether rows whose gradients are all zeros count as rows without one, as in `DenseGradients`; else
-            every row of a batch has one.
+        drops_zeros: See `DenseGradients`.
     """
 
     def __init__(self, columns: int, dtype: torch.dtype, device: torch.device, *, drops_zeros: bool) -> None:
@@ -171,7 +175,7 @@ def sum_by_row(rows_N: Tensor, grad_NF: Tensor) -> tuple[Tensor, Tensor]:
     Of rows that ascend already the gradients are returned as they are, without a copy.
     """
     rows = rows_N.cpu()
-    if len(rows) and int(rows[0]) >= 0 and bool((rows.diff() > 0).all()):
+    if are_ascending_rows(rows):
         return rows, grad_NF
     if rows.numel() and int(rows.min()) < 0:
         known = rows >= 0
@@ -195,6 +199,11 @@ def drop_zeros(rows_N: Tensor, grad_NF: Tensor) -> tuple[Tensor, Tensor]:
     """Return the rows whose gradient is not all zeros, and these gradients."""
     marks = mark_nonzero(grad_NF)
     return (rows_N, grad_NF) if marks.all() else (rows_N[marks], grad_NF[marks.to(grad_NF.device)])
+
+
+def are_ascending_rows(rows_N: Tensor) -> bool:
+    """Whether rows are at least one, none of them -1, each above the one before."""
+    return len(rows_N) > 0 and int(rows_N[0]) >= 0 and bool((rows_N.diff() > 0).all())
 
 
 def is_row_range(rows_N: Tensor) -> bool:

@@ -18,6 +18,7 @@ from outgrow.engine.embeddings.row_gradients import (
     DenseGradients,
     RowGradients,
     SparseGradients,
+    are_ascending_rows,
     is_row_range,
     sum_by_row,
 )
@@ -88,10 +89,12 @@ class EmbeddingTable:
         self.values, *self.states = self.group.sections
         self.best: RowSection | None = None
         self._bad_row: int | None = None
+        # An update of all rows needs no look at which have a gradient.
+        drops_zeros = not in_batches and not optimizer.updates_all_rows
         self.gradients: RowGradients = (
-            SparseGradients(embedding.dim, embedding.dtype, self.comm.device, drops_zeros=not in_batches)
+            SparseGradients(embedding.dim, embedding.dtype, self.comm.device, drops_zeros=drops_zeros)
             if gathers_batches
-            else DenseGradients(self.add_section("gradients"))
+            else DenseGradients(self.add_section("gradients"), drops_zeros=drops_zeros)
         )
         self._batch: _FetchedRows | None = None
         self._anchor = torch.zeros((), requires_grad=True)
@@ -195,7 +198,7 @@ class EmbeddingTable:
         if is_row_range(rows_N):
             first = int(rows_N[0])
             return self.values.read_range(first, first + len(rows_N)).clone()
-        if len(rows_N) and int(rows_N[0]) >= 0 and bool((rows_N.diff() > 0).all()):
+        if are_ascending_rows(rows_N):
             return self.values.read_rows(rows_N)
         found = rows_N >= 0
         distinct, positions = torch.unique(rows_N[found], return_inverse=True)

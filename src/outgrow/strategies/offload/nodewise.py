@@ -7,23 +7,19 @@ the links and negatives of a step are read, and their gradients are kept in memo
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from outgrow.engine.features.inputs import cast_features, move_features_to_device
 from outgrow.engine.link_objective import LinkObjective
-from outgrow.engine.nodewise import compute_node_rows
+from outgrow.engine.nodewise import compute_node_rows, loss_of_read_rows
 from outgrow.engine.problem import Problem
 from outgrow.nn.layer import Features
 from outgrow.ops import memory_pool
 from outgrow.ops.rng import fold_in
 from outgrow.ops.sparse import index_rows, slice_rows
 from outgrow.strategies.base import Step
-
-if TYPE_CHECKING:
-    from outgrow.engine.objective import Objective
 
 _BLOCK_BYTES = 32 << 20
 """Bytes of a row of every layer, of the nodes that inference computes at a time."""
@@ -40,7 +36,7 @@ class NodewiseExecution:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        objective: Objective = problem.objective
+        objective = problem.objective
         assert isinstance(objective, LinkObjective)
         self.objective = objective
 
@@ -57,23 +53,17 @@ class NodewiseExecution:
             return Step(loss=0.0, num_seeds=0)
         key = fold_in(problem.seed, epoch, number)
         with timeline.span("forward"):
-            rows = links.find_rows(key)
-            nodes = problem.shard.owned_nodes[rows]
-            out = self._compute_rows(index_rows(problem.features, nodes), nodes, key)
-            loss = links.loss(out, key, rows)
-            # Held by the graph of the loss alone, so that it is freed as soon as its gradient is known.
-            del out
+            loss = loss_of_read_rows(problem.model, problem.shard, links, self._select_features, key)
         with timeline.span("backward"):
             torch.autograd.backward(loss)
         comm.all_reduce_gradients(problem.model)
-        comm.ledger.add_count("rows_computed", len(rows) * len(problem.model.layers_list()))
         return Step(loss=comm.all_reduce(loss.detach().double().cpu()).item(), num_seeds=links.num_targets)
 
-    def _compute_rows(self, given: Features, nodes: Tensor, key: int | None) -> Tensor:
-        """Return ``[n, C]``: the output of the last layer for some own nodes."""
-        model, comm = self.problem.model, self.problem.shard.comm
-        features = move_features_to_device(cast_features(model, given), comm)
-        return compute_node_rows(model, features, nodes.to(comm.device), key)
+    def _select_features(self, rows: Tensor) -> Features:
+        return self._prepare_features(index_rows(self.problem.features, self.problem.shard.owned_nodes[rows]))
+
+    def _prepare_features(self, given: Features) -> Features:
+        return move_features_to_device(cast_features(self.problem.model, given), self.problem.shard.comm)
 
     @torch.no_grad()
     def inference(self) -> Iterator[tuple[int, Tensor]]:
@@ -84,7 +74,8 @@ class NodewiseExecution:
         features = problem.shard.select_owned(problem.features)
         for first in range(0, max(1, len(own)), size):
             last = min(first + size, len(own))
-            yield first, self._compute_rows(slice_rows(features, first, last), own[first:last], None).cpu()
+            x, nodes = self._prepare_features(slice_rows(features, first, last)), own[first:last]
+            yield first, compute_node_rows(problem.model, x, nodes.to(problem.shard.comm.device), None).cpu()
 
     def close(self) -> None:
         """Release idle memory."""
