@@ -83,3 +83,16 @@ def test_it_is_removed_if_a_signal_comes_while_the_helper_starts(
     with pytest.raises(KeyboardInterrupt), temporary_directory("outgrow-", tmp_path):
         pass
     assert not list(tmp_path.iterdir())
+
+
+def test_it_is_removed_if_a_signal_comes_as_soon_as_it_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Path.mkdir
+
+    def make_and_interrupt(folder: Path, **options: int) -> None:
+        make(folder, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "mkdir", make_and_interrupt)
+    with pytest.raises(KeyboardInterrupt), temporary_directory("outgrow-", tmp_path):
+        pass
+    assert not list(tmp_path.iterdir())

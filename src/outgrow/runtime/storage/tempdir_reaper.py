@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,14 +36,16 @@ def temporary_directory(prefix: str, parent: Path | None = None) -> Iterator[Pat
     Raises:
         OSError: The folder cannot be created.
     """
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).resolve()
-    with removed_on_exit(folder):
+    # Named before it exists: a signal may end this process by an exception as soon as it does.
+    folder = Path(tempfile.gettempdir() if parent is None else parent).resolve() / f"{prefix}{uuid.uuid4().hex}"
+    with _removed_on_exit(folder):
+        folder.mkdir(mode=0o700)
         yield folder
 
 
 @contextmanager
-def removed_on_exit(folder: Path) -> Iterator[None]:
-    """Remove a folder when the context ends, or when this process does."""
+def _removed_on_exit(folder: Path) -> Iterator[None]:
+    """Remove a folder, if there is one, when the context ends, or when this process does."""
     command = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(folder)]
     keeper: subprocess.Popen[bytes] | None = None
     # A signal may end this process by an exception while it starts the other.
