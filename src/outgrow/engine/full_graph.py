@@ -16,6 +16,7 @@ from outgrow.core.deprecation import renamed_arguments
 from outgrow.core.ledger import Kind
 from outgrow.engine.features.inputs import ShardInputs
 from outgrow.engine.hidden_edges import shard_of_step
+from outgrow.engine.last_layer import LastRows, find_last_rows, find_read_rows, update_rows
 from outgrow.engine.link_objective import LinksOfStep
 from outgrow.engine.local_weights import weights_by_part
 from outgrow.engine.nodewise import loss_of_read_rows, reads_no_neighbours
@@ -29,44 +30,6 @@ from outgrow.ops.aggregation.no_messages import zero_aggregate
 from outgrow.ops.rng import fold_in
 from outgrow.ops.sparse import index_rows, slice_rows
 
-MOST_ROWS = 0.9
-"""Share of the rows above which the last layer computes all: sums for parts of them do not overlap with an exchange."""
-
-
-class LastRows(NamedTuple):
-    """The own nodes whose output of the last layer is of use.
-
-    Attributes:
-        first: The first one, a row.
-        last: The row after the last one.
-        block: Their in-edges; source rows are those of the whole shard.
-    """
-
-    first: int
-    last: int
-    block: Block
-
-
-def find_last_rows(model: Model, shard: GraphShard, objective: Objective) -> LastRows | None:
-    """Return the own rows that a loss reads of a model with modules per type; None for all rows. All workers together.
-
-    The last layer then does nothing for types without targets, which are ranges of rows. Other models compute all
-    rows: their nodes to train on are anywhere.
-    """
-    rowwise = objective.as_rowwise
-    layers = model.layers_list()
-    if not model.reads_types or len(layers) == 1 or not isinstance(rowwise, NodeObjective):
-        return None
-    block = shard.layer_view(layers[-1]).block
-    # A worker without such rows computes one: an empty result could leave others waiting for its gradients.
-    first, last = (int(rowwise.rows[0]), int(rowwise.rows[-1]) + 1) if len(rowwise.rows) else (0, 1)
-    num_own = block.edges.num_dst
-    narrow = last - first <= MOST_ROWS * num_own
-    # Agreed on: with overlap, gradients of values and scores cross in another order than without it.
-    if not any(shard.comm.all_gather_object(narrow)):
-        return None
-    return LastRows(first, last, block.slice_destinations(first, last)) if narrow else LastRows(0, num_own, block)
-
 
 def layer_forward(
     layer: Layer,
@@ -76,6 +39,7 @@ def layer_forward(
     *,
     overlap: bool = True,
     rows: LastRows | None = None,
+    read_rows: Tensor | None = None,
 ) -> Tensor:
     """Return a layer's output for the nodes that the worker owns, ``[n, O]``.
 
@@ -86,12 +50,13 @@ def layer_forward(
         key: Random key of this layer in this step; None for no random draws.
         overlap: Whether to aggregate own rows while others are received, if the layer permits it.
         rows: The rows to compute, without overlap; None for all.
+        read_rows: ``[m]`` int64, ascending, the only rows to return; sums over edges are those of all rows.
     """
     view = shard.layer_view(layer)
     block = (view.block if rows is None else rows.block).with_rng_key(key)
     x_dst = x_own if rows is None else slice_rows(x_own, rows.first, rows.last)
     if not layer.conv.aggregation.reads_sources:
-        return layer.update(x_dst, zero_aggregate(x_dst, *layer.spec.aggregate), block)
+        return update_rows(layer, x_dst, zero_aggregate(x_dst, *layer.spec.aggregate), block, read_rows)
     source, target = layer.source_and_target(x_own, x_dst, view.block.dst_nodes, block.dst_nodes)
     if view.local_graph is None:
         aggregate = layer.aggregate(block, source, target)
@@ -100,7 +65,7 @@ def layer_forward(
     else:
         # An aggregation that is no sum of parts needs all source rows at once.
         aggregate = layer.aggregate(block, gather_sources(layer, shard, source), target)
-    return layer.update(x_dst, aggregate, block)
+    return update_rows(layer, x_dst, aggregate, block, read_rows)
 
 
 def gather_sources(layer: Layer, shard: GraphShard, source: NodeMessages) -> NodeMessages:
@@ -139,6 +104,7 @@ def full_forward(
     first_aggregate: Tensor | None = None,
     overlap: bool = True,
     last_rows: LastRows | None = None,
+    read_rows: Tensor | None = None,
 ) -> Tensor:
     """Return logits of the nodes that the worker owns, with all their neighbours.
 
@@ -150,24 +116,27 @@ def full_forward(
         first_aggregate: ``[n, C, F]`` aggregate of the first layer if it is constant; None to compute it.
         overlap: Whether to aggregate own rows while others are received.
         last_rows: The rows of the last layer to compute; None for all.
+        read_rows: ``[m]`` int64, ascending, rows whose output of the last layer is read; None for all.
 
     Returns:
-        ``[n, C]``, differentiable in the parameters; of ``last_rows`` alone if these are given.
+        ``[n, C]``, differentiable in the parameters; of ``last_rows`` or ``read_rows`` alone if these are given.
     """
     first, *others = model.layers_list()
     block = shard.layer_view(first).block.with_rng_key(layer_key(key, 0))
     # Features of the halo are inputs already, so the first layer needs no exchange if it reads them directly.
     x_src = model.encode_input(inputs.source, block.src_nodes[: len(inputs.source)], key)
     x = x_src if len(inputs.own) == len(x_src) else slice_rows(x_src, 0, len(inputs.own))
+    of_first = None if others else read_rows
     if first_aggregate is not None:
-        x = first.update(x, first_aggregate, block)
+        x = update_rows(first, x, first_aggregate, block, of_first)
     elif model.source_is_features:
-        x = first(block, x_src, x)
+        source, target = first.source_and_target(x_src, x, block.src_nodes, block.dst_nodes)
+        x = update_rows(first, x, first.aggregate(block, source, target), block, of_first)
     else:
-        x = layer_forward(first, shard, x, layer_key(key, 0), overlap=overlap)
+        x = layer_forward(first, shard, x, layer_key(key, 0), overlap=overlap, read_rows=of_first)
     for index, layer in enumerate(others, 1):
-        rows = last_rows if layer is others[-1] else None
-        x = layer_forward(layer, shard, x, layer_key(key, index), overlap=overlap, rows=rows)
+        rows, read = (last_rows, read_rows) if layer is others[-1] else (None, None)
+        x = layer_forward(layer, shard, x, layer_key(key, index), overlap=overlap, rows=rows, read_rows=read)
     assert isinstance(x, Tensor)
     return x
 
@@ -293,23 +262,25 @@ class FullGraphEpoch:
                 loss = loss_of_read_rows(self.model, self.shard, objective, self._select_features, key)
             else:
                 shard = shard_of_step(self.shard, objective.hidden)
-                loss = self._forward(shard, objective, key)
-                self._count_work(shard)
+                read_rows = find_read_rows(self.shard, objective, key)
+                loss = self._forward(shard, objective, key, read_rows)
+                self._count_work(shard, read_rows)
         with timeline.span("backward"):
             torch.autograd.backward(loss)
         self.comm.all_reduce_gradients(self.model)
         return self.comm.all_reduce(loss.detach().double().cpu()).item(), objective.num_targets
 
-    def _count_work(self, shard: GraphShard) -> None:
+    def _count_work(self, shard: GraphShard, read_rows: Tensor | None) -> None:
         layers = self.model.layers_list()
         seen = self.edges if shard is self.shard else [shard.layer_view(layer).block.edges for layer in layers]
         # A cached aggregate was counted when it was computed.
         for index, edges in enumerate(seen):
             if index > 0 or self.first_aggregate is None:
                 self.ledger.add_count("edges_aggregated", edges.num_edges)
-            self.ledger.add_count("rows_computed", edges.num_dst)
+            some_rows = read_rows if index == len(seen) - 1 else None
+            self.ledger.add_count("rows_computed", edges.num_dst if some_rows is None else len(some_rows))
 
-    def _forward(self, shard: GraphShard, objective: StepObjective, key: int) -> Tensor:
+    def _forward(self, shard: GraphShard, objective: StepObjective, key: int, read_rows: Tensor | None) -> Tensor:
         """Return the loss. Logits are held by it alone: they are freed as soon as their gradient is known."""
         logits = full_forward(
             self.model,
@@ -319,7 +290,10 @@ class FullGraphEpoch:
             first_aggregate=self.first_aggregate,
             overlap=self.overlap,
             last_rows=self.last_rows,
+            read_rows=read_rows,
         )
+        if isinstance(objective, LinksOfStep):
+            return objective.loss(logits, key, read_rows)
         return objective.loss(logits, key)
 
     def _select_features(self, rows: Tensor) -> Features:

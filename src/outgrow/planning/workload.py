@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
-from outgrow.engine.full_graph import MOST_ROWS
+from outgrow.engine.last_layer import MOST_ROWS
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.topology import Topology
 from outgrow.inference.modes import AUTO
@@ -293,7 +293,7 @@ class Workload:
     def last_shares(self) -> tuple[float, float]:
         """Shares of the nodes and of the edges that the last layer computes in training by `full`."""
         share = self.graph.target_nodes / max(1, self.graph.nodes)
-        # As `outgrow.engine.full_graph.find_last_rows` decides.
+        # As `outgrow.engine.last_layer.find_last_rows` decides.
         if not self.model.reads_types or len(self.model.layers) == 1 or not 0 < share <= MOST_ROWS:
             return 1.0, 1.0
         return share, self.graph.target_edges / max(1, self.graph.edges)

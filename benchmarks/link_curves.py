@@ -1,0 +1,132 @@
+"""Validation MRR over seconds of training on a folder of triples: ours, PyKEEN, PyG; the picture of it.
+
+    python benchmarks/link_curves.py DATA/kg_wn18rr --minutes 10 --rivals FOLDER/pykeen/bin/python
+    python benchmarks/link_curves.py --draw RESULT.json docs/assets/link-curves.png
+
+Each contender is a process on a core of its own, with one thread; `--at-once` of them run beside each other.
+Evaluations are not counted. ComplEx has 200 complex numbers for a node, DistMult 400 numbers, R-GCN 200 and one layer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import record
+from workers import versions
+
+HERE = Path(__file__).parent
+CONTENDERS: Mapping[str, Sequence[str]] = {
+    "Outgrow ComplEx": ("complex", "epochs=1000", "eval_every=1"),
+    "PyKEEN ComplEx": ("rivals.pykeen_links", "complex", "every=1"),
+    "PyG ComplEx": ("rivals.pyg_links", "complex", "every=5"),
+    "Outgrow DistMult": ("distmult", "epochs=1000", "eval_every=1"),
+    "PyKEEN DistMult": ("rivals.pykeen_links", "distmult", "every=1", "dim=400"),
+    "PyG DistMult": ("rivals.pyg_links", "distmult", "every=5", "dim=400"),
+    "Outgrow R-GCN": ("rgcn", "epochs=1000", "eval_every=1"),
+    "PyKEEN R-GCN": ("rivals.pykeen_links", "rgcn", "every=1", "batch=4400", "lr=0.01", "optimizer=Adam"),
+    "PyG R-GCN": ("rivals.pyg_links", "rgcn", "every=20", "batch=0"),
+}
+"""Ours: a row of `link_recipes.py` and its options. Rivals: module, model, options."""
+
+
+def run_contender(name: str, options: Namespace, core: int) -> dict[str, Any]:
+    """Train one; return its curve ``[seconds, MRR]`` and its test MRR."""
+    first, *rest = CONTENDERS[name]
+    folder, minutes = str(options.graph.resolve()), str(options.minutes)
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "found.json"
+        if ours := not first.startswith("rivals."):
+            command = [sys.executable, "link_recipes.py", folder, "--rows", first, "--minutes", minutes]
+            command += ["--out", str(out), "--options", *rest]
+        else:
+            command = [options.rivals, "-m", first, folder, rest[0], minutes, str(out), *rest[1:], "threads=1"]
+        # What a core is given decides about all threads, those of Numba and OpenMP too.
+        alone = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+        with open(Path(scratch) / "log", "w+") as log:
+            process = subprocess.Popen(command, cwd=HERE, env=alone, stdout=log, stderr=log)
+            os.sched_setaffinity(process.pid, {core})
+            if process.wait():
+                log.seek(0)
+                raise RuntimeError(f"{name}: {log.read()[-2000:]}")
+        found = json.loads(out.read_text())
+    if ours:
+        (trained,) = found["found"][first]
+        return {"curve": trained["curve"], "val": trained["val"]["mrr"], "test": trained["test"]["mrr"]}
+    curve = [(seconds, mrr) for seconds, _, mrr in found["curve"]]
+    return {"curve": curve, "val": found["val"], "test": found["test"]["mrr"], "options": found["options"]}
+
+
+def run_all(options: Namespace) -> dict[str, Any]:
+    """Train all contenders, neighbours of the list beside each other."""
+    cores = SimpleQueue[int]()
+    for core in sorted(os.sched_getaffinity(0))[: options.at_once]:
+        cores.put(core)
+
+    def run(name: str) -> tuple[str, dict[str, Any]]:
+        core = cores.get()
+        try:
+            found = run_contender(name, options, core)
+        finally:
+            cores.put(core)
+        print(f"{name}: best validation MRR {found['val']:.4f}, test {found['test']:.4f}", flush=True)
+        return name, found
+
+    chosen = [name for name in CONTENDERS if not options.only or name in options.only.split(",")]
+    with ThreadPoolExecutor(options.at_once) as pool:
+        return dict(pool.map(run, chosen))
+
+
+def draw(result: Mapping[str, Any], picture: Path) -> None:
+    """Draw a panel for each decoder or encoder."""
+    from matplotlib import pyplot as plt
+
+    kinds = list(dict.fromkeys(name.split(" ", 1)[1] for name in result["found"]))
+    figure, panels = plt.subplots(1, len(kinds), figsize=(4 * len(kinds), 3.4), sharey=True, squeeze=False)
+    colours = {"Outgrow": "#0b5fa5", "PyKEEN": "#c4562d", "PyG": "#6b8e23"}
+    for panel, kind in zip(panels[0], kinds, strict=True):
+        for name, found in result["found"].items():
+            library, of = name.split(" ", 1)
+            if of == kind:
+                seconds, scores = zip(*found["curve"], strict=True)
+                panel.plot(seconds, scores, marker="o", markersize=3, color=colours[library], label=library)
+        panel.set(title=kind, xlabel="seconds of training", xlim=(0, None), ylim=(0, 0.5))
+        panel.grid(alpha=0.3)
+    panels[0][0].set_ylabel("validation MRR, filtered")
+    panels[0][0].legend()
+    figure.tight_layout()
+    figure.savefig(picture, dpi=110)
+
+
+def main() -> None:
+    """Train and write, or draw what was written."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("graph", type=Path, nargs="?", help="a folder of triples")
+    add("--minutes", type=float, default=10.0, help="of training, for each contender")
+    add("--rivals", default=sys.executable, help="Python of the environment that has PyKEEN and PyG")
+    add("--at-once", type=int, default=2, help="contenders beside each other")
+    add("--only", default="", help="names of contenders, by commas")
+    add("--out", type=Path, help="file of the figures")
+    add("--draw", type=Path, nargs=2, metavar=("RESULT", "PICTURE"), help="draw the figures of a file")
+    options = parser.parse_args()
+    if options.draw:
+        draw(json.loads(options.draw[0].read_text()), options.draw[1])
+        return
+    found = run_all(options)
+    figures = {"versions": versions(), "minutes": options.minutes, "contenders": CONTENDERS, "found": found}
+    print(record.write(f"link_curves_{options.graph.name}", figures, options.out))
+
+
+if __name__ == "__main__":
+    main()
