@@ -24,7 +24,7 @@ NUMBERS = {
     "tests/suites/test_exactness.py": 67,
     "tests/suites/test_objectives.py": 5,
     "tests/suites/test_links.py": 7,
-    "tests/suites/test_link_steps.py": 8,
+    "tests/suites/test_link_steps.py": 9,
     "tests/suites/test_held_out.py": 5,
     "tests/suites/test_loop.py": 4,
     "tests/suites/test_evaluation.py": 4,

@@ -29,6 +29,20 @@ def test_a_recipe_builds_its_model_and_its_loop(graph: str, model: str) -> None:
     assert choose_model(graph) in MODELS
 
 
+def test_a_recipe_fits_the_links_of_a_graph() -> None:
+    recipe = find_recipe("facts", "embedding", links=True)
+    fitted = recipe.fit_to_links(86_835, 40_943, ()).train
+    assert (fitted["link_steps"], fitted["negatives"], fitted["filter_negatives"]) == (87, 1000, False)
+    few = recipe.fit_to_links(300, 80, ("lr",)).train
+    assert (few["link_steps"], few["negatives"]) == (1, 80)
+    # Another loss, or other negatives, want other numbers of them.
+    other = recipe.fit_to_links(300, 80, ("link_loss",)).train
+    assert not {"negatives", "filter_negatives"} & set(other)
+    assert other["link_steps"] == 1
+    for links in (recipe.fit_to_links(300, 80, ()), find_recipe("wordnet", "embedding", links=True)):
+        TrainConfig().with_options(**links.train)
+
+
 def test_options_of_a_model_have_types() -> None:
     assert model_options("gat") == {
         "hidden": int,

@@ -12,16 +12,18 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from outgrow.engine import hidden_edges
+from outgrow.core.block import Block
+from outgrow.engine import full_graph, hidden_edges
 from outgrow.engine.hidden_edges import ShardOfStep
 from outgrow.engine.link_candidates import CandidatePlanner, TrainingAnswers
 from outgrow.engine.link_objective import LinksOfStep
 from outgrow.engine.link_options import LinkSteps, PairsOfStep
 from outgrow.engine.shard import LayerView
+from outgrow.nn import Layer
 from outgrow.ops.pair_draws import PairRange
 from outgrow.ops.rng import fold_in
 from suites.hits import Hits
-from suites.link_steps import UNDIRECTED, Case, Found, Key, Mutant, gradients
+from suites.link_steps import FEW_ROWS, UNDIRECTED, Case, Found, Key, Mutant, gradients
 from thread_group import run_in_threads
 
 BROKEN: list[Key] = [
@@ -144,6 +146,19 @@ def degrees_with_hidden_edges() -> Iterator[Hits]:
         yield hits
 
 
+@contextmanager
+def aggregates_of_other_rows() -> Iterator[Hits]:
+    """The rows that a step reads get the aggregates of the rows before them."""
+    hits, right = Hits(), full_graph.update_rows
+
+    def update(layer: Layer, x_dst: Tensor, aggregate: Tensor, block: Block, rows: Tensor | None) -> Tensor:
+        hits.note(rows is not None)
+        return right(layer, x_dst, aggregate if rows is None else aggregate.roll(1, 0), block, rows)
+
+    with patch.object(full_graph, "update_rows", update):
+        yield hits
+
+
 BETWEEN_WORKERS = (candidates_drawn_by_each_worker, mean_over_own_links_of_the_step)
 ANYWHERE: tuple[Mutant, ...] = (
     inverses_of_hidden_edges_left_in,
@@ -152,6 +167,7 @@ ANYWHERE: tuple[Mutant, ...] = (
     reverses_as_negatives,
     asked_edges_not_hidden,
     degrees_with_hidden_edges,
+    aggregates_of_other_rows,
 )
 MUTANTS: Mapping[str, Mutant] = {mutant.__name__: mutant for mutant in (*BETWEEN_WORKERS, *ANYWHERE)}
 
@@ -160,6 +176,8 @@ def broken_keys(name: str) -> list[Key]:
     """Where a mutant should be found: workers of `tensor` hold all edges, and do not make views of shards."""
     if name == reverses_as_negatives.__name__:
         return [("full", case) for case in UNDIRECTED]
+    if name == aggregates_of_other_rows.__name__:
+        return [("full", case) for case in FEW_ROWS[::3]]
     return BROKEN[:1] if name == degrees_with_hidden_edges.__name__ else BROKEN
 
 

@@ -11,6 +11,7 @@ from outgrow.training.config import TrainConfig
 from outgrow.training.loop_options import open_option_names
 
 _TRAINING = tuple(field.name for field in fields(TrainConfig))
+_NEGATIVES = ("negatives", "filter_negatives")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +22,32 @@ class Recipe:
         model: Options of the model.
         train: Options of `TrainConfig`.
         source: Publication or tuning that the options come from.
+        links_per_step: Edges of a graph for each optimizer step of an epoch, if it predicts links; None for
+            ``link_steps`` as ``train`` has it.
     """
 
     model: Mapping[str, object] = field(default_factory=dict)
     train: Mapping[str, object] = field(default_factory=dict)
     source: str
+    links_per_step: int | None = None
+
+    def fit_to_links(self, num_edges: int, num_candidates: int, given: Collection[str]) -> Recipe:
+        """Return the recipe for links of a graph: its number of steps, and no more negatives than candidates.
+
+        Args:
+            num_edges: Number of edges of the graph.
+            num_candidates: Nodes of the node type that has fewest.
+            given: Options of the user. Negatives of the recipe suit its own loss and sampling alone.
+        """
+        train = dict(self.train)
+        if {"link_loss", "negative_sampling"} & {*given}:
+            train = {name: value for name, value in train.items() if name not in _NEGATIVES}
+        if self.links_per_step is not None:
+            train["link_steps"] = max(1, round(num_edges / self.links_per_step))
+        negatives = train.get("negatives")
+        if isinstance(negatives, int):
+            train["negatives"] = max(1, min(negatives, num_candidates))
+        return replace(self, train=train)
 
 
 _PLANETOID_GCN = Recipe(
@@ -71,6 +93,16 @@ _WORDNET_VECTORS = Recipe(
     },
     source="validation links of WordNet: benchmarks/link_recipes.py",
 )
+_LINK_VECTORS = Recipe(
+    model={"hidden": 200, "std": 0.05},
+    train={
+        **{"lr": 0.1, "optimizer": "adagrad", "embedding_lr": 0.1, "embedding_optimizer": "adagrad"},
+        **{"epochs": 20, "eval_every": 5, "link_loss": "softmax", "negative_sampling": "shared", "negatives": 1000},
+        **{"filter_negatives": False, "regularizer": "n3", "regularizer_weight": 0.02},
+    },
+    source="validation links of WN18RR and CoDEx-S: benchmarks/link_recipes.py",
+    links_per_step=1000,
+)
 _BY_DATA_SET: Mapping[tuple[str, str], Recipe] = {
     ("cora", "gcn"): _PLANETOID_GCN,
     ("citeseer", "gcn"): _PLANETOID_GCN,
@@ -94,7 +126,7 @@ def choose_model(graph: str) -> str:
 def find_recipe(graph: str, model: str, *, links: bool = False) -> Recipe:
     """Return the recipe of a model on a data set, or one for any graph; ``links`` for link prediction."""
     if links:
-        found = _LINKS
+        found = _LINK_VECTORS if model == "embedding" else _LINKS
         if graph == "wordnet":
             found = _WORDNET_VECTORS if model == "embedding" else _WORDNET_LINKS
     else:

@@ -160,6 +160,9 @@ def plan_new_run(
     else:
         # Link models learn from the edges alone and need no labels.
         validate_link_graph(loaded, needs_features=needs_features)
+        smallest = min((kind.last - kind.first for kind in loaded.node_types), default=loaded.num_nodes)
+        recipe = recipe.fit_to_links(loaded.num_edges, smallest, options)
+        config = make_train_config(recipe, options, model_options(name))
         validate_link_options(loaded, config, options)
         # Resolved before it is recorded, so that a resumed run builds the same model.
         if model_settings["decoder"] == AUTO:
