@@ -1,6 +1,7 @@
 """Validation MRR over seconds of training on a folder of triples: ours, PyKEEN, PyG; the picture of it.
 
-    python benchmarks/link_curves.py DATA/kg_wn18rr --minutes 10 --rivals FOLDER/pykeen/bin/python
+    python benchmarks/link_curves.py DATA/kg_codex_s --minutes 3 --rivals FOLDER/pykeen/bin/python --at-once 1 \
+        --ours link_steps=32 negatives=2034 regularizer_weight=0.01 --pykeen weight=0.01
     python benchmarks/link_curves.py --draw RESULT.json docs/assets/link-curves.png
 
 Each contender is a process on a core of its own, with one thread; `--at-once` of them run beside each other.
@@ -28,14 +29,14 @@ from workers import versions
 HERE = Path(__file__).parent
 CONTENDERS: Mapping[str, Sequence[str]] = {
     "Outgrow ComplEx": ("complex", "epochs=1000", "eval_every=1"),
-    "PyKEEN ComplEx": ("rivals.pykeen_links", "complex", "every=1"),
-    "PyG ComplEx": ("rivals.pyg_links", "complex", "every=5"),
+    "PyKEEN ComplEx": ("rivals.pykeen_links", "complex", "every=2"),
+    "PyG ComplEx": ("rivals.pyg_links", "complex", "every=2"),
     "Outgrow DistMult": ("distmult", "epochs=1000", "eval_every=1"),
-    "PyKEEN DistMult": ("rivals.pykeen_links", "distmult", "every=1", "dim=400"),
-    "PyG DistMult": ("rivals.pyg_links", "distmult", "every=5", "dim=400"),
+    "PyKEEN DistMult": ("rivals.pykeen_links", "distmult", "every=2", "dim=400"),
+    "PyG DistMult": ("rivals.pyg_links", "distmult", "every=2", "dim=400"),
     "Outgrow R-GCN": ("rgcn", "epochs=1000", "eval_every=1"),
-    "PyKEEN R-GCN": ("rivals.pykeen_links", "rgcn", "every=1", "batch=4400", "lr=0.01", "optimizer=Adam"),
-    "PyG R-GCN": ("rivals.pyg_links", "rgcn", "every=20", "batch=0"),
+    "PyKEEN R-GCN": ("rivals.pykeen_links", "rgcn", "every=1", "lr=0.01", "optimizer=Adam"),
+    "PyG R-GCN": ("rivals.pyg_links", "rgcn", "every=10", "batch=0"),
 }
 """Ours: a row of `link_recipes.py` and its options. Rivals: module, model, options."""
 
@@ -48,9 +49,10 @@ def run_contender(name: str, options: Namespace, core: int) -> dict[str, Any]:
         out = Path(scratch) / "found.json"
         if ours := not first.startswith("rivals."):
             command = [sys.executable, "link_recipes.py", folder, "--rows", first, "--minutes", minutes]
-            command += ["--out", str(out), "--options", *rest]
+            command += ["--out", str(out), "--options", *rest, *options.ours]
         else:
-            command = [options.rivals, "-m", first, folder, rest[0], minutes, str(out), *rest[1:], "threads=1"]
+            given = options.pykeen if "pykeen" in first else ()
+            command = [options.rivals, "-m", first, folder, rest[0], minutes, str(out), *rest[1:], "threads=1", *given]
         # What a core is given decides about all threads, those of Numba and OpenMP too.
         alone = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
         with open(Path(scratch) / "log", "w+") as log:
@@ -115,6 +117,8 @@ def main() -> None:
     add("graph", type=Path, nargs="?", help="a folder of triples")
     add("--minutes", type=float, default=10.0, help="of training, for each contender")
     add("--rivals", default=sys.executable, help="Python of the environment that has PyKEEN and PyG")
+    add("--ours", nargs="*", default=[], help="options of our rows that a graph decides, such as link_steps=32")
+    add("--pykeen", nargs="*", default=[], help="options of PyKEEN that a graph decides, such as weight=0.01")
     add("--at-once", type=int, default=2, help="contenders beside each other")
     add("--only", default="", help="names of contenders, by commas")
     add("--out", type=Path, help="file of the figures")
@@ -125,6 +129,7 @@ def main() -> None:
         return
     found = run_all(options)
     figures = {"versions": versions(), "minutes": options.minutes, "contenders": CONTENDERS, "found": found}
+    figures |= {"ours": options.ours, "pykeen": options.pykeen}
     print(record.write(f"link_curves_{options.graph.name}", figures, options.out))
 
 

@@ -58,9 +58,8 @@ KNOWLEDGE = {
 }
 ALONE = {"model": "embedding", "hidden": 400, "std": 0.05}
 LAYERED = {
-    **{**KNOWLEDGE, "optimizer": "adam", "lr": 0.002, "link_steps": 20, "hide": 0.05, "inverse_relations": True},
-    **{"model": "compgcn", "layers": 1, "hidden": 200, "embedding": 200, "embedding_std": 0.05, "residual": True},
-    "decoder": "distmult",
+    **{**KNOWLEDGE, "optimizer": "adam", "lr": 0.002, "link_steps": 40, "inverse_relations": True},
+    **{"layers": 1, "hidden": 200, "embedding": 200, "embedding_std": 0.05, "residual": True},
 }
 ROWS: Mapping[str, Mapping[str, Any]] = {
     "vectors": VECTORS,
@@ -72,7 +71,10 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
     "two-layers": {**LAYER, "layers": 2},
     "complex": {**KNOWLEDGE, **ALONE, "decoder": "complex"},
     "distmult": {**KNOWLEDGE, **ALONE, "decoder": "distmult"},
-    "compgcn": LAYERED,
+    "compgcn": {**LAYERED, "model": "compgcn", "decoder": "complex"},
+    "compgcn-hidden": {**LAYERED, "model": "compgcn", "decoder": "complex", "hide": 0.05},
+    "rgcn": {**LAYERED, "model": "rgcn", "bases": None, "num_blocks": 50, "decoder": "distmult"},
+    "without-features": {**VECTORS, "combine": "replace"},
 }
 """Options of the model and of training, by name of the row."""
 

@@ -25,6 +25,9 @@ DGLBACKEND=pytorch "$folder/dgl/bin/python" -c 'import dgl; print("dgl", dgl.__v
 make_env pyg "torch_geometric==2.8.1" "torch==2.13.0" numpy scipy setuptools
 "$folder/pyg/bin/python" -c 'import torch_geometric as pyg; print("torch_geometric", pyg.__version__)'
 
+make_env pykeen "pykeen==1.11.1" "torch_geometric==2.8.1" "torch==2.13.0" matplotlib
+"$folder/pykeen/bin/python" -c 'import importlib.metadata as found; print("pykeen", found.version("pykeen"))'
+
 # NeighborLoader samples by torch-sparse, which is only published as source; so is torch-scatter, which it imports.
 # Their setup imports torch, hence no isolation. A C++20 compiler is needed; a job takes up to 2 GiB, and with one the
 # two take half an hour. Without them the benchmarks leave NeighborLoader out.
