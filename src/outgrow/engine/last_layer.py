@@ -65,7 +65,7 @@ def find_read_rows(shard: GraphShard, objective: StepObjective, key: int) -> Ten
         return None
     rows = objective.find_rows(key)
     # The aggregate is that of all rows, whose selection is a copy.
-    return rows.to(shard.comm.device) if len(rows) <= MOST_ROWS * len(shard.owned_nodes) else None
+    return rows if len(rows) <= MOST_ROWS * len(shard.owned_nodes) else None
 
 
 def update_rows(layer: Layer, x_dst: Features, aggregate: Tensor, block: Block, rows: Tensor | None) -> Tensor:
@@ -83,6 +83,6 @@ def update_rows(layer: Layer, x_dst: Features, aggregate: Tensor, block: Block, 
     """
     if rows is None:
         return layer.update(x_dst, aggregate, block)
-    x = index_output_rows(x_dst, rows) if isinstance(x_dst, Tensor) else index_rows(x_dst, rows)
+    x = index_output_rows(x_dst, rows) if isinstance(x_dst, Tensor) else index_rows(x_dst, rows.to(x_dst.device))
     nodes = block.dst_nodes[rows.to(block.dst_nodes.device)]
     return layer.update_nodes(x, index_output_rows(aggregate, rows), nodes, block.key)
