@@ -5,7 +5,7 @@ from tests.app.conftest import planted
 
 import outgrow as og
 from outgrow.app.model_registry import MODELS, build_model, model_options
-from outgrow.app.recipes import choose_model, find_recipe
+from outgrow.app.recipes import choose_model, find_recipe, make_train_config
 from outgrow.training.config import TrainConfig
 
 
@@ -31,16 +31,27 @@ def test_a_recipe_builds_its_model_and_its_loop(graph: str, model: str) -> None:
 
 def test_a_recipe_fits_the_links_of_a_graph() -> None:
     recipe = find_recipe("facts", "embedding", links=True)
-    fitted = recipe.fit_to_links(86_835, 40_943, ()).train
+    fitted = recipe.fit_to_links(86_835, 40_943).train
     assert (fitted["link_steps"], fitted["negatives"], fitted["filter_negatives"]) == (87, 1000, False)
-    few = recipe.fit_to_links(300, 80, ("lr",)).train
+    few = recipe.fit_to_links(300, 80).train
     assert (few["link_steps"], few["negatives"]) == (1, 80)
-    # Another loss, or other negatives, want other numbers of them.
-    other = recipe.fit_to_links(300, 80, ("link_loss",)).train
-    assert not {"negatives", "filter_negatives"} & set(other)
-    assert other["link_steps"] == 1
-    for links in (recipe.fit_to_links(300, 80, ()), find_recipe("wordnet", "embedding", links=True)):
-        TrainConfig().with_options(**links.train)
+    for links in (few, find_recipe("wordnet", "embedding", links=True).train):
+        TrainConfig().with_options(**links)
+
+
+@pytest.mark.parametrize(
+    ("given", "left_out"),
+    [
+        ({"link_loss": "bce"}, {"negative_sampling", "negatives", "filter_negatives"}),
+        ({"link_loss": "margin", "negatives": 3}, {"negative_sampling", "negatives", "filter_negatives"}),
+        ({"negative_sampling": "uniform"}, {"negatives", "filter_negatives"}),
+        ({"link_loss": "softmax", "negative_sampling": "shared", "lr": 0.2}, set()),
+    ],
+)
+def test_a_recipe_leaves_out_what_suits_another_loss(given: dict[str, object], left_out: set[str]) -> None:
+    whole, found = (find_recipe("facts", "embedding", links=True, given=each) for each in (None, given))
+    assert set(whole.train) - set(found.train) == left_out
+    make_train_config(found, given)
 
 
 def test_options_of_a_model_have_types() -> None:

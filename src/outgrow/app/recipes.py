@@ -11,7 +11,8 @@ from outgrow.training.config import TrainConfig
 from outgrow.training.loop_options import open_option_names
 
 _TRAINING = tuple(field.name for field in fields(TrainConfig))
-_NEGATIVES = ("negatives", "filter_negatives")
+_OF_LOSS = ("negative_sampling", "negatives", "filter_negatives")
+"""Options that suit the loss of a recipe alone, and those behind the first its sampling alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,17 +32,14 @@ class Recipe:
     source: str
     links_per_step: int | None = None
 
-    def fit_to_links(self, num_edges: int, num_candidates: int, given: Collection[str]) -> Recipe:
+    def fit_to_links(self, num_edges: int, num_candidates: int) -> Recipe:
         """Return the recipe for links of a graph: its number of steps, and no more negatives than candidates.
 
         Args:
             num_edges: Number of edges of the graph.
             num_candidates: Nodes of the node type that has fewest.
-            given: Options of the user. Negatives of the recipe suit its own loss and sampling alone.
         """
         train = dict(self.train)
-        if {"link_loss", "negative_sampling"} & {*given}:
-            train = {name: value for name, value in train.items() if name not in _NEGATIVES}
         if self.links_per_step is not None:
             train["link_steps"] = max(1, round(num_edges / self.links_per_step))
         negatives = train.get("negatives")
@@ -123,17 +121,36 @@ def choose_model(graph: str) -> str:
     return _MODELS.get(graph, "sage")
 
 
-def find_recipe(graph: str, model: str, *, links: bool = False) -> Recipe:
-    """Return the recipe of a model on a data set, or one for any graph; ``links`` for link prediction."""
+def find_recipe(graph: str, model: str, *, links: bool = False, given: Mapping[str, object] | None = None) -> Recipe:
+    """Return the recipe of a model on a data set, or one for any graph.
+
+    Args:
+        graph: Name of the data set.
+        model: Name of the model.
+        links: Whether links are predicted.
+        given: Options of the user; those of the recipe that suit others alone are left out.
+    """
     if links:
         found = _LINK_VECTORS if model == "embedding" else _LINKS
         if graph == "wordnet":
             found = _WORDNET_VECTORS if model == "embedding" else _WORDNET_LINKS
+        found = _leave_out_negatives(found, given or {})
     else:
         found = _BY_DATA_SET.get((graph, model), _ANY_GRAPH)
     known = model_options(model)
     # A model without layers, such as one of vectors alone, has no use for their number.
     return replace(found, model={name: value for name, value in found.model.items() if name in known})
+
+
+def _leave_out_negatives(recipe: Recipe, given: Mapping[str, object]) -> Recipe:
+    """Return the recipe without the negatives of another loss, or of another sampling, than the user asks for."""
+    own = recipe.train
+    left_out: tuple[str, ...] = ()
+    if given.get("link_loss", own.get("link_loss")) != own.get("link_loss"):
+        left_out = _OF_LOSS
+    elif given.get("negative_sampling", own.get("negative_sampling")) != own.get("negative_sampling"):
+        left_out = _OF_LOSS[1:]
+    return replace(recipe, train={name: value for name, value in recipe.train.items() if name not in left_out})
 
 
 def make_train_config(recipe: Recipe, options: Mapping[str, object], others: Collection[str] = ()) -> TrainConfig:

@@ -141,7 +141,7 @@ def plan_new_run(
     """
     name = model or choose_model(graph.name)
     validate_choice("model", name, MODELS)
-    recipe = find_recipe(graph.name, name, links="decoder" in options)
+    recipe = find_recipe(graph.name, name, links="decoder" in options, given=options)
     config = make_train_config(recipe, options, model_options(name))
     batches = not config.batch_config.is_full_graph
     validate_metric_names(config.metrics)
@@ -161,7 +161,7 @@ def plan_new_run(
         # Link models learn from the edges alone and need no labels.
         validate_link_graph(loaded, needs_features=needs_features)
         smallest = min((kind.last - kind.first for kind in loaded.node_types), default=loaded.num_nodes)
-        recipe = recipe.fit_to_links(loaded.num_edges, smallest, options)
+        recipe = recipe.fit_to_links(loaded.num_edges, smallest)
         config = make_train_config(recipe, options, model_options(name))
         validate_link_options(loaded, config, options)
         # Resolved before it is recorded, so that a resumed run builds the same model.

@@ -165,11 +165,13 @@ def _format_remaining(task: Task) -> str:
 
 def _format_metrics(report: EpochReport, metric: str) -> str:
     score = "" if report.val_score is None else f"  {metric} {report.val_score:.4f} (best epoch {report.best_epoch})"
-    return f"loss {report.loss:.4f}{score}  {_format_rate(report.edges_per_second)}"
+    return f"loss {report.loss:.4f}{score}  {_format_speed(report)}"
 
 
-def _format_rate(edges_per_second: float) -> str:
-    return f"{_format_count(edges_per_second)} edges/s"
+def _format_speed(report: EpochReport) -> str:
+    # A model that reads no neighbours aggregates no edges.
+    rate = report.edges_per_second
+    return f"{_format_count(rate)} edges/s" if rate else f"{report.seconds:.1f} s an epoch"
 
 
 def _format_count(count: float) -> str:
