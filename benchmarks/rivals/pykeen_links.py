@@ -5,8 +5,9 @@ python -m rivals.pykeen_links FOLDER MODEL MINUTES OUT [NAME=VALUE ...]     (in 
 Models: complex, distmult, rgcn (with DistMult). Options: dim, lr, batch, loop (lcwa: all entities are candidates;
 slcwa), negatives, weight (of N3; 0 for none), layers and blocks of rgcn, every (epochs between evaluations), seed,
 threads, scale (deviation of the initial vectors of complex and distmult: with PyKEEN's own, 1, they begin to learn
-after minutes). It is given what helped it: cross-entropy over all entities, Adagrad and N3, as Lacroix et al. (ICML
-2018) train ComplEx. Evaluation is PyKEEN's own, filtered with the links of all parts, for both ends, and is not
+after minutes), inverse (1: heads are the tails of inverse relations, so that both ends are trained). It is given what
+helped it: cross-entropy over all entities, inverse relations, Adagrad and N3, as Lacroix et al. (ICML 2018) train
+ComplEx. Evaluation is PyKEEN's own, filtered with the links of all parts, for both ends, and is not
 counted.
 """
 
@@ -27,7 +28,7 @@ from torch.nn.init import normal_
 MODELS = {"complex": ComplEx, "distmult": DistMult, "rgcn": RGCN}
 OPTIONS: dict[str, float | str] = {
     **{"dim": 200, "lr": 0.1, "batch": 1000, "loop": "lcwa", "negatives": 100, "weight": 0.05, "every": 3, "seed": 0},
-    **{"optimizer": "Adagrad", "layers": 1, "blocks": 50, "threads": 2, "scale": 0.05},
+    **{"optimizer": "Adagrad", "layers": 1, "blocks": 50, "threads": 2, "scale": 0.05, "inverse": 1},
 }
 
 
@@ -37,8 +38,14 @@ def main() -> None:
     options = trial.options
     torch.set_num_threads(int(options["threads"]))
     triples = read_triples(trial.folder)
+    inverse = bool(options["inverse"]) and trial.model != "rgcn"  # which has inverse relations of its own
     parts = {
-        part: TriplesFactory(triples.parts[part], triples.entities, triples.relations, create_inverse_triples=False)
+        part: TriplesFactory(
+            triples.parts[part],
+            triples.entities,
+            triples.relations,
+            create_inverse_triples=inverse and part == "train",
+        )
         for part in PARTS
     }
     made: dict[str, Any] = {
