@@ -46,9 +46,10 @@ SHARED: Mapping[str, Any] = {
     "epochs": 1000,
 }
 
-VECTORS = {**SHARED, "model": "embedding", "hidden": 200, "decoder": "distmult", "dropout": 0.2}
+PENALTY = {"regularizer": "n3", "regularizer_weight": 0.005}
+VECTORS = {**SHARED, **PENALTY, "model": "embedding", "hidden": 200, "decoder": "distmult", "dropout": 0.2}
 LAYER = {
-    **{**SHARED, "link_steps": 7, "hide": 0.15},
+    **{**SHARED, **PENALTY, "link_steps": 7, "hide": 0.15},
     **{"model": "rgcn", "layers": 1, "hidden": 200, "embedding": 200, "decoder": "distmult", "dropout": 0.2},
 }
 KNOWLEDGE = {
@@ -74,6 +75,7 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
     "compgcn": {**LAYERED, "model": "compgcn", "decoder": "complex"},
     "compgcn-hidden": {**LAYERED, "model": "compgcn", "decoder": "complex", "hide": 0.05},
     "rgcn": {**LAYERED, "model": "rgcn", "bases": None, "num_blocks": 50, "decoder": "distmult"},
+    "no-penalty": {**VECTORS, "regularizer": None},
     "without-features": {**VECTORS, "combine": "replace"},
 }
 """Options of the model and of training, by name of the row."""

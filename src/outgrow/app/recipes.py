@@ -87,7 +87,7 @@ _WORDNET_VECTORS = Recipe(
     model={"hidden": 200, "dropout": 0.2},
     train={
         **{"lr": 0.01, "epochs": 4, "eval_every": 1, "link_loss": "softmax", "link_steps": 64},
-        **{"negative_sampling": "shared", "negatives": 512},
+        **{"negative_sampling": "shared", "negatives": 512, "regularizer": "n3", "regularizer_weight": 0.005},
     },
     source="validation links of WordNet: benchmarks/link_recipes.py",
 )
