@@ -114,6 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--scale", type=float, default=0.01)
+    parser.add_argument("--graphs", type=lambda text: text.split(","), default=["heco-acm", "ogbn-mag"])
     parser.add_argument("--models", type=lambda text: text.split(","), default=list(MODELS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=40)
@@ -121,11 +122,16 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.005)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    acm = og.load("heco-acm", data_dir=options.data_dir)
-    graphs = [acm, og.load(f"ogbn-mag@{options.scale:g}")]
+    whole = {"heco-acm": "heco-acm", "ogbn-mag": f"ogbn-mag@{options.scale:g}"}
+    graphs = [og.load(whole[name], data_dir=options.data_dir) for name in options.graphs]
     sizes = {graph.name: count_bytes(graph) for graph in graphs}
     print(sizes, flush=True)
-    moved = [move_bases(acm, strategy, 20) for strategy in ("full", "tensor")]
+    moved = [
+        move_bases(graph, strategy, 20)
+        for graph in graphs
+        if graph.name == "heco-acm"
+        for strategy in ("full", "tensor")
+    ]
     rows = [compare(graph, name, options) for graph in graphs for name in options.models]
     given = {name: getattr(options, name) for name in ("seeds", "epochs", "hidden", "lr")}
     figures = {"parameters": {"layers": 2, "dropout": 0.3, **given}, "bytes": sizes, "sent": moved, "accuracy": rows}
