@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
 from typing import Any
 
 import record
@@ -69,31 +70,41 @@ def run_contender(name: str, options: Namespace, core: int) -> dict[str, Any]:
     return {"curve": curve, "val": found["val"], "test": found["test"]["mrr"], "options": found["options"]}
 
 
-def run_all(options: Namespace) -> dict[str, Any]:
-    """Train all contenders, neighbours of the list beside each other."""
+def run_all(options: Namespace) -> Path:
+    """Train all contenders, and write what each has found when it ends; those of the file are not trained again."""
     cores = SimpleQueue[int]()
     for core in sorted(os.sched_getaffinity(0))[: options.at_once]:
         cores.put(core)
+    out = options.out
+    found = json.loads(out.read_text())["found"] if out is not None and out.exists() else {}
+    figures = {"versions": versions(), "minutes": options.minutes, "contenders": CONTENDERS, "found": found}
+    figures |= {"ours": options.ours, "pykeen": options.pykeen}
+    lock = Lock()
 
-    def run(name: str) -> tuple[str, dict[str, Any]]:
+    def run(name: str) -> None:
+        nonlocal out
         core = cores.get()
         try:
-            found = run_contender(name, options, core)
+            got = run_contender(name, options, core)
         finally:
             cores.put(core)
-        print(f"{name}: best validation MRR {found['val']:.4f}, test {found['test']:.4f}", flush=True)
-        return name, found
+        print(f"{name}: best validation MRR {got['val']:.4f}, test {got['test']:.4f}", flush=True)
+        with lock:
+            found[name] = got
+            out = record.write(f"link_curves_{options.graph.name}", figures, out)
 
-    chosen = [name for name in CONTENDERS if not options.only or name in options.only.split(",")]
+    chosen = options.only.split(",") if options.only else CONTENDERS
     with ThreadPoolExecutor(options.at_once) as pool:
-        return dict(pool.map(run, chosen))
+        list(pool.map(run, [name for name in chosen if name not in found]))
+    assert out is not None
+    return Path(out)
 
 
 def draw(result: Mapping[str, Any], picture: Path) -> None:
     """Draw a panel for each decoder or encoder."""
     from matplotlib import pyplot as plt
 
-    kinds = list(dict.fromkeys(name.split(" ", 1)[1] for name in result["found"]))
+    kinds = list(dict.fromkeys(name.split(" ", 1)[1] for name in CONTENDERS if name in result["found"]))
     figure, panels = plt.subplots(1, len(kinds), figsize=(4 * len(kinds), 3.4), sharey=True, squeeze=False)
     colours = {"Outgrow": "#0b5fa5", "PyKEEN": "#c4562d", "PyG": "#6b8e23"}
     for panel, kind in zip(panels[0], kinds, strict=True):
@@ -127,10 +138,7 @@ def main() -> None:
     if options.draw:
         draw(json.loads(options.draw[0].read_text()), options.draw[1])
         return
-    found = run_all(options)
-    figures = {"versions": versions(), "minutes": options.minutes, "contenders": CONTENDERS, "found": found}
-    figures |= {"ours": options.ours, "pykeen": options.pykeen}
-    print(record.write(f"link_curves_{options.graph.name}", figures, options.out))
+    print(run_all(options))
 
 
 if __name__ == "__main__":

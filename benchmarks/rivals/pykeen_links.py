@@ -83,6 +83,8 @@ def main() -> None:
         found = evaluator.evaluate(
             model, parts[part].mapped_triples, additional_filter_triples=others, use_tqdm=False, batch_size=256
         )
+        # Rows of an R-GCN that were made without gradients are kept until parameters change.
+        model.post_parameter_update()
         return {
             "mrr": found.get_metric("both.realistic.inverse_harmonic_mean_rank"),
             "hits@10": found.get_metric("both.realistic.hits_at_10"),
