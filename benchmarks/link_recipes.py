@@ -76,6 +76,7 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
     "compgcn-hidden": {**LAYERED, "model": "compgcn", "decoder": "complex", "hide": 0.05},
     "rgcn": {**LAYERED, "model": "rgcn", "bases": None, "num_blocks": 50, "decoder": "distmult"},
     "no-penalty": {**VECTORS, "regularizer": None},
+    "features": {**SHARED, "model": "mlp", "layers": 1, "hidden": 200, "decoder": "distmult", "dropout": 0.2},
     "without-features": {**VECTORS, "combine": "replace"},
 }
 """Options of the model and of training, by name of the row."""

@@ -57,6 +57,9 @@ def main() -> None:
         made["decomposition_kwargs"] = {"num_blocks": int(options["blocks"])}
     else:
         made |= dict.fromkeys(("entity_initializer", "relation_initializer"), partial(normal_, std=options["scale"]))
+        if trial.model == "distmult":
+            # Vectors of norm 1, PyKEEN's default, have scores too alike for a cross-entropy over all entities.
+            made["entity_constrainer"] = None
         if options["weight"]:
             made["regularizer"] = LpRegularizer(weight=float(options["weight"]), p=3.0, apply_only_once=False)
     model = MODELS[trial.model](**made)
