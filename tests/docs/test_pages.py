@@ -47,6 +47,7 @@ README_NOT_RUN = {
 NOT_RUN = {
     "cluster.md": ["needs four hosts", "needs four hosts", "needs Slurm"],
     "index.md": ["installs packages"],
+    "links.md": ["takes ten minutes, and the triples are not packaged"],
     "minibatches.md": ["the names are examples"],
     "papers.md": [
         "minutes to hours each, and the last as root",
