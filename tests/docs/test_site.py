@@ -18,9 +18,10 @@ NEW_USER = ("PATH", "LANG", "LD_LIBRARY_PATH")
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # its makers' notice, whatever is built
-    built = subprocess.run([*command, "--quiet"], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    # Not quietly: what is not said does not count as a warning, such as a page that no menu leads to.
+    built = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
-    assert not built.stderr
+    assert "WARNING" not in built.stderr
     made = {page.stem for page in tmp_path.glob("*.html")}
     assert made == {page.stem for page in DOCS.glob("*.md")} | {"404"}
     loaded = [
