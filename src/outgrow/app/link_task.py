@@ -100,16 +100,25 @@ def _validate_negatives(graph: Graph, config: TrainConfig) -> None:
     if config.negative_sampling not in (SHARED, DEGREE):
         return
     # Each is drawn once at most.
+    name, size = find_smallest_end_type(graph)
+    if config.negatives > size:
+        raise InputError(
+            "more negatives are asked for than there are nodes",
+            needed=f"at most {size:,}, the number of {name}",
+            got=f"negatives {config.negatives:,}, negative_sampling {config.negative_sampling}",
+            repair="give fewer negatives, or negative_sampling all or uniform",
+        )
+
+
+def find_smallest_end_type(graph: Graph) -> tuple[str, int]:
+    """Return name and number of nodes of the smallest node type that is an end of edges."""
     ends = node_type_offsets(graph).tolist()
     names = [each.name for each in graph.node_types] or ["nodes"]
-    for name, first, last in zip(names, ends, ends[1:], strict=False):
-        if config.negatives > last - first and _has_edges(graph.topology, first, last):
-            raise InputError(
-                "more negatives are asked for than there are nodes",
-                needed=f"at most {last - first:,}, the number of {name}",
-                got=f"negatives {config.negatives:,}, negative_sampling {config.negative_sampling}",
-                repair="give fewer negatives, or negative_sampling all or uniform",
-            )
+    ranges = sorted(zip(names, ends, ends[1:], strict=False), key=lambda each: each[2] - each[1])
+    # The smallest first, so that few types are looked at; without edges there are no ends.
+    found = (each for each in ranges if _has_edges(graph.topology, each[1], each[2]))
+    name, first, last = next(found, ("nodes", 0, graph.num_nodes))
+    return name, last - first
 
 
 def _has_edges(topology: Topology, first: int, last: int) -> bool:

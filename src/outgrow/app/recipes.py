@@ -37,7 +37,7 @@ class Recipe:
 
         Args:
             num_edges: Number of edges of the graph.
-            num_candidates: Nodes of the node type that has fewest.
+            num_candidates: Nodes of the smallest node type that is an end of edges.
         """
         train = dict(self.train)
         if self.links_per_step is not None:
@@ -150,7 +150,7 @@ def _leave_out_negatives(recipe: Recipe, given: Mapping[str, object]) -> Recipe:
         left_out = _OF_LOSS
     elif given.get("negative_sampling", own.get("negative_sampling")) != own.get("negative_sampling"):
         left_out = _OF_LOSS[1:]
-    return replace(recipe, train={name: value for name, value in recipe.train.items() if name not in left_out})
+    return replace(recipe, train={name: value for name, value in own.items() if name not in left_out})
 
 
 def make_train_config(recipe: Recipe, options: Mapping[str, object], others: Collection[str] = ()) -> TrainConfig:

@@ -16,7 +16,7 @@ from outgrow.app.compatibility import (
     validate_strategy,
     warn_of_unread_weights,
 )
-from outgrow.app.link_task import validate_link_graph, validate_link_options
+from outgrow.app.link_task import find_smallest_end_type, validate_link_graph, validate_link_options
 from outgrow.app.metric_checks import validate_metric_names, validate_metrics
 from outgrow.app.model_registry import AUTO, MODELS, adds_vectors, choose_decoder, model_options, resolve_model_options
 from outgrow.app.node_task import describe_outputs, make_node_task
@@ -160,8 +160,7 @@ def plan_new_run(
     else:
         # Link models learn from the edges alone and need no labels.
         validate_link_graph(loaded, needs_features=needs_features)
-        smallest = min((kind.last - kind.first for kind in loaded.node_types), default=loaded.num_nodes)
-        recipe = recipe.fit_to_links(loaded.num_edges, smallest)
+        recipe = recipe.fit_to_links(loaded.num_edges, find_smallest_end_type(loaded)[1])
         config = make_train_config(recipe, options, model_options(name))
         validate_link_options(loaded, config, options)
         # Resolved before it is recorded, so that a resumed run builds the same model.
