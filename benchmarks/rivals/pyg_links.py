@@ -4,10 +4,10 @@ python -m rivals.pyg_links FOLDER MODEL MINUTES OUT [NAME=VALUE ...]     (in ben
 
 Models: complex and distmult, trained as PyG's example for FB15k-237 trains its `KGEModel`s (batches of links, their own
 loss of a drawn negative for each link; it has Adagrad, lr=0.001, and Adam, lr=0.0001, both decay=1e-6), and rgcn, as
-its example of link prediction by an R-GCN with DistMult: the whole graph in a step, a drawn negative for each link, binary
-cross-entropy, an L2 term of 0.01, but one layer in small blocks, not two in large ones. Options: dim, lr, optimizer,
-decay, batch (links of a step; of rgcn 0, all), layers and blocks of rgcn, every (epochs between evaluations), seed,
-threads. PyG's own evaluation is not filtered: `FilteredRanks` takes its place, and is not counted.
+its example of link prediction by an R-GCN with DistMult: the whole graph in a step, a drawn negative for each link,
+binary cross-entropy, an L2 term of 0.01, but one layer in small blocks, not two in large ones. Options: dim, lr,
+optimizer, decay, batch (links of a step; of rgcn 0, all), layers and blocks of rgcn, every (epochs between
+evaluations), seed, threads. PyG's own evaluation is not filtered: `FilteredRanks` takes its place, and is not counted.
 """
 
 from __future__ import annotations
