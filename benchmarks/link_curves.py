@@ -31,10 +31,10 @@ HERE = Path(__file__).parent
 CONTENDERS: Mapping[str, Sequence[str]] = {
     "Outgrow ComplEx": ("complex", "epochs=1000", "eval_every=1"),
     "PyKEEN ComplEx": ("rivals.pykeen_links", "complex", "every=2"),
-    "PyG ComplEx": ("rivals.pyg_links", "complex", "every=2"),
+    "PyG ComplEx": ("rivals.pyg_links", "complex", "every=4", "lr=0.001", "decay=1e-6"),
     "Outgrow DistMult": ("distmult", "epochs=1000", "eval_every=1"),
     "PyKEEN DistMult": ("rivals.pykeen_links", "distmult", "every=2", "dim=400"),
-    "PyG DistMult": ("rivals.pyg_links", "distmult", "every=2", "dim=400"),
+    "PyG DistMult": ("rivals.pyg_links", "distmult", "every=4", "dim=400", "lr=0.001", "decay=1e-6"),
     "Outgrow R-GCN": ("rgcn", "epochs=1000", "eval_every=1"),
     "PyKEEN R-GCN": ("rivals.pykeen_links", "rgcn", "every=1", "lr=0.01", "optimizer=Adam"),
     "PyG R-GCN": ("rivals.pyg_links", "rgcn", "every=10", "batch=0"),
