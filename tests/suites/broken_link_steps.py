@@ -54,8 +54,9 @@ def candidates_drawn_by_each_worker() -> Iterator[Hits]:
 
     def plan(self: CandidatePlanner, *given: Any) -> Any:
         *others, key = given
-        hits.note(self.shard.comm.rank > 0)
-        return right(self, *others, fold_in(key, self.shard.comm.rank))
+        assert self.comm is not None
+        hits.note(self.comm.rank > 0)
+        return right(self, *others, fold_in(key, self.comm.rank))
 
     with patch.object(CandidatePlanner, "plan_queries", plan):
         yield hits

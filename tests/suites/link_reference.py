@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable
 from itertools import pairwise
@@ -19,6 +20,7 @@ from suites.exactness import EPOCH, Gradient
 from suites.link_steps import GRAPHS, OUT, SEED, Case, LossOptions, features_of, fresh, model_of
 from support import destinations_of, whole_blocks
 
+ORDER_KEY = -1
 PAIRS_KEY, NEGATIVES_KEY, CANDIDATES_KEY = (int.from_bytes(name) for name in (b"PAIR", b"LINK", b"CAND"))
 
 
@@ -51,6 +53,9 @@ class Facts:
             link for link in edges if link.head != link.tail and (not case.relations or link.relation in case.relations)
         ]
         predicted = {frozenset(link[:2]) for link in self.known}
+        if case.batch:
+            self._ask_batch(edges, step)
+            return
         first, last = step / case.steps, (step + 1) / case.steps
         asked = last if not case.hide or case.hide >= 1 / case.steps else first + case.hide
         self.asked = [link for link in self.known if first <= self.draw(link) < asked]
@@ -61,6 +66,14 @@ class Facts:
             or not (first <= self.draw(link) < until or self.draw(link) + 1 < until)
             for link in edges
         ]
+
+    def _ask_batch(self, edges: list[Link], step: int) -> None:
+        """Ask about a batch of links, and leave out what lies between their ends."""
+        first, count, key = step * self.case.batch, len(self.known), fold_in(SEED, EPOCH, ORDER_KEY)
+        places = permute_range(first, min(count, first + self.case.batch), count, key).tolist()
+        self.asked = [self.known[place] for place in places]
+        pairs = {frozenset(link[:2]) for link in self.asked} if self.case.exclude else set()
+        self.kept = [frozenset(link[:2]) not in pairs for link in edges]
 
     def answers(self, side: int, node: int, relation: int) -> set[int]:
         """The nodes that a query for the end other than ``side`` has as answers: without relations, both ways."""
@@ -96,20 +109,36 @@ class Facts:
             size = span[1] - span[0]
             return sorted(span[0] + each for each in permute_range(0, min(size, case.negatives), size, key).tolist())
         if case.sampling == "degree":
-            degree = [sum(node in link[:2] for link in self.known) for node in range(*span)]
-            time = {
-                span[0] + at: -math.log1p(-number_of(fold_in(key, at))) / count**0.75
-                for at, count in enumerate(degree)
-                if count
-            }
-        else:
-            time = dict[int, float]()
-            for link in self.asked:
-                for place, node in enumerate(link[:2]):
-                    drawn = number_of(fold_in(fold_in(key, place), link.number))
-                    if span[0] <= node < span[1]:
-                        time[node] = min(drawn, time.get(node, 2.0))
+            return self._drawn_by_degree(span, key)
+        time = dict[int, float]()
+        for link in self.asked:
+            for place, node in enumerate(link[:2]):
+                drawn = number_of(fold_in(fold_in(key, place), link.number))
+                if span[0] <= node < span[1]:
+                    time[node] = min(drawn, time.get(node, 2.0))
         return sorted(sorted(time, key=lambda node: time[node])[: case.negatives])
+
+    def _drawn_by_degree(self, span: tuple[int, int], key: int) -> list[int]:
+        """Nodes drawn one after the other, without those drawn before."""
+        weight = {node: sum(node in link[:2] for link in self.known) ** 0.75 for node in range(*span)}
+        linked = [node for node in weight if weight[node]]
+        count, found = min(self.case.negatives, len(linked)), list[int]()
+        ends = torch.tensor([*weight.values()], dtype=torch.float64).cumsum(0).tolist()
+        for number in range(16 * count if 2 * count <= len(linked) else 0):
+            node = span[0] + bisect.bisect_right(ends, number_of(fold_in(key, number)) * ends[-1])
+            if node not in found and len(found) < count:
+                found.append(node)
+        time = {
+            node: -math.log1p(-number_of(fold_in(fold_in(key, 1), node - span[0]))) / weight[node]
+            for node in linked
+            if node not in found
+        }
+        return sorted((found + sorted(time, key=lambda node: time[node]))[:count])
+
+
+def num_steps(case: Case) -> int:
+    """The steps of an epoch."""
+    return math.ceil(len(Facts(case, 0).known) / case.batch) if case.batch else case.steps
 
 
 def reference(case: Case) -> Gradient:
@@ -117,7 +146,7 @@ def reference(case: Case) -> Gradient:
     model = model_of(case)
     named = dict(model.named_parameters())
     total, sums = 0.0, {name: torch.zeros_like(value) for name, value in named.items()}
-    for step in range(case.steps):
+    for step in range(num_steps(case)):
         facts, key = Facts(case, step), fold_in(SEED, EPOCH, step)
         if not facts.asked:
             continue

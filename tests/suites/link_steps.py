@@ -9,15 +9,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from outgrow.engine.batches import BatchConfig
 from outgrow.engine.link_options import LinkOptions, LinkSteps, Regularizer
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import GraphShard, PartitionShard
+from outgrow.graph.link_numbers import LinkNumbers
 from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, MLP, RGCN, SAGE, Decoupled, DistMult, Dot, Epilogue, Layer, Model, SAGEMaxConv
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
+from outgrow.strategies.migrate.strategy import Migrate
 from outgrow.strategies.offload.strategy import Offload
+from outgrow.strategies.orchestrate.strategy import Orchestrate
+from outgrow.strategies.sampled import Sampled
+from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.strategies.tensor.strategy import TensorParallel
 from outgrow.training.link_training import LINK_LOSSES
 from suites.cases import DEALS
@@ -29,7 +35,7 @@ IN, HIDDEN, OUT, RELATIONS, SEED = 6, 6, 5, 3, 11
 
 
 class Case(NamedTuple):
-    """A model of links and how it is trained, on one graph, dealt out in one way."""
+    """A model of links and how it is trained, on one graph, dealt out in one way; in batches if ``batch`` is not 0."""
 
     model: str = "gcn"
     decoder: str = "distmult"
@@ -44,6 +50,8 @@ class Case(NamedTuple):
     relations: tuple[int, ...] = ()
     filters: bool = True
     itself: bool = False
+    batch: int = 0
+    exclude: bool = False
 
 
 class LossOptions(NamedTuple):
@@ -82,8 +90,13 @@ WAYS: dict[str, Callable[[], tuple[Strategy, int]]] = {
     "full": lambda: (Full(), 0),
     "offload-3": lambda: (Offload(chunks=3, scratch_dir=str(disk_folder())), 1),
     "tensor": lambda: (TensorParallel(), 1),
+    "sampled": lambda: (Sampled(), 0),
+    "split": lambda: (SplitParallel(partial_sums=True), 1),
+    "migrate": lambda: (Migrate(), 0),
+    "orchestrate": lambda: (Orchestrate(hot_ratio=0.5, super_batch=1, reuse="aggregate"), 1),
 }
 """Strategies, and how many epochs each has computed before; they must leave nothing behind."""
+WHOLE_WAYS = ("full", "offload-3", "tensor")
 HIDING = [
     *(Case(model, steps=3, hide=hide) for model in MODELS for hide in (0.5, 0.1)),
     *(Case(model, "dot", hide=0.4, graph="weighted", deal="one-node-part") for model in MODELS),
@@ -141,15 +154,47 @@ FEW_ROWS = [
     ),
 ]
 """Steps that read so few rows that the last layer computes no others."""
+BATCHES = [
+    *(Case(model, batch=70, exclude=exclude) for model in MODELS for exclude in (False, True)),
+    *(Case(model, "dot", batch=90, exclude=True, graph="weighted", deal="one-node-part") for model in MODELS),
+    Case("rgcn", batch=50, exclude=True, relations=(0, 2)),
+    Case("gcn", batch=2, exclude=True, graph="isolated", deal="one-node-part"),
+    *(
+        Case(loss=loss, sampling=sampling, negatives=4, batch=90, exclude=True, graph=graph)
+        for loss in ("bce", "softmax", "self-adversarial", "margin")
+        for sampling in ("uniform", "shared", "degree", "in-batch")
+        for graph in ("typed", "weighted")
+    ),
+    *(Case("sage", loss="softmax", sampling=sampling, negatives=16, batch=90) for sampling in ("shared", "degree")),
+    Case("gcn", "dot", 1, 0.0, "softmax", "shared", 6, graph="without relations", batch=90, exclude=True),
+    Case("sage", loss="softmax", sampling="shared", negatives=6, filters=False, batch=90),
+    Case("sage", loss="softmax", sampling="in-batch", negatives=6, itself=True, batch=90),
+    *(Case(regularizer=name, sampling="shared", negatives=3, relations=(0, 2), batch=60) for name in ("n3", "l2")),
+    Case("rgcn", loss="softmax", sampling="shared", negatives=3, graph="isolated", deal="one-node-part", batch=2),
+]
+"""Batches of links and all their neighbours."""
+BATCH_WAYS = ("sampled", "split", "migrate")
+REUSED = [case for case in BATCHES if case.model == "sage"]
+"""Batches in which aggregates of hot nodes are what they would be without reuse: means read no degrees of sources."""
+IN_BATCHES = [
+    *((way, case) for way in BATCH_WAYS for case in BATCHES),
+    *(("orchestrate", case) for case in REUSED),
+]
 QUICK = [
+    *(("sampled", case) for case in BATCHES[1::2]),
+    *((way, case) for way in ("split", "migrate") for case in BATCHES[1::4]),
+    *(("orchestrate", case) for case in REUSED[1:4]),
     *(("full", case) for case in FEW_ROWS[::3]),
     *(("full", case) for case in UNDIRECTED),
-    *((way, case) for way in WAYS for case in HIDING[1::2]),
+    *((way, case) for way in WHOLE_WAYS for case in HIDING[1::2]),
     *(("full", case) for case in LOSSES[::2]),
     *((way, case) for way in ("offload-3", "tensor") for case in LOSSES[-13:]),
 ]
 """Half of all: the other half differs in one thing."""
-EVERYTHING = [(way, case) for way in WAYS for case in (*HIDING, *LOSSES, *UNDIRECTED, *FEW_ROWS)]
+EVERYTHING = [
+    *((way, case) for way in WHOLE_WAYS for case in (*HIDING, *LOSSES, *UNDIRECTED, *FEW_ROWS)),
+    *IN_BATCHES,
+]
 
 
 def model_of(case: Case) -> Model:
@@ -182,9 +227,17 @@ def problem_of(case: Case, share: GraphShard) -> Problem:
         filters_negatives=case.filters,
         ranks_self=case.itself,
         regularizer=None if case.regularizer is None else Regularizer(name=case.regularizer, weight=0.3),
+        excludes_targets=case.exclude,
     )
-    targets = LinkTargets(options=options, num_targets=share.topology.num_edges)
-    return Problem(shard=share, features=features_of(case), targets=targets, model=model_of(case), seed=SEED)
+    count = len(LinkNumbers(share.topology, options.relations)) if case.batch else share.topology.num_edges
+    return Problem(
+        shard=share,
+        features=features_of(case),
+        targets=LinkTargets(options=options, num_targets=count),
+        model=model_of(case),
+        seed=SEED,
+        batches=BatchConfig(size=case.batch or None),
+    )
 
 
 def found_on(share: Callable[[Case], GraphShard], keys: Sequence[Key]) -> Found:

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import torch
 
-from outgrow.app.link_task import validate_link_problem
+from outgrow.app.link_batch_checks import validate_link_batches
+from outgrow.app.link_task import count_targets, validate_link_problem
 from outgrow.app.node_task import make_node_task, require_numbers
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
@@ -275,8 +276,12 @@ def validate_strategy(graph: Graph, model: Model, strategy: Strategy, config: Tr
     Raises:
         InputError: It does not support the mini-batches, the graph or the model; or the model cannot be evaluated so.
     """
+    if model.decoder is not None:
+        validate_link_batches(graph, strategy, config)
     strategy.validate_graph(graph, config.batch_config)
     strategy.validate_model(model)
+    if strategy.uses_minibatches:
+        strategy.validate_num_batches(config.batch_config, count_targets(graph, model, config))
     validate_evaluation(config.evaluation, predicts_links=model.decoder is not None, patience=config.patience)
 
 

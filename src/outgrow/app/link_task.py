@@ -11,20 +11,21 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
-from outgrow.engine.link_options import DEGREE, SHARED
+from outgrow.engine.link_options import DEGREE, SHARED, LinkOptions
 from outgrow.engine.link_ranking import KnownLinks, LinkRanker
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.builders.validate import LEARNED_VECTORS, validate_held_out_links
 from outgrow.graph.graph import Graph
-from outgrow.graph.link_split import LinkSplit, mark_relations, split_links, take_held_out_links
+from outgrow.graph.link_numbers import LinkNumbers, iterate_in_links
+from outgrow.graph.link_split import LinkSplit, mark_relations, mark_train_links, split_links, take_held_out_links
 from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
 from outgrow.ops.aggregation.relation_edges import validate_relations
-from outgrow.strategies.base import Problem
-from outgrow.training.config import GIVEN_OR_ALL, TrainConfig
+from outgrow.strategies.base import Problem, Strategy
+from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import LinkEvaluation
-from outgrow.training.link_training import make_link_options
+from outgrow.training.link_training import GIVEN_OR_ALL, make_link_options
 from outgrow.training.loop_options import make_row_optimizer
 from outgrow.training.monitor import Monitor
 
@@ -139,20 +140,52 @@ def has_validation_links(graph: Graph, config: TrainConfig) -> bool:
     return bool(mark_relations(graph.held_out_links.val, find_link_relations(graph, config)).any())
 
 
-def make_link_problem(graph: Graph, model: Model, config: TrainConfig, share: GraphShard) -> Problem:
+def find_link_options(graph: Graph, config: TrainConfig, strategy: Strategy) -> LinkOptions:
+    """Return how links are trained on.
+
+    Raises:
+        InputError: There is no relation of a name.
+    """
+    relations = find_link_relations(graph, config)
+    itself, in_batches = _ranks_self(graph, config), strategy.uses_minibatches
+    return make_link_options(config, node_type_offsets(graph), relations, ranks_self=itself, in_batches=in_batches)
+
+
+def count_training_links(graph: Graph, config: TrainConfig) -> int:
+    """Return the number of links to train on, as `make_link_split` leaves them."""
+    relations = find_link_relations(graph, config)
+    if graph.held_out_links is not None:
+        return len(LinkNumbers(graph.topology, relations))
+    val, test, seed = config.val_links, config.test_links, config.split_seed
+    chunks = (links.select_links(mark_relations(links, relations)) for links, _ in iterate_in_links(graph.topology))
+    return sum(int(mark_train_links(links, val=val, test=test, seed=seed).sum()) for links in chunks)
+
+
+def count_targets(graph: Graph, model: Model, config: TrainConfig) -> int:
+    """Return the number of nodes to train on, of targets that were selected; of links, if they are drawn in batches."""
+    if model.decoder is None:
+        return len(graph.split.train)
+    return 0 if config.batch_config.is_full_graph else count_training_links(graph, config)
+
+
+def make_link_problem(
+    graph: Graph, model: Model, config: TrainConfig, share: GraphShard, options: LinkOptions, strategy: Strategy
+) -> Problem:
     """Make the training problem on a shard of the graph without held-out links."""
     assert graph.features is not None
-    relations = find_link_relations(graph, config)
-    options = make_link_options(config, node_type_offsets(graph), relations, ranks_self=_ranks_self(graph, config))
-    targets = LinkTargets(options=options, num_targets=_count_edges(share.topology, relations))
+    in_batches = strategy.uses_minibatches
+    topology = share.topology
+    count = len(LinkNumbers(topology, options.relations)) if in_batches else _count_edges(topology, options.relations)
     return Problem(
         shard=share,
         features=graph.features,
-        targets=targets,
+        targets=LinkTargets(options=options, num_targets=count),
         model=model,
         seed=config.seed,
-        embedding_optimizer=make_row_optimizer(config, batches=False),
+        embedding_optimizer=make_row_optimizer(config, batches=in_batches),
         batches=config.batch_config,
+        checkpoint_steps=config.checkpoint_steps,
+        memory_limit=strategy.memory_limit if in_batches else None,
     )
 
 

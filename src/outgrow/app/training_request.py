@@ -14,7 +14,7 @@ from outgrow.app.compatibility import (
     validate_strategy,
     warn_of_unread_weights,
 )
-from outgrow.app.link_task import validate_link_options
+from outgrow.app.link_task import count_targets, validate_link_options
 from outgrow.app.messages import log_message
 from outgrow.app.metric_checks import validate_metrics
 from outgrow.app.model_probe import warn_of_probe
@@ -105,7 +105,7 @@ def make_training_request(
         validate_link_options(graph, settings, options)
     validate_workers(graph, workers)
     validate_fanout(graph, model, settings)
-    check_optimization(settings, model, len(targeted.split.train))
+    check_optimization(settings, model, count_targets(targeted, model, settings))
     validate_metrics(targeted, model, settings, request.objects, task)
     # Worker 0 chooses and broadcasts its choice; the others only need a strategy to start with.
     if is_torchrun_leader() if leads is None else leads:

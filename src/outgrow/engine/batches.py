@@ -17,7 +17,8 @@ from outgrow.core.block import Edges
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Ledger
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, Fanout
-from outgrow.ops.rng import fold_in, keyed_permutation
+from outgrow.ops.backend import as_tensor
+from outgrow.ops.rng import fold_in, keyed_permutation, permute_range
 
 _ORDER = -1  # no step has this number
 _MOST = (1 << 31) - 1
@@ -106,6 +107,11 @@ class BatchConfig:
 
 FULL_GRAPH = BatchConfig()
 """One step of all seeds with all their neighbours."""
+
+
+def draw_order(first: int, last: int, count: int, seed: int, epoch: int) -> Tensor:
+    """Return the numbers below ``count`` at places ``first`` to ``last - 1`` of an epoch's order; no list is made."""
+    return as_tensor(permute_range(first, last, count, fold_in(seed, epoch, _ORDER)))
 
 
 def count_sampled_layer(ledger: Ledger, edges: Edges) -> None:

@@ -18,6 +18,7 @@ from outgrow.engine.link_candidates import CandidateQueries, iterate_blocks
 from outgrow.nn.decoder import Decoder
 from outgrow.nn.link_losses import NO_NEGATIVE, AllAnswers, LinkLoss
 from outgrow.ops.backend import once_differentiable
+from outgrow.ops.rows.positions import RowNumbers
 
 BLOCK_BYTES = 64 << 20
 """Most bytes of the scores of a block; a few copies of them are held."""
@@ -31,7 +32,7 @@ def candidate_loss(
     rows_NF: Tensor,
     link_L: Tensor,
     queries: Sequence[CandidateQueries],
-    row_of_node: Tensor,
+    row_of_node: RowNumbers,
 ) -> Tensor:
     """Return the sum of the losses of all queries, a scalar.
 
@@ -41,7 +42,7 @@ def candidate_loss(
         rows_NF: Rows of the nodes.
         link_L: Scores of the links.
         queries: Queries, on the CPU.
-        row_of_node: ``[V]`` int64, the row of each node of the queries.
+        row_of_node: The row of each node of the queries.
 
     Returns:
         Scalar of the rows' type, differentiable in rows, scores of links and parameters of the decoder.
@@ -62,7 +63,11 @@ class _Work:
     """
 
     def __init__(
-        self, decoder: Decoder, loss: LinkLoss | AllAnswers, queries: Sequence[CandidateQueries], row_of_node: Tensor
+        self,
+        decoder: Decoder,
+        loss: LinkLoss | AllAnswers,
+        queries: Sequence[CandidateQueries],
+        row_of_node: RowNumbers,
     ) -> None:
         self.decoder = decoder
         self.loss = loss

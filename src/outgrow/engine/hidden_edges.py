@@ -7,6 +7,7 @@ edges that are left. Self-loops stay, and edges keep their ids, by which random 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,21 +50,7 @@ class HiddenEdges:
         mark_E = mark_edges_of_pairs(edges.indptr, edges.indices, block.src_nodes, block.dst_nodes, self.pairs)
         if self.relations is not None:
             self._keep_other_pairs(block, mark_E)
-        kept = (~mark_E).nonzero()[:, 0]
-        # A sum of kept edges before each edge maps old row ends to new ones without a loop over rows.
-        ends = torch.searchsorted(kept, edges.indptr)
-        given = {name: getattr(edges, name) for name in ("relation", "weight", "features")}
-        given = {name: None if each is None else each.index_select(0, kept) for name, each in given.items()}
-        left = replace(edges, indptr=ends, indices=edges.indices.index_select(0, kept), cache={}, **given)
-        ids = kept + block.first_edge if block.edge_ids is None else block.edge_ids.index_select(0, kept)
-        scores = block.edge_scores
-        return replace(
-            block,
-            edges=left,
-            first_edge=0,
-            edge_ids=ids,
-            edge_scores=None if scores is None else scores.index_select(0, kept),
-        )
+        return remove_edges(block, mark_E)
 
     def _keep_other_pairs(self, block: Block, mark_E: Tensor) -> None:
         """Unmark, in place, the edges between pairs without a link that is predicted."""
@@ -91,6 +78,25 @@ class HiddenEdges:
             left = self.remove_from(block).edges
             found.append(in_degree(left.indptr, left.weight))
         return torch.cat(found)
+
+
+def remove_edges(block: Block, mark_E: Tensor) -> Block:
+    """Return a block without some edges, ``[E]`` bool; its degrees, and those of relations, are as before."""
+    edges = block.edges
+    kept = (~mark_E).nonzero()[:, 0]
+    # A sum of kept edges before each edge maps old row ends to new ones without a loop over rows.
+    ends = torch.searchsorted(kept, edges.indptr)
+    of_edges = ("relation", "weight", "features")
+    left = replace(edges, indptr=ends, cache={}, **_select_rows(edges, ("indices", *of_edges), kept))
+    ids = kept + block.first_edge if block.edge_ids is None else block.edge_ids.index_select(0, kept)
+    others = _select_rows(block, ("edge_scores", "sample_weight", "relation_degree"), kept)
+    return replace(block, edges=left, first_edge=0, edge_ids=ids, **others)
+
+
+def _select_rows(given: object, names: tuple[str, ...], kept: Tensor) -> dict[str, Any]:
+    """Return some tensors of a record by name, with the rows ``kept`` alone; None as it is."""
+    values = {name: getattr(given, name) for name in names}
+    return {name: None if each is None else each.index_select(0, kept) for name, each in values.items()}
 
 
 def _ranges_of(sizes: Tensor) -> list[tuple[int, int]]:

@@ -10,26 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.engine.link_options import DEGREE, IN_BATCH, LinkOptions
+from outgrow.engine.negative_draws import DegreeDraws, draw_numbers, smallest_of_each
 from outgrow.engine.shard import GraphShard
+from outgrow.graph.link_numbers import count_link_degrees
 from outgrow.graph.link_split import LinkTriples, collect_links, mark_relations
 from outgrow.nn.link_losses import AllAnswers
-from outgrow.ops.backend import as_numpy, as_tensor, parallel_kernel, prange
+from outgrow.ops.backend import as_tensor
 from outgrow.ops.pair_draws import PairRange, mark_pairs
-from outgrow.ops.rng import fold_in, hash64, permute_range, uniform01
+from outgrow.ops.rng import fold_in, permute_range
 from outgrow.ops.rows.positions import find_answers, find_positions
+from outgrow.runtime.distributed.comm import Comm
 
 Side = Literal["tail", "head"]
 SIDES: tuple[Side, Side] = ("tail", "head")
-_POWER = 0.75
-"""Power of the degree (Mikolov et al., NeurIPS 2013)."""
 _CANDIDATES = 0x43414E44
 """Part of the key of candidates, far from those of layers."""
 
@@ -68,6 +68,33 @@ class CandidateQueries(NamedTuple):
     loop: Tensor
 
 
+class LinkAnswers(Protocol):
+    """The links to train on, as answers to queries.
+
+    Attributes:
+        num_relations: ``R``, at least 1.
+    """
+
+    num_relations: int
+
+    def answers_among(self, query: Tensor, side: Side, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the query's place and the candidate's position of each answer, ``[A]`` int64 each, each pair once.
+
+        They ascend by place, then by position.
+
+        Args:
+            query: ``[U]`` int64, ascending: see `encode_queries`.
+            side: The end that is asked for.
+            candidates: ``[K]`` int64, ascending nodes.
+        """
+
+
+def encode_queries(links: LinkTriples, side: Side, num_relations: int) -> Tensor:
+    """Return ``[L]`` int64: a number of the query of each link for its end ``side``."""
+    node = links.head if side == "tail" else links.tail
+    return node * num_relations + links.relation
+
+
 class TrainingAnswers:
     """All links to train on, as answers to queries; 8 bytes a link and side. Final.
 
@@ -86,10 +113,15 @@ class TrainingAnswers:
             either = torch.unique(torch.cat([*self._links.values()]))
             self._codes = dict.fromkeys(SIDES, either)
 
-    def encode_queries(self, links: LinkTriples, side: Side) -> Tensor:
-        """Return ``[L]`` int64: a number of the query of each link for its end ``side``."""
-        node = links.head if side == "tail" else links.tail
-        return node * self.num_relations + links.relation
+    def answers_among(self, query: Tensor, side: Side, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the query's place and the position among candidates of each answer: see `LinkAnswers`."""
+        place, answer = self.answers_to(query, side)
+        # A search rather than a table: that would have an entry for every node, anew in each step.
+        slot = find_positions(candidates, answer)
+        known = slot >= 0
+        # Parallel edges are one answer, which the sorted codes have side by side.
+        place, slot = torch.unique_consecutive(torch.stack([place[known], slot[known]]), dim=1).contiguous()
+        return place, slot
 
     def answers_to(self, query: Tensor, side: Side) -> tuple[Tensor, Tensor]:
         """Return the query's place and the answer of all answers, ``[A]`` int64 each.
@@ -104,26 +136,40 @@ class TrainingAnswers:
 
     def _encode_links(self, links: LinkTriples, side: Side) -> Tensor:
         answer = links.tail if side == "tail" else links.head
-        return self.encode_queries(links, side) * self.num_nodes + answer
+        return encode_queries(links, side, self.num_relations) * self.num_nodes + answer
 
 
 class CandidatePlanner:
     """Draws the candidates of steps and groups links by query. Final.
 
     Args:
-        shard: The worker's shard.
         options: Options of training.
+        answers: The links to train on.
+        degree_V: ``[V]`` int64, links of each node; only needed where negatives are drawn by degree.
+        comm: Communicator of workers that each know links of their own; None if each knows all links of a step.
     """
 
-    def __init__(self, shard: GraphShard, options: LinkOptions) -> None:
-        self.shard = shard
+    def __init__(
+        self, options: LinkOptions, answers: LinkAnswers, degree_V: Tensor | None, comm: Comm | None = None
+    ) -> None:
         self.options = options
+        self.answers = answers
+        self.comm = comm
+        ends = options.ends.tolist()
+        self._by_degree = (
+            [] if degree_V is None else [DegreeDraws(degree_V[first:last]) for first, last in pairwise(ends)]
+        )
+
+    @staticmethod
+    def for_shard(shard: GraphShard, options: LinkOptions) -> CandidatePlanner:
+        """Return the planner of a worker that knows the links into its own nodes, and all links as answers."""
         links = collect_links(shard.topology)
         links = links.select_links(links.non_loop_mask & mark_relations(links, options.relations))
+        num_nodes = shard.topology.num_nodes
         # Links without relations are ranked as undirected ones are: training must not score reverses down.
-        directed = shard.topology.relation is not None
-        self.answers = TrainingAnswers(links, shard.topology.num_nodes, directed=directed)
-        self._degree = count_degrees(links, shard.topology.num_nodes) if options.sampling == DEGREE else None
+        answers = TrainingAnswers(links, num_nodes, directed=shard.topology.relation is not None)
+        degree = count_link_degrees(shard.topology, options.relations) if options.sampling == DEGREE else None
+        return CandidatePlanner(options, answers, degree, shard.comm)
 
     def plan_queries(
         self, links: LinkTriples, number: Tensor, asked: PairRange | None, key: int
@@ -136,9 +182,19 @@ class CandidatePlanner:
             asked: The pairs that the step asks about; None for all.
             key: Random key of the step.
         """
+        return self.group_links(links, self.draw_candidates(links, number, key), asked)
+
+    def draw_candidates(self, links: LinkTriples, number: Tensor, key: int) -> list[Tensor]:
+        """Return ``[K]`` int64 for each type: ascending nodes; arguments as in `plan_queries`."""
+        kinds = enumerate(pairwise(self.options.ends.tolist()))
+        return [self._draw_of_type(links, number, kind, span, fold_in(key, _CANDIDATES, kind)) for kind, span in kinds]
+
+    def group_links(
+        self, links: LinkTriples, candidates: list[Tensor], asked: PairRange | None
+    ) -> list[CandidateQueries]:
+        """Return the queries of some links for candidates of each type; arguments as in `plan_queries`."""
         found = []
-        for kind, (first, last) in enumerate(pairwise(self.options.ends.tolist())):
-            drawn = self._draw_candidates(links, number, kind, fold_in(key, _CANDIDATES, kind))
+        for drawn, (first, last) in zip(candidates, pairwise(self.options.ends.tolist()), strict=True):
             for side in SIDES:
                 answer = links.tail if side == "tail" else links.head
                 here = ((answer >= first) & (answer < last)).nonzero()[:, 0]
@@ -146,17 +202,16 @@ class CandidatePlanner:
                     found.append(self._group_links(links, here, side, drawn, asked))
         return found
 
-    def _draw_candidates(self, links: LinkTriples, number: Tensor, kind: int, key: int) -> Tensor:
-        """Return ``[K]`` int64: ascending nodes of one type."""
-        first, last = int(self.options.ends[kind]), int(self.options.ends[kind + 1])
+    def _draw_of_type(self, links: LinkTriples, number: Tensor, kind: int, span: tuple[int, int], key: int) -> Tensor:
+        first, last = span
         size, count = last - first, self.options.negatives
         sampling = self.options.sampling
         if self.options.scores_all_nodes:
             return torch.arange(first, last)
         if sampling == IN_BATCH:
-            return self._draw_ends(links, number, (first, last), key)
-        if self._degree is not None:
-            return draw_weighted(self._degree[first:last], count, key) + first
+            return self._draw_ends(links, number, span, key)
+        if sampling == DEGREE:
+            return self._by_degree[kind].draw(count, key) + first
         drawn = permute_range(0, min(count, size), size, key) if size else np.arange(0)
         return as_tensor(np.sort(drawn)) + first
 
@@ -164,24 +219,22 @@ class CandidatePlanner:
         """Return at most ``negatives`` distinct ends of the links of all workers, as likely as they are frequent."""
         nodes, draws = [], []
         for place, node in enumerate((links.head, links.tail)):
-            drawn = np.empty(len(number), dtype=np.float64)
-            _draw_numbers(as_numpy(number), np.uint64(fold_in(key, place)), drawn)
             here = (node >= span[0]) & (node < span[1])
             nodes.append(node[here])
-            draws.append(as_tensor(drawn)[here])
+            draws.append(draw_numbers(number[here], fold_in(key, place)))
         # The smallest numbers of each worker hold the smallest of all: one exchange of few numbers is enough.
         count = self.options.negatives
-        mine = smallest_of_each(torch.cat(nodes), torch.cat(draws), count)
-        every_node, every_draw = (
-            torch.cat(parts) for parts in zip(*self.shard.comm.all_gather_object(mine), strict=True)
-        )
-        chosen, _ = smallest_of_each(every_node, every_draw, count)
+        chosen, drawn_by = smallest_of_each(torch.cat(nodes), torch.cat(draws), count)
+        if self.comm is not None:
+            every = zip(*self.comm.all_gather_object((chosen, drawn_by)), strict=True)
+            nodes_of_all, draws_of_all = (torch.cat(parts) for parts in every)
+            chosen, _ = smallest_of_each(nodes_of_all, draws_of_all, count)
         return chosen.sort().values
 
     def _group_links(
         self, links: LinkTriples, here: Tensor, side: Side, candidates: Tensor, asked: PairRange | None
     ) -> CandidateQueries:
-        code = self.answers.encode_queries(links.select_links(here), side)
+        code = encode_queries(links.select_links(here), side, self.answers.num_relations)
         code, order = code.sort(stable=True)
         query, counts = torch.unique_consecutive(code, return_counts=True)
         starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
@@ -189,17 +242,12 @@ class CandidatePlanner:
         weight = torch.ones(len(query), dtype=torch.float64)
         among, place, answer = None, query.new_empty(0), query.new_empty(0)
         if self.options.filters_negatives:
-            place, answer = self.answers.answers_to(query, side)
-            # A search rather than a table: that would have an entry for every node, anew in each step.
-            slot = find_positions(candidates, answer)
-            known = slot >= 0
-            place, answer, slot = place[known], answer[known], slot[known]
+            place, answer = self.answers.answers_among(query, side, candidates)
             if isinstance(self.options.loss, AllAnswers):
+                assert isinstance(self.answers, TrainingAnswers)
                 linked_place, linked = self.answers.links_to(query, side)
                 of_type = find_positions(candidates, linked) >= 0
                 weight = counts / self._count_asked(node, linked_place[of_type], linked[of_type], asked)
-            # Parallel edges are one answer, which the sorted codes have side by side.
-            place, answer = torch.unique_consecutive(torch.stack([place, slot]), dim=1).contiguous()
         else:
             ends = links.tail if side == "tail" else links.head
             among = find_positions(candidates, ends[here[order]]) >= 0
@@ -227,39 +275,7 @@ class CandidatePlanner:
         return torch.bincount(place[mark], minlength=len(node)).double()
 
 
-def count_degrees(links: LinkTriples, num_nodes: int) -> Tensor:
-    """Return ``[V]`` int64: the number of links that a node is an end of."""
-    return torch.bincount(links.head, minlength=num_nodes) + torch.bincount(links.tail, minlength=num_nodes)
-
-
-def draw_weighted(degree_N: Tensor, count: int, key: int) -> Tensor:
-    """Return ascending distinct numbers, drawn without replacement in proportion to ``degree ** 0.75``.
-
-    Efraimidis & Spirakis, Information Processing Letters 97, 2006. Nodes of degree 0 are never drawn.
-    """
-    drawn = np.empty(len(degree_N), dtype=np.float64)
-    _draw_numbers(np.arange(len(degree_N)), np.uint64(key), drawn)
-    time_N = -torch.log1p(-as_tensor(drawn)) / degree_N.double().pow(_POWER)
-    order = time_N.argsort(stable=True)[: min(count, int((degree_N > 0).sum()))]
-    return order.sort().values
-
-
-def smallest_of_each(nodes: Tensor, draws: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the ``count`` distinct nodes with the smallest draws, and these."""
-    order = draws.argsort(stable=True)
-    nodes, draws = nodes[order], draws[order]
-    _, first = np.unique(as_numpy(nodes), return_index=True)
-    kept = as_tensor(np.sort(first))[:count]
-    return nodes[kept], draws[kept]
-
-
 def iterate_blocks(starts: Tensor, size: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of ``size`` queries."""
     for first in range(0, len(starts) - 1, size):
         yield first, min(first + size, len(starts) - 1)
-
-
-@parallel_kernel
-def _draw_numbers(number: NDArray[np.int64], key: np.uint64, out: NDArray[np.float64]) -> None:
-    for i in prange(len(number)):
-        out[i] = uniform01(hash64(key, np.uint64(number[i])))

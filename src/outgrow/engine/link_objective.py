@@ -9,21 +9,20 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
-from outgrow.engine.candidate_loss import BLOCK_BYTES, BLOCK_COPIES, candidate_loss, score_loss
+from outgrow.engine.candidate_loss import BLOCK_BYTES, BLOCK_COPIES
 from outgrow.engine.hidden_edges import HiddenEdges
 from outgrow.engine.link_candidates import CandidatePlanner, CandidateQueries
 from outgrow.engine.link_options import LinkOptions
 from outgrow.engine.link_ranking import CHUNK_BYTES
+from outgrow.engine.link_step_loss import LinkStepLoss, Pairs, draw_pairs
 from outgrow.engine.row_exchange import RowFetchPlan
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.link_split import LinkTriples, collect_in_links, mark_relations
 from outgrow.nn.decoder import Decoder
-from outgrow.nn.link_losses import AllAnswers
-from outgrow.ops.link_scores import NodePairs, sample_negatives
 from outgrow.ops.pair_draws import PairRange, mark_pairs
 from outgrow.ops.rng import fold_in
 
-_NEGATIVES = 0x4C494E4B
+NEGATIVES = 0x4C494E4B
 """Part of the key, far from those of layers."""
 
 _ROWS = 5
@@ -61,7 +60,7 @@ class LinkObjective:
         # Edge numbers of the whole graph key the random draws: negatives do not depend on the partition.
         self.number = number[predicted]
         self.total = self._sum_over_workers(len(self.links))
-        self.planner = CandidatePlanner(shard, options) if options.ranks_candidates else None
+        self.planner = CandidatePlanner.for_shard(shard, options) if options.ranks_candidates else None
 
     def extra_bytes(self, columns: int, number_bytes: int) -> int:
         """Return the bytes of the rows of all pairs, with their gradients, of the pairs, and of a block of scores."""
@@ -113,10 +112,6 @@ class LinkObjective:
         return int(self.shard.comm.all_reduce(torch.tensor(count)))
 
 
-_Pairs = tuple[Tensor, Tensor, Tensor]
-"""Tails, heads and relations."""
-
-
 class _StepDraws(NamedTuple):
     """What is drawn for a step.
 
@@ -127,7 +122,7 @@ class _StepDraws(NamedTuple):
         fetch_plan: Fetches those of other workers.
     """
 
-    pairs: _Pairs
+    pairs: Pairs
     queries: list[CandidateQueries] | None
     read: Tensor
     fetch_plan: RowFetchPlan
@@ -188,13 +183,8 @@ class LinksOfStep:
         draws = self._draw(key)
         self._drawn = None
         at, known = self._gather_rows(out, draws, rows)
-        if draws.queries is None:
-            value = self._loss_of_pairs(known, at, draws.pairs)
-        else:
-            value = self._loss_of_queries(known, at, draws.queries)
-        if self.options.regularizer is not None:
-            value = value + self._penalty(known, at) / self.num_targets
-        return value
+        loss = LinkStepLoss(self.decoder, self.options, self.links, self.num_targets, self.shard.comm)
+        return loss.compute(known, at, draws.pairs, draws.queries)
 
     def _draw(self, key: int) -> _StepDraws:
         """Return what is drawn for the step; kept until the loss is computed."""
@@ -202,7 +192,7 @@ class LinksOfStep:
             head, tail, relation = self.links
             pairs, queries = (tail, head, relation), None
             if self.planner is None:
-                pairs = self._draw_pairs(fold_in(key, _NEGATIVES))
+                pairs = self._draw_pairs(fold_in(key, NEGATIVES))
             else:
                 queries = self.planner.plan_queries(self.links, self.number, self.asked, key)
             read = torch.zeros(self.shard.topology.num_nodes, dtype=torch.bool)
@@ -214,49 +204,9 @@ class LinksOfStep:
             self._drawn = key, _StepDraws(pairs, queries, read, self.shard.plan_fetch(foreign.nonzero()[:, 0]))
         return self._drawn[1]
 
-    def _loss_of_pairs(self, rows: Tensor, at: Tensor, pairs: _Pairs) -> Tensor:
-        """Return the loss with negatives of each link, from the rows and the row number of each node."""
-        assert not isinstance(self.options.loss, AllAnswers)
-        first, second, relation = pairs
-        score = self._score_pairs(rows, at[first], at[second], relation)
-        # The links of the graph come first, then the negatives, number by number.
-        shape = 1 + self.options.negatives, len(self.links)
-        link, *negatives = score.view(shape).unbind()
-        negative = torch.stack(negatives, 1)
-        return score_loss(self.options.loss, link, negative) / self.num_targets
-
-    def _loss_of_queries(self, rows: Tensor, at: Tensor, queries: list[CandidateQueries]) -> Tensor:
-        """Return the loss with candidates that links have in common; the rest as `_loss_of_pairs`."""
-        head, tail, relation = self.links
-        if isinstance(self.options.loss, AllAnswers):
-            scores, parts = rows.new_empty(0), self._count_queries(queries)
-        else:
-            scores, parts = self._score_pairs(rows, at[tail], at[head], relation), 2 * self.num_targets
-        return candidate_loss(self.decoder, self.options.loss, rows, scores, queries, at) / parts
-
-    def _count_queries(self, queries: list[CandidateQueries]) -> float:
-        """Return the number of distinct queries over all workers."""
-        mine = sum(float(each.weight.sum()) for each in queries)
-        return float(self.shard.comm.all_reduce(torch.tensor(mine, dtype=torch.float64)))
-
-    def _score_pairs(self, rows: Tensor, first: Tensor, second: Tensor, relation: Tensor) -> Tensor:
-        """Return ``[P]``: the decoder's scores of pairs of rows, in the given order."""
-        tails, heads, relations = (each.to(rows.device) for each in (first, second, relation))
-        pairs = NodePairs.from_endpoints(tails, heads, relations, len(rows))
-        score = self.decoder(rows, pairs)
-        return torch.zeros_like(score).index_copy(0, pairs.order, score)
-
-    def _draw_pairs(self, key: int) -> _Pairs:
+    def _draw_pairs(self, key: int) -> Pairs:
         """Return tails, heads and relations of all pairs: of the links, then of each number of negatives."""
-        head, tail, relation = self.links
-        first, second = [tail], [head]
-        for k in range(self.options.negatives):
-            kept, drawn = sample_negatives(head, tail, self.number, self.options.ends, fold_in(key, k))
-            # What replaces a tail is a tail: decoders may score a link and its reverse differently.
-            keeps_head = kept == head
-            first.append(torch.where(keeps_head, drawn, tail))
-            second.append(torch.where(keeps_head, head, drawn))
-        return torch.cat(first), torch.cat(second), relation.repeat(1 + self.options.negatives)
+        return draw_pairs(self.links, self.number, self.options, key)
 
     def _gather_rows(self, out: Tensor, draws: _StepDraws, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the row number of each node, and the rows: the own ones, then those of others."""
@@ -268,21 +218,3 @@ class LinksOfStep:
         plan = draws.fetch_plan if rows is None else draws.fetch_plan.of_rows(own)
         at[plan.nodes] = len(own) + torch.arange(len(plan.nodes))
         return at, torch.cat([out, plan.fetch_rows(out, Kind.ACTIVATIONS).wait()])
-
-    def _penalty(self, rows: Tensor, at: Tensor) -> Tensor:
-        """Return the penalty of both ends and of the relation of each link, summed over the worker's links."""
-        regularizer = self.options.regularizer
-        assert regularizer is not None
-        head, tail, relation = self.links
-        # How often a row is an end, so that no row per link is made.
-        ends = torch.bincount(at[torch.cat([head, tail])], minlength=len(rows))
-        used = ends.nonzero()[:, 0]
-        squares = self.decoder.squared_magnitudes(rows[used.to(rows.device)])
-        penalty = regularizer.penalize_rows(squares) @ ends[used].to(rows)
-        times = torch.bincount(relation)
-        present = times.nonzero()[:, 0]
-        of_relations = self.decoder.relation_rows(present.to(rows.device))
-        if of_relations is not None:
-            squares = self.decoder.squared_magnitudes(of_relations)
-            penalty = penalty + regularizer.penalize_rows(squares) @ times[present].to(rows)
-        return regularizer.weight * penalty

@@ -101,6 +101,8 @@ class LinkOptions:
         filters_negatives: Whether candidates that are known answers to a query are no negatives of its links. Without,
             they are of those links whose own answer is another one; for `SoftmaxCrossEntropy` alone.
         ranks_self: Whether the node that is asked about is a negative too, as it is where it is ranked.
+        excludes_targets: Whether layers do not see the edges between the ends of the links of a batch; for mini-batches
+            alone, as steps over the whole graph hide edges (``steps``).
     """
 
     ends: Tensor
@@ -112,6 +114,7 @@ class LinkOptions:
     regularizer: Regularizer | None = None
     filters_negatives: bool = True
     ranks_self: bool = False
+    excludes_targets: bool = False
 
     @property
     def scores_all_nodes(self) -> bool:

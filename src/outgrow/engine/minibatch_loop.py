@@ -23,6 +23,7 @@ from outgrow.engine.features.assembly import AwaitableFeatures
 from outgrow.engine.features.inputs import move_features_to_device
 from outgrow.engine.features.remote import RemoteFeatureStore
 from outgrow.engine.features.store import FeatureRequest
+from outgrow.engine.link_batches import Batch, LinkBatch, empty_rows
 from outgrow.engine.model_migration import MicroBatchPlan, send_model
 from outgrow.engine.prefetch import BackgroundWorker, prefetch_results
 from outgrow.engine.shard import sampling_view
@@ -36,7 +37,6 @@ from outgrow.ops.rng import fold_in
 from outgrow.ops.sparse import index_rows
 from outgrow.runtime.distributed.comm import Comm
 
-Loss = Callable[[Tensor, Tensor, int], Tensor]
 EXCHANGED_AHEAD = 3
 """Batches beside those being sampled while requests are exchanged: one to be sent, one on its way, one received."""
 
@@ -86,6 +86,7 @@ class MicroBatch(NamedTuple):
         is_last: Whether it is the last of its batch.
         batch_nodes: ``[m]`` int64, the source nodes of all time steps of the batch, in its first one if there are
             vectors of nodes to fetch; else None.
+        links: The links whose seeds these are; None for a batch of nodes.
     """
 
     step: int
@@ -97,8 +98,11 @@ class MicroBatch(NamedTuple):
     hop: int
     is_last: bool
     batch_nodes: Tensor | None
+    links: LinkBatch | None
 
 
+Loss = Callable[[Tensor, MicroBatch], Tensor]
+"""Returns the worker's share of the loss, from logits ``[n, C]`` of the seeds of a micro-batch."""
 _FetchedMicroBatch = tuple[MicroBatch, AwaitableFeatures | None]
 """A micro-batch with its rows on the way; None if an earlier time step has them."""
 
@@ -111,8 +115,7 @@ class MiniBatchLoop:
         comm: Communicator of the workers.
         sampler: Samples neighbourhoods.
         feature_store: Fetches features.
-        loss: Returns the worker's share of the loss, from logits ``[n, C]``, their seeds ``[n]``, and the
-            number of seeds over all workers.
+        loss: See `Loss`.
         prefetch: How far sampling runs ahead.
         gather_once: Whether the rows of all time steps of a batch are fetched before the first one, each row
             once; else each time step fetches its own.
@@ -141,21 +144,22 @@ class MiniBatchLoop:
         self._exchange_lock = threading.Lock()
 
     def steps(
-        self, epoch: int, batches: Sequence[Tensor], plan_batch: Callable[[Tensor], MicroBatchPlan], first: int = 0
+        self, epoch: int, batches: Sequence[Batch], plan_batch: Callable[[Batch], MicroBatchPlan], first: int = 0
     ) -> Generator[tuple[float, int]]:
-        """Yield the loss and the number of seeds, over all workers, of each batch. All workers together.
+        """Yield the loss and the number of seeds or links, over all workers, of each batch. All workers together.
 
         Args:
             epoch: Number of the epoch; with the sampler's seed and the batch number it determines all random
                 draws.
-            batches: Seeds of each batch, over all workers.
-            plan_batch: Returns the worker's part of a batch, from its seeds; with equally many time steps on
-                all workers.
+            batches: The batches.
+            plan_batch: Returns the worker's part of a batch; with equally many time steps on all workers, and with one
+                for links.
             first: Number of the first batch to train on.
         """
 
         def sample_step(step: int) -> list[MicroBatch]:
-            return self._sample_batch(epoch, step, plan_batch(batches[step]), len(batches[step]))
+            batch = batches[step]
+            return self._sample_batch(epoch, step, plan_batch(batch), batch)
 
         with closing(self._fetch_ahead(sample_step, range(first, len(batches)))) as arriving:
             total = torch.zeros((), dtype=torch.float64)
@@ -183,11 +187,14 @@ class MiniBatchLoop:
                     yield self.comm.all_reduce(total).item(), micro_batch.num_seeds
                     total = torch.zeros((), dtype=torch.float64)
 
-    def _sample_batch(self, epoch: int, step: int, plan: MicroBatchPlan, num_seeds: int) -> list[MicroBatch]:
+    def _sample_batch(self, epoch: int, step: int, plan: MicroBatchPlan, batch: Batch) -> list[MicroBatch]:
         """Sample a batch and gather local features; runs in any thread."""
         timeline = self.comm.timeline
+        links = batch if isinstance(batch, LinkBatch) else None
         with timeline.span("draw"):
             blocks = [self.sampler.sample_blocks(seeds, epoch, step) for seeds in plan.groups]
+            if links is not None and links.excluded is not None:
+                blocks = [links.excluded.remove_from_all(each, self.sampler.sampling.views) for each in blocks]
         nodes = [each[0].src_nodes for each in blocks]
         with timeline.span("gather"):
             requests, positions = self._request_rows(nodes)
@@ -196,7 +203,7 @@ class MiniBatchLoop:
         of_batch = [torch.cat(nodes) if self.has_embeddings else None, *[None] * last]
         parts = zip(plan.groups, blocks, requests, positions, hops, of_batch, strict=True)
         return [
-            MicroBatch(step, seeds, num_seeds, sampled, request, rows, hop, index == last, each)
+            MicroBatch(step, seeds, len(batch), sampled, request, rows, hop, index == last, each, links)
             for index, (seeds, sampled, request, rows, hop, each) in enumerate(parts)
         ]
 
@@ -260,20 +267,10 @@ class MiniBatchLoop:
         """Return the worker's share of the loss, from the rows fetched for the batch; add to the gradients."""
         comm = self.comm
         loss = torch.zeros((), dtype=torch.float64)
-        # Without seeds a worker computes nothing, but still takes part in all exchanges.
-        if len(micro_batch.seeds):
+        # Without seeds a worker computes nothing, but still takes part in all exchanges: of links in those of the loss.
+        if len(micro_batch.seeds) or micro_batch.links is not None:
             with comm.timeline.span("forward"):
-                blocks = [block.to(comm.device) for block in micro_batch.blocks]
-                positions = micro_batch.row_positions
-                x = fetched if positions is None else index_rows(fetched, positions)
-                logits = self.model(
-                    blocks,
-                    move_features_to_device(x, comm),
-                    fold_in(self.sampler.sampling.seed, epoch, micro_batch.step),
-                    # No other time step reads these rows: they are copies, or fetched for this one.
-                    overwrite_input=True,
-                )
-                share = self.loss(logits, micro_batch.seeds, micro_batch.num_seeds)
+                share = self.loss(self._compute_logits(epoch, micro_batch, fetched), micro_batch)
             with comm.timeline.span("backward"):
                 torch.autograd.backward(share)
             loss += share.detach().cpu()
@@ -281,6 +278,22 @@ class MiniBatchLoop:
         for block in micro_batch.blocks:
             count_sampled_layer(comm.ledger, block.edges)
         return loss
+
+    def _compute_logits(self, epoch: int, micro_batch: MicroBatch, fetched: Features) -> Tensor:
+        """Return the output for the seeds of a micro-batch, ``[n, C]``."""
+        comm = self.comm
+        if not len(micro_batch.seeds):
+            return empty_rows(self.model, comm.device)
+        blocks = [block.to(comm.device) for block in micro_batch.blocks]
+        positions = micro_batch.row_positions
+        x = fetched if positions is None else index_rows(fetched, positions)
+        return self.model(  # type: ignore[no-any-return]
+            blocks,
+            move_features_to_device(x, comm),
+            fold_in(self.sampler.sampling.seed, epoch, micro_batch.step),
+            # No other time step reads these rows: they are copies, or fetched for this one.
+            overwrite_input=True,
+        )
 
 
 def _flatten(batches: Iterable[list[MicroBatch]]) -> Iterator[MicroBatch]:

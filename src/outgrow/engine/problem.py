@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from outgrow.engine.features.assembly import RowSource, choose_row_source
 from outgrow.engine.features.inputs import ShardInputs, TrainingLabels, fetch_shard_inputs
 from outgrow.engine.features.stored_rows import StoredRows
 from outgrow.engine.hidden_edges import BYTES_PER_EDGE
+from outgrow.engine.link_batches import Batch, LinkBatch, LinkBatches
 from outgrow.engine.objective import LinkTargets, NodeTargets, Objective
 from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
@@ -77,7 +78,7 @@ class Problem:
     @property
     def num_steps(self) -> int:
         """Number of steps of an epoch."""
-        if isinstance(self.targets, LinkTargets):
+        if isinstance(self.targets, LinkTargets) and self.batches.is_full_graph:
             return self.targets.options.steps.num_steps
         return self.batches.num_steps(self.num_train)
 
@@ -99,10 +100,12 @@ class Problem:
 
     def describe_link_steps(self) -> str:
         """Return what decides about the steps of links, for `Trainer`; empty for one step that hides nothing."""
-        steps = self.targets.options.steps if isinstance(self.targets, LinkTargets) else None
-        if steps is None or (steps.num_steps == 1 and steps.hide == 0):
+        if not isinstance(self.targets, LinkTargets):
             return ""
-        return f", link_steps {steps.num_steps}, hide {steps.hide}"
+        steps = self.targets.options.steps
+        if not self.batches.is_full_graph:
+            return f", excludes_targets {self.targets.options.excludes_targets}"
+        return "" if steps.num_steps == 1 and steps.hide == 0 else f", link_steps {steps.num_steps}, hide {steps.hide}"
 
     def describe_task(self) -> dict[str, object]:
         """Return the options of a task of nodes, as plain values; nothing for links."""
@@ -160,9 +163,27 @@ class Problem:
         """`objective_bytes` where only output that a step reads is kept."""
         return self.objective.bytes_of_read_rows(self.model.layers_list()[-1].spec.out_features, self.number_bytes)
 
-    def seeds_of_epoch(self, epoch: int) -> list[Tensor]:
-        """Return the seeds of each step of an epoch, over all workers."""
-        return self.batches.seeds_of_epoch(self.node_targets.nodes, self.seed, epoch)
+    def batches_of_epoch(self, epoch: int) -> Sequence[Batch]:
+        """Return the batch of each step of an epoch."""
+        if isinstance(self.targets, LinkTargets):
+            return self.link_batches.of_epoch(epoch)
+        return self.batches.seeds_of_epoch(self.targets.nodes, self.seed, epoch)
+
+    @cached_property
+    def link_batches(self) -> LinkBatches:
+        """Draws batches of links; only for problems of links."""
+        assert isinstance(self.targets, LinkTargets)
+        return LinkBatches(self.shard, self.targets.options, self.batches, self.seed)
+
+    def select_seeds(self, batch: Batch) -> Tensor:
+        """Return the worker's own seeds of a batch, ``[n]`` int64."""
+        return batch.seeds if isinstance(batch, LinkBatch) else self.shard.filter_owned(batch)
+
+    def link_loss(self, out: Tensor, batch: LinkBatch) -> Tensor:
+        """Return the worker's share of the loss of a batch of links, from rows of its seeds: see `LinkBatch.loss`."""
+        assert isinstance(self.targets, LinkTargets)
+        assert self.model.decoder is not None
+        return batch.loss(out, self.model.decoder, self.targets.options)
 
     @cached_property
     def seed_labels(self) -> TrainingLabels:

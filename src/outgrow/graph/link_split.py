@@ -142,10 +142,7 @@ def split_links(
         InputError: Only loops remain to train on, or a part that was requested is empty.
     """
     links = collect_links(topology)
-    part = np.empty(len(links), dtype=np.int8)
-    ends = as_numpy(links.head), as_numpy(links.tail)
-    _draw_parts(*ends, np.uint64(fold_in(seed, _SPLIT)), float(test), float(test + val), part)
-    parts = as_tensor(part)
+    parts = _draw_link_parts(links, val=val, test=test, seed=seed)
     chosen = mark_relations(links, relations)
     removed = parts != _TRAIN
     if relations is not None:
@@ -162,6 +159,19 @@ def split_links(
     )
     _require_each_part(int(((parts == _TRAIN) & links.non_loop_mask & chosen).sum()), split, val, test)
     return split
+
+
+def mark_train_links(links: LinkTriples, *, val: float, test: float, seed: int) -> Tensor:
+    """Return ``[P]`` bool: which links `split_links` leaves to train on, loops excepted."""
+    return (_draw_link_parts(links, val=val, test=test, seed=seed) == _TRAIN) & links.non_loop_mask
+
+
+def _draw_link_parts(links: LinkTriples, *, val: float, test: float, seed: int) -> Tensor:
+    """Return ``[P]`` int8: the part of each link."""
+    part = np.empty(len(links), dtype=np.int8)
+    ends = as_numpy(links.head), as_numpy(links.tail)
+    _draw_parts(*ends, np.uint64(fold_in(seed, _SPLIT)), float(test), float(test + val), part)
+    return as_tensor(part)
 
 
 def take_held_out_links(topology: Topology, links: HeldOutLinks, relations: Tensor | None = None) -> LinkSplit:

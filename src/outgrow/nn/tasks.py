@@ -274,6 +274,7 @@ class LinkPrediction:
         filter_negatives: Whether candidates that are known links are no negatives.
         regularizer: Penalty on the rows of links; None for none.
         regularizer_weight: Its factor.
+        exclude: What layers do not see of the links of a mini-batch: ``target`` or ``none``; None for ``target``.
         val_links: Share of the linked pairs of nodes to validate on.
         test_links: Share of the linked pairs to test on.
         split_seed: Seed of the split of links.
@@ -294,6 +295,7 @@ class LinkPrediction:
     filter_negatives: bool = True
     regularizer: str | None = None
     regularizer_weight: float | None = None
+    exclude: str | None = None
     val_links: float = 0.05
     test_links: float = 0.1
     split_seed: int = 0

@@ -18,7 +18,9 @@ from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.features.remote import RemoteFeatureStore
 from outgrow.engine.full_graph import FullGraphEpoch
 from outgrow.engine.inference import infer_shard
-from outgrow.engine.minibatch_loop import MiniBatchLoop, PrefetchConfig
+from outgrow.engine.link_batches import Batch
+from outgrow.engine.link_options import LinkOptions
+from outgrow.engine.minibatch_loop import MicroBatch, MiniBatchLoop, PrefetchConfig
 from outgrow.engine.model_migration import MicroBatchPlan
 from outgrow.engine.problem import Problem as Problem
 from outgrow.engine.shard import GraphShard, make_shard, model_topology
@@ -147,12 +149,12 @@ class MiniBatchExecution:
         problem: Problem,
         sampler: NeighborSampler,
         feature_store: RemoteFeatureStore,
-        plan_batch: Callable[[Tensor], MicroBatchPlan],
+        plan_batch: Callable[[Batch], MicroBatchPlan],
         *,
         labels: Callable[[Tensor], Tensor],
         prefetch: PrefetchConfig,
         gather_once: bool = True,
-        batches: Callable[[int], Sequence[Tensor]] | None = None,
+        batches: Callable[[int], Sequence[Batch]] | None = None,
     ) -> None:
         self.problem = problem
         self.plan_batch = plan_batch
@@ -171,7 +173,7 @@ class MiniBatchExecution:
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         """Yield the steps of an epoch; an early close ends its threads."""
         self.problem.reserve_memory_of_batches()
-        batches = (self.batches or self.problem.seeds_of_epoch)(epoch)
+        batches = (self.batches or self.problem.batches_of_epoch)(epoch)
         with closing(self.loop.steps(epoch, batches, self.plan_batch, first)) as steps:
             for loss, num_seeds in steps:
                 yield Step(loss=loss, num_seeds=num_seeds)
@@ -184,8 +186,10 @@ class MiniBatchExecution:
         """Release what the execution holds."""
         memory_pool.release_idle_memory()
 
-    def _batch_loss(self, logits: Tensor, seeds: Tensor, num_seeds: int) -> Tensor:
-        return self.problem.batch_loss(logits, self.labels(seeds), num_seeds)
+    def _batch_loss(self, logits: Tensor, batch: MicroBatch) -> Tensor:
+        if batch.links is not None:
+            return self.problem.link_loss(logits, batch.links)
+        return self.problem.batch_loss(logits, self.labels(batch.seeds), batch.num_seeds)
 
 
 @renamed_members(
@@ -218,7 +222,15 @@ class Strategy(ABC):
     fewest_prefetched: ClassVar[int] = 1
     partition: str = "range-edges"
 
-    def shard_graph(self, graph: Graph, comm: Comm, model: Model, batches: BatchConfig = FULL_GRAPH) -> GraphShard:
+    def shard_graph(
+        self,
+        graph: Graph,
+        comm: Comm,
+        model: Model,
+        batches: BatchConfig = FULL_GRAPH,
+        *,
+        links: LinkOptions | None = None,
+    ) -> GraphShard:
         """Return a worker's shard of a graph: the nodes that it owns by the partition.
 
         Args:
@@ -226,8 +238,12 @@ class Strategy(ABC):
             comm: Communicator of the workers.
             model: The model to train.
             batches: Configuration of mini-batches.
+            links: How links are trained on; None for nodes.
         """
-        method = self.partition_method(graph, model, batches)
+        if links is None or not self.uses_minibatches:
+            method = self.partition_method(graph, model, batches)
+        else:
+            method = self.partition_method_of_links(graph, model, batches, links)
         # A hint: the view that the first layer needs is built first, others on demand.
         looped = model.layers_list()[0].spec.self_loops
         return make_shard(model_topology(graph.topology, model), comm, method, graph.store, self_loops=looped)
@@ -237,6 +253,12 @@ class Strategy(ABC):
         method = WITHOUT_CHUNKS[self.partition]
         # A worker with more seeds has more work in each batch; on whole graphs all nodes cost alike.
         return method.with_seeds(graph.split.train) if self.uses_minibatches else method
+
+    def partition_method_of_links(
+        self, graph: Graph, model: Model, batches: BatchConfig, links: LinkOptions
+    ) -> Partitioner:
+        """Return the partitioner for mini-batches of links; by default the one that ``partition`` names."""
+        return WITHOUT_CHUNKS[self.partition]
 
     def options(self) -> dict[str, object]:
         """Return the options by name; by default there are none."""
@@ -294,19 +316,19 @@ class Strategy(ABC):
         for nodes in (graph.split.train, graph.split.val, graph.split.test):
             require_times_of(graph.topology, nodes)
 
-    def validate_model(self, model: Model) -> None:
-        """Check that it can train a model; by default any, but in mini-batches no link model.
+    def validate_num_batches(self, batches: BatchConfig, num_targets: int) -> None:  # noqa: B027 - most refuse none
+        """Check that it can train on so many nodes or links in these batches; by default it can.
 
         Raises:
             InputError: It cannot.
         """
-        if self.uses_minibatches and model.decoder is not None:
-            raise InputError(
-                f"strategy {self.name} cannot train a model of links",
-                needed="a model of nodes, or a strategy that trains on the whole graph",
-                got=f"a model with the decoder {type(model.decoder).__name__}",
-                repair="leave batch_size and fanout out, or choose strategy full, offload or tensor",
-            )
+
+    def validate_model(self, model: Model) -> None:  # noqa: B027 - most strategies refuse none
+        """Check that it can train a model; by default any.
+
+        Raises:
+            InputError: It cannot.
+        """
 
     def validate_workers(self, num_workers: int, num_hosts: int) -> None:  # noqa: B027 - most strategies refuse none
         """Check that its options have a use on so many workers and hosts; by default they have.

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from torch import Tensor
-
 from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_options
 from outgrow.core.memory_limits import validate_memory_limit
 from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.features.cache import require_other_hosts, validate_cache
 from outgrow.engine.features.cached_remote import make_cached_store
+from outgrow.engine.link_batches import Batch
 from outgrow.engine.minibatch_loop import PrefetchConfig, make_sampler
 from outgrow.engine.model_migration import MicroBatchPlan
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
@@ -85,8 +84,8 @@ class Sampled(Strategy):
         shard = problem.shard
         sampler = make_sampler(shard.topology, problem.model, problem.batches, problem.seed, problem.memory_limit)
 
-        def plan_batch(seeds: Tensor) -> MicroBatchPlan:
-            return MicroBatchPlan.in_one_step(shard.filter_owned(seeds))
+        def plan_batch(batch: Batch) -> MicroBatchPlan:
+            return MicroBatchPlan.in_one_step(problem.select_seeds(batch))
 
         return MiniBatchExecution(
             problem,

@@ -21,7 +21,7 @@ from outgrow.inference.modes import AUTO, EVALUATION_MODES, EvaluationOptions
 from outgrow.nn.losses import ENTRY_LOSSES, validate_weights
 from outgrow.training.config_checks import validate_ranges
 from outgrow.training.given_objects import describe_choice, record_choice
-from outgrow.training.link_training import validate_link_training
+from outgrow.training.link_training import GIVEN_OR_ALL, validate_link_training
 from outgrow.training.loop_options import read_optimizer, read_schedule, split_loop_options
 from outgrow.training.metric_request import parse_metrics
 from outgrow.training.monitor import MODES
@@ -32,7 +32,6 @@ from outgrow.training.schedules import EPOCH, STEP, Schedule, build_schedule
 from outgrow.training.target_request import parse_relations, parse_targets, parse_task
 
 BFLOAT16 = "bfloat16"
-GIVEN_OR_ALL, ALL = "given", "all"
 _SYNONYMS = {"num_neighbors": "fanout"}
 
 
@@ -105,6 +104,8 @@ class TrainConfig:
         filter_negatives: Link prediction: whether known answers among candidates are no negatives.
         regularizer: Link prediction: ``n3`` or ``l2``, a penalty on the rows of links.
         regularizer_weight: Link prediction: factor of that penalty; None for 0.01.
+        exclude: Link prediction in mini-batches: ``target`` (layers do not see the edges between the ends of a link of
+            the batch) or ``none``; None for ``target``.
         val_links: Link prediction: share of the linked pairs of nodes to validate on.
         test_links: Link prediction: share of the linked pairs to test on.
         split_seed: Seed of the split of links.
@@ -174,6 +175,7 @@ class TrainConfig:
     filter_negatives: bool = True
     regularizer: str | None = None
     regularizer_weight: float | None = None
+    exclude: str | None = None
     val_links: float = 0.05
     test_links: float = 0.1
     split_seed: int = 0
@@ -218,14 +220,11 @@ class TrainConfig:
         object.__setattr__(self, "task", parse_task(self.task))
         if self.loss is not None:
             validate_choice("loss", self.loss, dict.fromkeys(ENTRY_LOSSES))
-        if not 0 <= self.label_smoothing < 1:
-            raise out_of_range_error("label_smoothing", "at least 0, below 1", self.label_smoothing)
         for name, value in {**read_optimizer(self), **read_schedule(self)}.items():
             object.__setattr__(self, name, value)
         validate_choice("sampler", self.sampler, dict.fromkeys(SAMPLERS))
         if self.temporal_strategy is not None:
             validate_choice("temporal_strategy", self.temporal_strategy, dict.fromkeys(TEMPORAL_STRATEGIES))
-        validate_choice("ranking_candidates", self.ranking_candidates, dict.fromkeys((GIVEN_OR_ALL, ALL)))
         validate_choice("precision", self.precision, dict.fromkeys(("full", BFLOAT16)))
         validate_ranges(self)
         validate_link_training(self)

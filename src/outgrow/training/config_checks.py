@@ -46,6 +46,8 @@ def validate_ranges(config: Any) -> None:
         raise out_of_range_error("clip_grad_norm", "a positive number", config.clip_grad_norm)
     if config.ema is not None and not 0 < config.ema < 1:
         raise out_of_range_error("ema", "above 0, below 1", config.ema)
+    if not 0 <= config.label_smoothing < 1:
+        raise out_of_range_error("label_smoothing", "at least 0, below 1", config.label_smoothing)
     for name in ("val_links", "test_links", "hide"):
         if not 0 <= getattr(config, name) < 1:
             raise out_of_range_error(name, "zero or more, below 1", getattr(config, name))

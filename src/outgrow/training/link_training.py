@@ -40,8 +40,15 @@ LINK_TRAINING_OPTIONS = (
     "filter_negatives",
     "regularizer",
     "regularizer_weight",
+    "exclude",
 )
 """Options of training by which links are trained on."""
+TARGET, NONE = "target", "none"
+EXCLUDED = (TARGET, NONE)
+"""What layers do not see of the links of a batch."""
+GIVEN_OR_ALL = "given"
+RANKING_CANDIDATES = (GIVEN_OR_ALL, ALL)
+"""What links are ranked among."""
 REGULARIZER_WEIGHT = 0.01
 """Factor of a penalty where none is given."""
 
@@ -71,6 +78,9 @@ def validate_link_training(config: Any) -> None:
     """
     validate_choice("link_loss", config.link_loss, dict.fromkeys(LINK_LOSSES))
     validate_choice("negative_sampling", config.negative_sampling, NEGATIVE_SAMPLING)
+    validate_choice("ranking_candidates", config.ranking_candidates, dict.fromkeys(RANKING_CANDIDATES))
+    if config.exclude is not None:
+        validate_choice("exclude", config.exclude, dict.fromkeys(EXCLUDED))
     if config.regularizer is not None:
         validate_choice("regularizer", config.regularizer, REGULARIZERS)
     for name in ("margin", "adversarial_temperature", "regularizer_weight"):
@@ -124,7 +134,9 @@ def _require(name: str, value: float | None, fits: bool, losses: str) -> None:
         )
 
 
-def make_link_options(config: Any, ends: Tensor, relations: Tensor | None, *, ranks_self: bool) -> LinkOptions:
+def make_link_options(
+    config: Any, ends: Tensor, relations: Tensor | None, *, ranks_self: bool, in_batches: bool = False
+) -> LinkOptions:
     """Return how a `TrainConfig` says that links are trained on.
 
     Args:
@@ -132,6 +144,7 @@ def make_link_options(config: Any, ends: Tensor, relations: Tensor | None, *, ra
         ends: ``[T + 1]`` int64: the first node of each type, and the number of nodes.
         relations: ``[n]`` int64, the relations whose links are predicted; None for all.
         ranks_self: Whether the node that is asked about is ranked.
+        in_batches: Whether the strategy trains in mini-batches.
     """
     weight = REGULARIZER_WEIGHT if config.regularizer_weight is None else config.regularizer_weight
     return LinkOptions(
@@ -143,5 +156,6 @@ def make_link_options(config: Any, ends: Tensor, relations: Tensor | None, *, ra
         sampling=config.negative_sampling,
         filters_negatives=config.filter_negatives,
         ranks_self=ranks_self,
+        excludes_targets=in_batches and config.exclude != NONE,
         regularizer=None if config.regularizer is None else Regularizer(name=config.regularizer, weight=weight),
     )

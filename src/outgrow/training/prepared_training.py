@@ -114,7 +114,7 @@ def check_optimization(config: TrainConfig, model: nn.Module, num_train: int) ->
     Args:
         config: Options of training.
         model: The model.
-        num_train: Number of nodes to train on.
+        num_train: Number of nodes or links to train on: see `count_steps`.
 
     Raises:
         InputError: See `Optimization.from_config`.
@@ -128,7 +128,8 @@ def count_steps(config: TrainConfig, model: nn.Module, num_train: int) -> int:
     Args:
         config: Options of training.
         model: The model.
-        num_train: Number of nodes to train on, for a model of nodes.
+        num_train: Number of nodes or, in mini-batches, of links to train on.
     """
     of_links = getattr(model, "decoder", None) is not None
-    return config.link_steps if of_links else config.batch_config.num_steps(num_train)
+    in_steps = of_links and config.batch_config.is_full_graph
+    return config.link_steps if in_steps else config.batch_config.num_steps(num_train)

@@ -155,7 +155,7 @@ def train(
             "precision, full or bfloat16; of links: decoder, dot, distmult, complex, bilinear, transe, rotate, mlp or, "
             "of compgcn, composed-distmult, "
             "link_steps, hide, link_loss, margin, adversarial_temperature, negatives, negative_sampling, "
-            "filter_negatives, regularizer, regularizer_weight, "
+            "filter_negatives, regularizer, regularizer_weight, exclude, target or none, "
             "val_links, test_links, split_seed, rank_self, ranking_candidates) or of the strategy "
             "(full: partition, overlap; offload: host_memory, chunks, scratch_dir, sharing, reuse, reorganise, "
             "overlap, cache; tensor: chunks, cache_first_aggregate, attention, on_disk, "

@@ -16,7 +16,7 @@ from outgrow.app.compatibility import (
     validate_strategy,
     warn_of_unread_weights,
 )
-from outgrow.app.link_task import find_smallest_end_type, validate_link_graph, validate_link_options
+from outgrow.app.link_task import count_targets, find_smallest_end_type, validate_link_graph, validate_link_options
 from outgrow.app.metric_checks import validate_metric_names, validate_metrics
 from outgrow.app.model_registry import AUTO, MODELS, adds_vectors, choose_decoder, model_options, resolve_model_options
 from outgrow.app.node_task import describe_outputs, make_node_task
@@ -177,7 +177,7 @@ def plan_new_run(
     warn_of_unread_weights(loaded, built)
     validate_workers(loaded, workers)
     validate_fanout(loaded, built, config)
-    check_optimization(config, built, len(targeted.split.train))
+    check_optimization(config, built, count_targets(targeted, built, config))
     validate_metrics(targeted, built, config, None, task)
     chosen, reason = select_from_cli(strategy, strategy_part, targeted, built, config, workers)
     validate_strategy(loaded, built, chosen, config)

@@ -10,6 +10,7 @@ from typing import Any
 
 from outgrow.app.auto_strategy import select_from_cli
 from outgrow.app.compatibility import validate_fanout, validate_problem
+from outgrow.app.link_task import count_targets
 from outgrow.app.metric_checks import require_recorded_metrics, validate_metrics
 from outgrow.app.model_registry import AUTO
 from outgrow.app.node_task import make_node_task, require_recorded_task
@@ -101,7 +102,9 @@ def plan_resumed_run(
         if not allow_changed_data:
             validate_same_data(out, record, saved, graph_facts)
         if newest is not None and saved is not None:
-            _validate_checkpoint(saved, newest, model, config, graph_facts["data"], len(targeted.split.train))
+            _validate_checkpoint(
+                saved, newest, model, config, graph_facts["data"], count_targets(targeted, model, config)
+            )
         directory.write_json("config.json", {**record, **graph_facts, **training_record(config, chosen, workers)})
     return RunPlan(
         graph=loaded,

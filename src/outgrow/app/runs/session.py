@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from outgrow.app.compatibility import select_read_features, validate_problem
-from outgrow.app.link_task import make_link_evaluation, make_link_problem, make_link_split, remove_held_out_links
+from outgrow.app.link_task import (
+    find_link_options,
+    make_link_evaluation,
+    make_link_problem,
+    make_link_split,
+    remove_held_out_links,
+)
 from outgrow.app.loggers.tensorboard import TensorBoard
 from outgrow.app.messages import log_warning
 from outgrow.app.metric_checks import choose_metrics
@@ -254,9 +260,12 @@ class Session:
             tasks = trained.with_shares_of(labels, val), trained.with_shares_of(labels, test)
             return problem, NodeEvaluation(problem, val, test, metrics=metrics, monitor=monitor, tasks=tasks)
         split = make_link_split(graph, self.config)
+        options = find_link_options(graph, self.config, self.strategy)
         # Held-out links are no edges of the training graph: message passing must not see the answers.
-        share = self.strategy.shard_graph(remove_held_out_links(graph, split), comm, model)
-        problem = make_link_problem(graph, model, self.config, share)
+        given = remove_held_out_links(graph, split)
+        of_links = {"links": options} if self.strategy.uses_minibatches else {}
+        share = self.strategy.shard_graph(given, comm, model, self.config.batch_config, **of_links)
+        problem = make_link_problem(graph, model, self.config, share, options, self.strategy)
         problem = replace(problem, find_feature_file=partial(find_feature_file, graph))
         monitor = choose_link_monitor(self.config.monitor, self.config.monitor_mode)
         return problem, make_link_evaluation(graph, model, split, share, self.config, monitor)

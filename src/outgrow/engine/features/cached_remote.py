@@ -10,6 +10,7 @@ from torch import Tensor
 
 from outgrow.engine.features.cache import CacheSpec, compute_hotness
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
+from outgrow.engine.link_batches import Batch
 from outgrow.engine.model_migration import MicroBatchPlan
 from outgrow.engine.problem import Problem
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
@@ -36,7 +37,7 @@ class CacheOptions(Protocol):
 def make_cached_store(
     problem: Problem,
     sampler: NeighborSampler,
-    plan_batch: Callable[[Tensor], MicroBatchPlan],
+    plan_batch: Callable[[Batch], MicroBatchPlan],
     options: CacheOptions,
     *,
     gather_once: bool = True,
@@ -46,7 +47,7 @@ def make_cached_store(
     Args:
         problem: The training problem.
         sampler: Samples neighbourhoods.
-        plan_batch: Returns the worker's part of a batch, whose seeds over all workers are given.
+        plan_batch: Returns the worker's part of a batch.
         options: Options of the cache.
         gather_once: Whether a worker requests the rows of all groups of a batch together.
     """
@@ -54,8 +55,8 @@ def make_cached_store(
 
     def presample_requests() -> Iterator[Tensor]:
         """Yield the nodes of each request of an epoch that is not trained."""
-        for step, seeds in enumerate(problem.seeds_of_epoch(_PRESAMPLING_EPOCH)):
-            groups = plan_batch(seeds).groups
+        for step, batch in enumerate(problem.batches_of_epoch(_PRESAMPLING_EPOCH)):
+            groups = plan_batch(batch).groups
             sources = [sampler.sample_blocks(group, _PRESAMPLING_EPOCH, step)[0].src_nodes for group in groups]
             yield from [torch.unique(torch.cat(sources))] if gather_once and len(sources) > 1 else sources
 

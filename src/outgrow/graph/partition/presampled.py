@@ -8,7 +8,7 @@ GSplit, 2023, section 3.2; pre-sampling as in Yang et al.: GNNLab, EuroSys 2022)
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -53,7 +53,7 @@ class PresampledMetis(Partitioner):
         return Partition.from_assignment(torch.from_numpy(part), num_parts)
 
 
-def presample_weights(sampler: NeighborSampler, epoch: int, batches: Sequence[Tensor], num_nodes: int) -> Tensor:
+def presample_weights(sampler: NeighborSampler, epoch: int, batches: Iterable[Tensor], num_nodes: int) -> Tensor:
     """Return ``[V, 2]`` int64: in-edges that an epoch samples of each node, and how often the node is a seed.
 
     Args:

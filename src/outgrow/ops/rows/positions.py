@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
 from outgrow.ops.rows.gather import concat_ranges
+
+
+class RowNumbers(Protocol):
+    """The row of each node of a batch: a tensor with an entry for each node of the graph, or a `SortedRowNumbers`."""
+
+    def __getitem__(self, nodes: Tensor, /) -> Tensor:
+        """Return the rows of nodes that have one, ``[N]`` int64."""
+
+
+class SortedRowNumbers:
+    """The rows of some nodes, by search: for nodes that are few beside those of the graph. Final.
+
+    Args:
+        nodes_M: ``[M]`` int64, the node of each row; distinct.
+    """
+
+    def __init__(self, nodes_M: Tensor) -> None:
+        self._nodes, self._rows = nodes_M.sort()
+
+    def __getitem__(self, nodes: Tensor, /) -> Tensor:
+        """Return the rows of nodes that have one, ``[N]`` int64."""
+        return self._rows[torch.searchsorted(self._nodes, nodes)]
 
 
 def find_positions(ascending_M: Tensor, nodes_N: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.engine.features.cache import compute_hotness, hottest_nodes
+from outgrow.engine.link_batches import Batch
 from outgrow.graph.graph import Graph
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.ops.sparse import SparseRows
@@ -329,7 +330,8 @@ class SampledSuperBatches:
         draws = self.batches
         num_nodes = draws.topology.num_nodes
 
-        def filter_owned(seeds: Tensor) -> Tensor:
+        def select_seeds(seeds: Batch) -> Tensor:
+            assert isinstance(seeds, Tensor)
             return seeds[draws.owner[seeds] == part]
 
         none = torch.zeros(num_nodes, dtype=torch.bool)
@@ -338,8 +340,8 @@ class SampledSuperBatches:
             # Hot nodes are chosen as training does: by how often presampled batches compute them.
             some = draws.choose_steps(STEPS_BEFORE)
             before = [
-                PartDrawing(draws.sampler, epoch, [draws.epoch_seeds(epoch)[step] for step in some], filter_owned, none)
+                PartDrawing(draws.sampler, epoch, [draws.epoch_seeds(epoch)[step] for step in some], select_seeds, none)
                 for epoch in (BEFORE, BEFORE - 1)
             ]
             is_hot[hottest_nodes(count_bottom_nodes(before), self.num_hot_nodes)] = True
-        return PartDrawing(draws.sampler, EPOCH, draws.epoch_seeds(EPOCH), filter_owned, is_hot)
+        return PartDrawing(draws.sampler, EPOCH, draws.epoch_seeds(EPOCH), select_seeds, is_hot)

@@ -25,10 +25,12 @@ from outgrow.core.memory_limits import validate_memory_limit
 from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.features.cache import require_other_hosts, validate_cache
 from outgrow.engine.features.cached_remote import make_cached_store
+from outgrow.engine.link_batches import Batch
 from outgrow.engine.minibatch_loop import PrefetchConfig, make_sampler
 from outgrow.engine.model_migration import MicroBatchPlan
 from outgrow.engine.shard import PartitionShard
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
+from outgrow.nn.model import Model
 from outgrow.strategies.base import Execution, MiniBatchExecution, Problem, Step, Strategy
 from outgrow.strategies.migrate.schedule import TimeStepMerger, migration_schedule
 
@@ -112,6 +114,21 @@ class Migrate(Strategy):
         """
         require_other_hosts(self.cache, num_workers, num_hosts)
 
+    def validate_model(self, model: Model) -> None:
+        """Check that a model that moves predicts nodes.
+
+        Raises:
+            InputError: It predicts links.
+        """
+        if self.move_model and model.decoder is not None:
+            raise InputError(
+                "a model of links cannot move from worker to worker",
+                needed="move_model=false: a link needs the rows of both ends at once, and a model that moves computes "
+                "them in different time steps",
+                got=f"move_model=true, and a model with the decoder {type(model.decoder).__name__}",
+                repair="leave move_model out: each worker then computes the ends that it owns",
+            )
+
     def prepare(self, problem: Problem) -> Execution:
         """Return the execution that trains the problem."""
         return _MigrateExecution(problem, self)
@@ -167,11 +184,11 @@ class _MigrateExecution:
     def close(self) -> None:
         self.batches.close()
 
-    def _plan_batch(self, seeds: Tensor) -> MicroBatchPlan:
-        if self.merger is None:
-            return MicroBatchPlan.in_one_step(self.shard.filter_owned(seeds))
+    def _plan_batch(self, batch: Batch) -> MicroBatchPlan:
+        if self.merger is None or not isinstance(batch, Tensor):
+            return MicroBatchPlan.in_one_step(self.problem.select_seeds(batch))
         assert isinstance(self.shard, PartitionShard)
-        return migration_schedule(seeds, self.shard.owner[seeds], self.comm.rank, self.comm.size, self.merger.dropped)
+        return migration_schedule(batch, self.shard.owner[batch], self.comm.rank, self.comm.size, self.merger.dropped)
 
     def _labels_of(self, seeds: Tensor) -> Tensor:
         """Return labels of seeds, which may belong to other workers when time steps are dropped."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind, Link
+from outgrow.engine.link_batches import empty_rows
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, layer_key, src_and_dst_rows
 from outgrow.runtime.distributed.comm import Comm
@@ -38,6 +39,8 @@ class DeviceSide:
             hot: Results of the CPU for its hot nodes; None if it has none.
             key: Random key of (seed, epoch, step).
         """
+        if not len(batch.seeds):
+            return empty_rows(self.model, self.comm.device)
         above = [block.to(self.comm.device) for block in batch.upper_blocks]
         return self.model.forward_from_second(above, self._bottom_rows(batch, x, hot, key), key)
 

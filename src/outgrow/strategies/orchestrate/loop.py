@@ -129,7 +129,8 @@ class SuperBatchLoop:
         comm = self.device.comm
         model = self.device.model
         loss = torch.zeros((), dtype=torch.float64)
-        if len(batch.seeds):
+        # Without seeds of links a worker still takes part in the exchanges of their loss.
+        if len(batch.seeds) or batch.links is not None:
             key = fold_in(sampler.sampler.sampling.seed, sampler.epoch, batch.step)
             with comm.timeline.span("forward"):
                 found = self.loss(self.device.compute_logits(batch, x, hot, key), batch)

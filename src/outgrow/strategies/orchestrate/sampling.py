@@ -7,11 +7,14 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.engine.features.cache import count_accesses
+from outgrow.engine.link_batches import Batch, LinkBatch
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
+from outgrow.ops.rows.positions import find_positions
 
 _BOTTOM, _ABOVE = slice(0, 1), slice(1, None)
 _HOT = -3  # steps of batches are numbered from 0
@@ -35,6 +38,7 @@ class SampledBatch(NamedTuple):
             all rows in order.
         hot_nodes: ``[h]`` int64, the other sources of the layer above.
         hot_positions: ``[h]`` int64, their rows.
+        links: The links whose seeds these are; None for a batch of nodes.
     """
 
     step: int
@@ -45,6 +49,7 @@ class SampledBatch(NamedTuple):
     cold_positions: Tensor | None
     hot_nodes: Tensor
     hot_positions: Tensor
+    links: LinkBatch | None
 
 
 class HotColdSampler(NamedTuple):
@@ -53,15 +58,15 @@ class HotColdSampler(NamedTuple):
     Attributes:
         sampler: Samples neighbourhoods.
         epoch: Number of the epoch.
-        batches: Seeds of each step, over all workers.
-        filter_owned: Returns the seeds that the worker computes.
+        batches: The batch of each step.
+        select_seeds: Returns the seeds of a batch that the worker computes.
         is_hot: ``[V]`` bool, whether each node is hot.
     """
 
     sampler: NeighborSampler
     epoch: int
-    batches: Sequence[Tensor]
-    filter_owned: Callable[[Tensor], Tensor]
+    batches: Sequence[Batch]
+    select_seeds: Callable[[Batch], Tensor]
     is_hot: Tensor
 
     def sample_batch(self, step: int, *, all_cold: bool) -> SampledBatch:
@@ -71,16 +76,25 @@ class HotColdSampler(NamedTuple):
             step: Number of the batch.
             all_cold: Whether no node is hot yet.
         """
-        seeds = self.filter_owned(self.batches[step])
+        batch = self.batches[step]
+        links = batch if isinstance(batch, LinkBatch) else None
+        excluded = None if links is None else links.excluded
+        seeds = self.select_seeds(batch)
         above = self.sampler.sample_blocks(seeds, self.epoch, step, _ABOVE)
         nodes = above[0].src_nodes
         # Nothing is ready for the first super-batch, so all of its nodes are cold.
-        hot_to = nodes[:0] if all_cold else self.is_hot[nodes].nonzero()[:, 0]
-        cold_to = None
-        if len(hot_to):
-            cold_to = (~self.is_hot[nodes]).nonzero()[:, 0]
+        is_hot = torch.zeros(len(nodes), dtype=torch.bool) if all_cold else self.is_hot[nodes]
+        if excluded is not None:
+            # Results of hot nodes are those of several batches, which exclude other edges: ends of links do without.
+            is_hot &= find_positions(excluded.pairs.ends, nodes) < 0
+        hot_to = is_hot.nonzero()[:, 0]
+        cold_to = (~is_hot).nonzero()[:, 0] if len(hot_to) else None
         cold = self.bottom_block(nodes if cold_to is None else nodes[cold_to], step)
-        return SampledBatch(step, seeds, len(self.batches[step]), above, cold, cold_to, nodes[hot_to], hot_to)
+        if excluded is not None:
+            views = self.sampler.sampling.views
+            above = excluded.remove_from_all(above, views[_ABOVE])
+            cold = excluded.remove_from(cold, views[0])
+        return SampledBatch(step, seeds, len(batch), above, cold, cold_to, nodes[hot_to], hot_to, links)
 
     def bottom_block(self, nodes: Tensor, step: int) -> Block:
         """Sample the block of the bottom layer around some nodes."""
@@ -145,8 +159,8 @@ def plan_super_batches(first: int, last: int, size: int, restart: int | None) ->
 def count_bottom_nodes(samplers: Sequence[HotColdSampler]) -> Tensor:
     """Count the batches of some epochs in which the bottom layer computes each node, ``[V]`` int64."""
     above = (
-        drawing.sampler.sample_blocks(drawing.filter_owned(seeds), drawing.epoch, step, _ABOVE)
+        drawing.sampler.sample_blocks(drawing.select_seeds(batch), drawing.epoch, step, _ABOVE)
         for drawing in samplers
-        for step, seeds in enumerate(drawing.batches)
+        for step, batch in enumerate(drawing.batches)
     )
     return count_accesses((blocks[0].src_nodes for blocks in above), samplers[0].sampler.sampling.num_nodes)

@@ -29,7 +29,6 @@ from outgrow.engine.features.cache import cache_capacity_rows, hottest_nodes, me
 from outgrow.engine.features.remote import RemoteFeatureStore, input_dtype
 from outgrow.engine.features.store import CachedFeatureStore
 from outgrow.engine.minibatch_loop import PrefetchConfig, make_sampler
-from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
@@ -115,21 +114,19 @@ class Orchestrate(Strategy):
         """Whether the gradient is exact: without hot nodes, or with aggregates of whole neighbourhoods."""
         return self.hot_ratio == 0 or (self.reuse == "aggregate" and batches.fanout_per_hop(1)[-1] == -1)
 
-    def validate_graph(self, graph: Graph, batches: BatchConfig) -> None:
+    def validate_num_batches(self, batches: BatchConfig, num_targets: int) -> None:
         """Check that an epoch has batches after the first super-batch, since others would reuse nothing.
 
         Raises:
-            InputError: There are too few batches, or the graph does not suit them.
+            InputError: There are too few batches.
         """
-        super().validate_graph(graph, batches)
-        seeds = len(graph.split.train)
-        size = batches.size or max(1, seeds)
-        if self.hot_ratio != 0 and 0 < seeds <= self.super_batch * size:
+        size = batches.size or max(1, num_targets)
+        if self.hot_ratio != 0 and 0 < num_targets <= self.super_batch * size:
             raise InputError(
                 f"strategy {self.name} would reuse nothing",
                 needed=f"more than {self.super_batch} batches an epoch (super_batch): hot nodes are computed for "
                 "the next super-batch while one is trained",
-                got=f"{math.ceil(seeds / size)} of {size} seeds at most, of {seeds} nodes to train on",
+                got=f"{math.ceil(num_targets / size)} of {size} at most, of {num_targets} nodes or links to train on",
                 repair="give a smaller batch_size, or a smaller super_batch; or choose strategy sampled",
             )
 
@@ -268,14 +265,14 @@ class OrchestrateExecution:
             self._record_hot_nodes()
 
     def _run_epoch(self, epoch: int, first: int) -> Generator[Step]:
-        batches = self.problem.seeds_of_epoch(epoch)
+        batches = self.problem.batches_of_epoch(epoch)
         is_hot = torch.zeros(len(self.hotness), dtype=torch.bool)
         is_hot[self.hot_nodes[: self.tuner.on_cpu]] = True
         if self.options.cache:
             # The device computes these like cold nodes; their cached features spare it the fetch.
             cached_nodes = self.hot_nodes[self.tuner.on_cpu : self.tuner.num_hot]
             self.cold_store.fill_cache(cached_nodes, self.shard.topology.num_nodes)
-        sampler = HotColdSampler(self.sampler, epoch, batches, self.shard.filter_owned, is_hot)
+        sampler = HotColdSampler(self.sampler, epoch, batches, self.problem.select_seeds, is_hot)
         self.loop.wait_seconds = 0.0
         restart = self.problem.checkpoint_steps
         for part in plan_super_batches(first, len(batches), self.options.super_batch, restart):
@@ -292,6 +289,9 @@ class OrchestrateExecution:
         memory_pool.release_idle_memory()
 
     def _batch_loss(self, logits: Tensor, batch: SampledBatch) -> Tensor:
+        if batch.links is not None:
+            # With a gradient even if all is reused, so that all workers take part in the same exchanges.
+            return self.problem.link_loss(logits if logits.requires_grad else logits.requires_grad_(), batch.links)
         return self.problem.batch_loss(logits, self.problem.own_labels(batch.seeds), batch.num_seeds)
 
     def _count_hotness(self) -> Tensor:
@@ -300,11 +300,11 @@ class OrchestrateExecution:
         if self.options.hot_ratio == 0:
             # Nothing is hot: presampling would be wasted.
             return torch.zeros(num_nodes, dtype=torch.int64)
-        seeds = self.problem.seeds_of_epoch
+        batches = self.problem.batches_of_epoch
         none = torch.zeros(num_nodes, dtype=torch.bool)
         return count_bottom_nodes(
             [
-                HotColdSampler(self.sampler, each, seeds(each), self.shard.filter_owned, none)
+                HotColdSampler(self.sampler, each, batches(each), self.problem.select_seeds, none)
                 for each in _PRESAMPLING_EPOCHS
             ]
         )

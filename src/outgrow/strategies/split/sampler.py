@@ -21,6 +21,7 @@ from torch import Tensor
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind
 from outgrow.engine.batches import SamplingOptions
+from outgrow.engine.excluded_edges import ExcludedEdges
 from outgrow.graph.sampling.batch_numbers import BatchRows, SplitRows, make_batch_numbers
 from outgrow.graph.sampling.edge_sampler import Fanout, SampledEdges
 from outgrow.graph.sampling.layer_sampling import LayerSampling
@@ -81,6 +82,11 @@ class SampledSplitBlock(NamedTuple):
     def own_nodes(self) -> Tensor:
         """``[num_own]`` int64: the worker's own nodes among the sources."""
         return self.block.src_nodes[: self.num_owned]
+
+    def without_edges(self, excluded: ExcludedEdges, view: GraphView) -> SampledSplitBlock:
+        """Return the block without some edges; rows are exchanged as before. ``view`` is the graph of the layer."""
+        block = excluded.remove_from(self.block, view)
+        return self._replace(block=block, num_local_edges=int((block.edges.indices < self.num_owned).sum()))
 
     def to(self, device: torch.device) -> SampledSplitBlock:
         """Return the block on a device; itself if it is there already."""

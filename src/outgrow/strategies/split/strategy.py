@@ -9,7 +9,7 @@ along cut edges. Workers sample later batches, each for its own nodes, while the
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -27,8 +27,10 @@ from outgrow.engine.batches import BatchConfig, count_sampled_layer
 from outgrow.engine.features.cache import compute_hotness, hottest_owned, validate_cache
 from outgrow.engine.features.remote import input_dtype
 from outgrow.engine.features.store import FeatureRequest, FeatureStore
+from outgrow.engine.link_batches import LinkBatch, LinkBatches
+from outgrow.engine.link_options import LinkOptions
 from outgrow.engine.prefetch import BackgroundWorker
-from outgrow.engine.shard import PartitionShard, sampling_view
+from outgrow.engine.shard import FullGraphShard, PartitionShard, sampling_view
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.graph.partition.partitioner import Partitioner
@@ -112,6 +114,24 @@ class SplitParallel(Strategy):
         views = [sampling_view(graph.topology, layer) for layer in model.layers_list()]
         return make_presampled_partition(views, graph.split.train, batches)
 
+    def partition_method_of_links(
+        self, graph: Graph, model: Model, batches: BatchConfig, links: LinkOptions
+    ) -> Partitioner:
+        """Return the partitioner, which depends on the batches of links if it presamples."""
+        if self.partition != PRESAMPLED_PARTITION:
+            return super().partition_method_of_links(graph, model, batches, links)
+        views = [sampling_view(graph.topology, layer) for layer in model.layers_list()]
+        shard = FullGraphShard(graph.topology)
+        every = torch.empty(0, dtype=torch.int64) if links.relations is None else links.relations
+        about = "links", links.sampling, links.negatives, links.relations is None
+        drawn = LinkBatches(shard, links, batches, _ANY_SEED)
+        return _presample_partition(
+            views,
+            batches,
+            sampling_signature(views, every, batches, *about),
+            lambda: (each.seeds for each in drawn.of_epoch(_PRESAMPLING_EPOCH)),
+        )
+
     def prepare(self, problem: Problem) -> Execution:
         """Return the execution that trains the problem."""
         return _SplitExecution(problem, self)
@@ -128,6 +148,7 @@ class _SplitBatch(NamedTuple):
         request: Request for the features of its nodes.
         positions: ``[m]`` int64, which of the requested rows each own row of the first layer has; None for all in
             order.
+        links: The links whose seeds these are; None for a batch of nodes.
     """
 
     step: int
@@ -136,6 +157,7 @@ class _SplitBatch(NamedTuple):
     blocks: list[SplitBlock]
     request: FeatureRequest
     positions: Tensor | None
+    links: LinkBatch | None
 
 
 class _SamplingThread(NamedTuple):
@@ -186,15 +208,20 @@ class _SplitExecution:
         self.costs = [_row_cost(problem.model, index, given) for index in range(len(layers))]
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        seeds = self.problem.seeds_of_epoch(epoch)
+        batches_of_epoch = self.problem.batches_of_epoch(epoch)
         self.problem.reserve_memory_of_batches()
 
         timeline = self.comm.timeline
 
         def sample_step(step: int, thread: _SamplingThread) -> _SplitBatch:
-            own_seeds = self.shard.filter_owned(seeds[step])
+            batch = batches_of_epoch[step]
+            links = batch if isinstance(batch, LinkBatch) else None
+            own_seeds = self.problem.select_seeds(batch)
             with timeline.span("draw"):
                 hops = sample_cooperatively(thread.sampler, thread.comm, own_seeds, epoch, step)
+                if links is not None and links.excluded is not None:
+                    views = thread.sampler.sampling.views
+                    hops = [hop.without_edges(links.excluded, view) for hop, view in zip(hops, views, strict=True)]
             with timeline.span("gather"):
                 nodes, positions = hops[0].own_nodes, None
                 if self.problem.batches.is_temporal:
@@ -202,7 +229,7 @@ class _SplitExecution:
                     nodes, positions = torch.unique(nodes, return_inverse=True)
                 request = self.feature_store.prepare_request(nodes)
             blocks = [self._plan_block(*each, thread.comm) for each in zip(self.layers, hops, self.costs, strict=True)]
-            return _SplitBatch(step, own_seeds, len(seeds[step]), blocks, request, positions)
+            return _SplitBatch(step, own_seeds, len(batch), blocks, request, positions, links)
 
         # Sampling communicates, so all workers must sample a batch in the thread of the same number, in order.
         count = len(self.sampling_threads)
@@ -212,7 +239,7 @@ class _SplitExecution:
                     closing(
                         BackgroundWorker(
                             partial(sample_step, thread=thread),
-                            range(first + number, len(seeds), count),
+                            range(first + number, len(batches_of_epoch), count),
                             max_ahead=-(-(self.prefetch - number) // count),
                             lock=thread.lock,
                             name="outgrow-ahead" if count == 1 else f"outgrow-ahead-{number + 1}",
@@ -221,7 +248,7 @@ class _SplitExecution:
                 )
                 for number, thread in enumerate(self.sampling_threads)
             ]
-            batches = (samplers[place % count].result() for place in range(len(seeds) - first))
+            batches = (samplers[place % count].result() for place in range(len(batches_of_epoch) - first))
             for batch in timeline.record_waits("wait for batches", batches):
                 yield self._train_step(epoch, batch)
 
@@ -241,7 +268,10 @@ class _SplitExecution:
         comm = self.comm
         with comm.timeline.span("forward"):
             logits = self._compute_logits(batch, fold_in(problem.seed, epoch, batch.step))
-            loss = problem.batch_loss(logits, problem.own_labels(batch.seeds), batch.num_seeds)
+            if batch.links is None:
+                loss = problem.batch_loss(logits, problem.own_labels(batch.seeds), batch.num_seeds)
+            else:
+                loss = problem.link_loss(logits, batch.links)
         with comm.timeline.span("backward"):
             torch.autograd.backward(loss)
         comm.all_reduce_gradients(problem.model)
@@ -281,8 +311,8 @@ class _SplitExecution:
     def _presample_nodes(self) -> Iterator[Tensor]:
         """Yield the nodes whose rows each batch of an untrained epoch requests. All workers together."""
         thread = self.sampling_threads[0]
-        for step, seeds in enumerate(self.problem.seeds_of_epoch(_PRESAMPLING_EPOCH)):
-            own_seeds = self.shard.filter_owned(seeds)
+        for step, batch in enumerate(self.problem.batches_of_epoch(_PRESAMPLING_EPOCH)):
+            own_seeds = self.problem.select_seeds(batch)
             yield sample_cooperatively(thread.sampler, thread.comm, own_seeds, _PRESAMPLING_EPOCH, step)[0].own_nodes
 
 
@@ -302,14 +332,18 @@ def make_presampled_partition(views: Sequence[GraphView], nodes: Tensor, batches
         nodes: ``[n]`` int64, the nodes to train on.
         batches: Configuration of the batches.
     """
+    course = sampling_signature(views, nodes, batches)
+    return _presample_partition(
+        views, batches, course, lambda: batches.seeds_of_epoch(nodes, _ANY_SEED, _PRESAMPLING_EPOCH)
+    )
+
+
+def _presample_partition(
+    views: Sequence[GraphView], batches: BatchConfig, course: str, draw_seeds: Callable[[], Iterable[Tensor]]
+) -> PresampledMetis:
 
     def compute_weights() -> Tensor:
         sampler = NeighborSampler(views, batches.fanout_per_hop(len(views)), _ANY_SEED, **batches.sampling_options)
-        return presample_weights(
-            sampler,
-            _PRESAMPLING_EPOCH,
-            batches.seeds_of_epoch(nodes, _ANY_SEED, _PRESAMPLING_EPOCH),
-            views[0].num_nodes,
-        )
+        return presample_weights(sampler, _PRESAMPLING_EPOCH, draw_seeds(), views[0].num_nodes)
 
-    return PresampledMetis(course=sampling_signature(views, nodes, batches), weights=compute_weights)
+    return PresampledMetis(course=course, weights=compute_weights)

@@ -22,6 +22,7 @@ from outgrow.core.memory_limits import parse_bytes
 from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.layer_plan import has_fixed_weights, plan_layers
+from outgrow.engine.link_options import LinkOptions
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard, model_topology
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
@@ -87,7 +88,15 @@ class TensorParallel(Strategy):
             parse_bytes(self.memory)
         validate_choice("attention", self.attention, dict.fromkeys(("scores", "coefficients")))
 
-    def shard_graph(self, graph: Graph, comm: Comm, model: Model, batches: BatchConfig = FULL_GRAPH) -> GraphShard:
+    def shard_graph(
+        self,
+        graph: Graph,
+        comm: Comm,
+        model: Model,
+        batches: BatchConfig = FULL_GRAPH,
+        *,
+        links: LinkOptions | None = None,
+    ) -> GraphShard:
         """Return a shard where every worker owns an equal part of what each chunk is the first to read."""
         topology = model_topology(graph.topology, model)
         if comm.size == 1:

@@ -1,0 +1,77 @@
+"""The edges of a graph that are links, by number, and their ends: without a list of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from outgrow.graph.link_split import LinkTriples, collect_in_links, mark_relations
+from outgrow.graph.topology import Topology
+
+_CHUNK_EDGES = 1 << 22
+"""Edges looked at together."""
+
+
+class LinkNumbers:
+    """The edges that are links: all but loops, or those of some relations. Final.
+
+    Args:
+        topology: In-edges of all nodes.
+        relations: ``[n]`` int64, the relations whose links are predicted; None for all.
+    """
+
+    def __init__(self, topology: Topology, relations: Tensor | None = None) -> None:
+        self._topology = topology
+        others, links = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, dtype=torch.int64)]
+        count = 0
+        for chunk, number in iterate_in_links(topology):
+            is_link = chunk.non_loop_mask & mark_relations(chunk, relations)
+            count += int(is_link.sum())
+            if relations is None:
+                others.append(number[~is_link])
+            else:
+                links.append(number[is_link])
+        self._count = count
+        # Loops are few, links of relations may be few: the smaller list is kept.
+        self._links = None if relations is None else torch.cat(links)
+        skipped = torch.cat(others)
+        self._before = skipped - torch.arange(len(skipped))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def find_edges(self, place: Tensor) -> Tensor:
+        """Return ``[L]`` int64: the ids of the edges that are links number ``place``, ``[L]`` int64."""
+        if self._links is not None:
+            return self._links[place]
+        # The number of loops before a link is what its place lacks to the id of its edge.
+        return place + torch.searchsorted(self._before, place, right=True)
+
+    def find_links(self, edges: Tensor) -> LinkTriples:
+        """Return the ends and the relation of some edges, ``[L]`` int64."""
+        graph = self._topology
+        tail = torch.searchsorted(graph.indptr, edges, right=True) - 1
+        relation = torch.zeros_like(edges) if graph.relation is None else graph.relation[edges].long()
+        return LinkTriples(graph.indices[edges].long(), tail, relation)
+
+
+def iterate_in_links(topology: Topology, max_edges: int = _CHUNK_EDGES) -> Iterator[tuple[LinkTriples, Tensor]]:
+    """Yield all edges as links and their ids, those of several nodes at a time: see `collect_in_links`."""
+    first, indptr = 0, topology.indptr
+    while first < topology.num_nodes:
+        end = int(torch.searchsorted(indptr, int(indptr[first]) + max_edges, right=True)) - 1
+        last = min(topology.num_nodes, max(first + 1, end))
+        yield collect_in_links(topology, torch.arange(first, last))
+        first = last
+
+
+def count_link_degrees(topology: Topology, relations: Tensor | None = None) -> Tensor:
+    """Return ``[V]`` int64: the number of links that a node is an end of."""
+    degree = torch.zeros(topology.num_nodes, dtype=torch.int64)
+    for links, _ in iterate_in_links(topology):
+        chosen = links.select_links(links.non_loop_mask & mark_relations(links, relations))
+        for end in (chosen.head, chosen.tail):
+            degree += torch.bincount(end, minlength=topology.num_nodes)
+    return degree
