@@ -13,14 +13,20 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine import full_graph, hidden_edges
+from outgrow.engine import excluded_edges, full_graph, hidden_edges
+from outgrow.engine.excluded_edges import ExcludedEdges
+from outgrow.engine.graph_answers import GraphAnswers
 from outgrow.engine.hidden_edges import ShardOfStep
+from outgrow.engine.link_batches import LinkBatches
 from outgrow.engine.link_candidates import CandidatePlanner, TrainingAnswers
 from outgrow.engine.link_objective import LinksOfStep
 from outgrow.engine.link_options import LinkSteps, PairsOfStep
-from outgrow.engine.shard import LayerView
+from outgrow.engine.link_step_loss import LinkStepLoss
+from outgrow.engine.shard import GraphShard, LayerView
+from outgrow.graph.topology import GraphView
 from outgrow.nn import Layer
 from outgrow.ops.pair_draws import PairRange
+from outgrow.ops.pair_sets import PairSet
 from outgrow.ops.rng import fold_in
 from suites.hits import Hits
 from suites.link_steps import FEW_ROWS, UNDIRECTED, Case, Found, Key, Mutant, gradients
@@ -160,8 +166,108 @@ def aggregates_of_other_rows() -> Iterator[Hits]:
         yield hits
 
 
-BETWEEN_WORKERS = (candidates_drawn_by_each_worker, mean_over_own_links_of_the_step)
+@contextmanager
+def targets_left_in_messages() -> Iterator[Hits]:
+    """Layers see the edges that a batch asks about."""
+    hits = Hits()
+
+    def remove(self: ExcludedEdges, block: Block, view: GraphView) -> Block:
+        hits.note(len(self.pairs.codes) > 0)
+        return block
+
+    with patch.object(ExcludedEdges, "remove_from", remove):
+        yield hits
+
+
+@contextmanager
+def inverses_of_targets_left_in() -> Iterator[Hits]:
+    """A batch excludes the edges of a pair in one direction alone."""
+    hits, right = Hits(), excluded_edges.mark_edges_of_pair_set
+
+    def mark(indptr: Tensor, indices: Tensor, src: Tensor, dst: Tensor, pairs: PairSet) -> Tensor:
+        whole = right(indptr, indices, src, dst, pairs)
+        ascends = src[indices.long()] < torch.repeat_interleave(dst, indptr.diff())
+        hits.note(bool((whole & ~ascends).any()))
+        return whole & ascends
+
+    with patch.object(excluded_edges, "mark_edges_of_pair_set", mark):
+        yield hits
+
+
+@contextmanager
+def degrees_with_targets() -> Iterator[Hits]:
+    """Edges that a batch excludes count in degrees."""
+    hits = Hits()
+
+    def degrees(self: ExcludedEdges, nodes: Tensor, degree: Tensor, view: GraphView) -> Tensor:
+        hits.note(bool(torch.isin(nodes, self.pairs.ends).any()))
+        return degree
+
+    with patch.object(ExcludedEdges, "_correct_degrees", degrees):
+        yield hits
+
+
+@contextmanager
+def known_answers_of_the_graph_as_negatives() -> Iterator[Hits]:
+    """Links that lead to a candidate are not looked up in the graph."""
+    hits, right = Hits(), GraphAnswers._edges_into_candidates
+
+    def edges(self: GraphAnswers, query: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+        place, slot = right(self, query, candidates)
+        hits.note(len(place) > 0)
+        return place[:0], slot[:0]
+
+    with patch.object(GraphAnswers, "_edges_into_candidates", edges):
+        yield hits
+
+
+@contextmanager
+def negatives_of_a_batch_by_number_of_workers() -> Iterator[Hits]:
+    """What a batch draws depends on the number of workers."""
+    hits, right, sizes = Hits(), CandidatePlanner.draw_candidates, set[int]()
+    begin = LinkBatches.__init__
+
+    def init(self: LinkBatches, shard: GraphShard, *given: Any) -> None:
+        sizes.add(shard.comm.size)
+        begin(self, shard, *given)
+
+    def draw(self: CandidatePlanner, links: Any, number: Tensor, key: int) -> Any:
+        hits.note(bool(sizes))
+        return right(self, links, number, fold_in(key, *sizes))
+
+    with patch.object(LinkBatches, "__init__", init), patch.object(CandidatePlanner, "draw_candidates", draw):
+        yield hits
+
+
+@contextmanager
+def mean_over_own_links_of_the_batch() -> Iterator[Hits]:
+    """The loss of a batch is the mean over the worker's own links."""
+    hits, right = Hits(), LinkStepLoss.__init__
+
+    def begin(self: LinkStepLoss, *given: Any) -> None:
+        right(self, *given)
+        hits.note(self.num_targets != len(self.links))
+        self.num_targets = max(1, len(self.links))
+
+    with patch.object(LinkStepLoss, "__init__", begin):
+        yield hits
+
+
+OF_BATCHES_BETWEEN_WORKERS = (negatives_of_a_batch_by_number_of_workers, mean_over_own_links_of_the_batch)
+OF_BATCHES_ANYWHERE = (
+    targets_left_in_messages,
+    inverses_of_targets_left_in,
+    degrees_with_targets,
+    known_answers_of_the_graph_as_negatives,
+)
+OF_BATCHES = {mutant.__name__ for mutant in (*OF_BATCHES_BETWEEN_WORKERS, *OF_BATCHES_ANYWHERE)}
+BETWEEN_WORKERS = (
+    *OF_BATCHES_BETWEEN_WORKERS,
+    candidates_drawn_by_each_worker,
+    mean_over_own_links_of_the_step,
+)
 ANYWHERE: tuple[Mutant, ...] = (
+    *OF_BATCHES_ANYWHERE,
     inverses_of_hidden_edges_left_in,
     same_steps_in_every_epoch,
     known_answers_as_negatives,
@@ -175,6 +281,11 @@ MUTANTS: Mapping[str, Mutant] = {mutant.__name__: mutant for mutant in (*BETWEEN
 
 def broken_keys(name: str) -> list[Key]:
     """Where a mutant should be found: workers of `tensor` hold all edges, and do not make views of shards."""
+    if name in OF_BATCHES:
+        return [
+            (way, Case(steps=1, loss="softmax", sampling="shared", negatives=6, batch=90, exclude=True))
+            for way in ("sampled", "split")
+        ]
     if name == reverses_as_negatives.__name__:
         return [("full", case) for case in UNDIRECTED]
     if name == aggregates_of_other_rows.__name__:
