@@ -144,7 +144,8 @@ class _Execution:
         self.labels = problem.seed_labels  # fetched now, by all workers together
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        batches, comm, ahead = self.problem.seeds_of_epoch(epoch), self.comm, PrefetchConfig.from_options(None, _AHEAD)
+        batches, comm = self.problem.batches_of_epoch(epoch), self.comm
+        ahead = PrefetchConfig.from_options(None, _AHEAD)
 
         def draw(step: int) -> _Drawn:
             seeds = batches[step]

@@ -21,7 +21,8 @@ from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import DataWarning
 from outgrow.graph.alignment import describe_schema
 from outgrow.graph.graph import Graph
-from outgrow.graph.link_split import HeldOutLinks, LinkTriples
+from outgrow.graph.link_split import HeldOutLinks
+from outgrow.graph.link_triples import LinkTriples
 from outgrow.graph.store.fingerprint import changed_parts, fingerprint_graph
 from outgrow.nn import GCN, DistMult, Dot
 from outgrow.ops.sparse import SparseRows

@@ -70,9 +70,20 @@ def test_a_run_of_links_predicts_no_classes(what: tuple[str, ...], name: str, ou
     [
         (("--task", "edges"), "edges"),
         (("--task", "link"), "did you mean links"),
-        (("--batch-size", 10), "cannot train a model of links"),
-        (("--fanout", "5,5"), "cannot train a model of links"),
-        (("--strategy", "sampled"), "cannot train a model of links"),
+        (("--batch-size", 100_000), "larger than the links to train on"),
+        (("--batch-size", 10, "--strategy", "full"), "trains on all nodes and neighbours at once"),
+        (("--fanout", "5,5", "--set", "link_steps=2"), "draws batches of links"),
+        (("--strategy", "sampled", "--set", "hide=0.2"), "draws batches of links"),
+        (("--strategy", "split", "--set", "link_loss=k-vs-all"), "not those of all nodes"),
+        (("--batch-size", 10, "--set", "negative_sampling=all"), "not those of all nodes"),
+        (("--batch-size", 10, "--set", "temporal_strategy=last"), "temporal draws"),
+        (("--strategy", "migrate", "--set", "move_model=true"), "cannot move"),
+        (("--strategy", "orchestrate", "--batch-size", 500), "would reuse nothing"),
+        (("--set", "exclude=target"), "excludes nothing by batch"),
+        (("--batch-size", 10, "--set", "exclude=targets"), "did you mean target"),
+        (("--set", "ranking_candidates=0"), "ranking_candidates"),
+        (("--set", "ranking_candidates=some"), "ranking_candidates"),
+        (("--set", "eval=exact"), "links cannot be evaluated by"),
         (("--set", "decoder=distmult"), "no relations"),
         (("--set", "decoder=dots"), "did you mean dot"),
         (("--set", "decoder=3"), "decoder"),
@@ -140,7 +151,7 @@ def test_classes_of_a_model_of_links_are_refused_in_python(npz: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "relations", "said"),
-    [({"strategy": "sampled"}, 0, "sampled"), ({"batch_size": 10}, 0, "sampled"), ({}, 2, "relations")],
+    [({"batch_size": 100_000}, 0, "larger"), ({"exclude": "none"}, 0, "excludes"), ({}, 2, "relations")],
     ids=str,
 )
 def test_mistakes_in_python(options: dict[str, Any], relations: int, said: str, npz: Path, tmp_path: Path) -> None:

@@ -8,12 +8,22 @@ import pytest
 import torch
 
 from failing import Failing, Lost
-from outgrow.app.link_task import make_link_evaluation, make_link_problem, make_link_split, remove_held_out_links
+from outgrow.app.link_task import (
+    find_link_options,
+    make_link_evaluation,
+    make_link_problem,
+    make_link_split,
+    remove_held_out_links,
+)
 from outgrow.core.errors import InputError
 from outgrow.runtime.distributed.comm import SingleProcessComm
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
+from outgrow.strategies.migrate.strategy import Migrate
 from outgrow.strategies.offload.strategy import Offload
+from outgrow.strategies.orchestrate.strategy import Orchestrate
+from outgrow.strategies.sampled import Sampled
+from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.strategies.tensor.strategy import TensorParallel
 from outgrow.training import checkpoint
 from outgrow.training.config import TrainConfig
@@ -23,6 +33,7 @@ from support import disk_folder
 
 STEPS = 4
 OPTIONS = {"epochs": 3, "lr": 0.02, "link_steps": STEPS, "hide": 0.3, "link_loss": "softmax", "checkpoint_every": 100}
+IN_BATCHES = Sampled(), SplitParallel(), Migrate(), Orchestrate(hot_ratio=0.5, super_batch=1)
 SHARED = {"negative_sampling": "shared", "negatives": 5}
 
 
@@ -30,8 +41,10 @@ def trainer_of(strategy: Strategy, folder: Path | None = None, **options: object
     config = TrainConfig().with_options(**{**OPTIONS, **SHARED, **options})
     graph, model = graph_of("typed"), model_of("typed")
     split = make_link_split(graph, config)
-    share = strategy.shard_graph(remove_held_out_links(graph, split), SingleProcessComm(), model)
-    problem = make_link_problem(graph, model, config, share)
+    links = find_link_options(graph, config, strategy)
+    given = remove_held_out_links(graph, split)
+    share = strategy.shard_graph(given, SingleProcessComm(), model, config.batch_config, links=links)
+    problem = make_link_problem(graph, model, config, share, strategy)
     return Trainer(problem, make_link_evaluation(graph, model, split, share, config), config, folder=folder)
 
 
@@ -58,6 +71,21 @@ def test_a_run_goes_on_within_an_epoch(tmp_path: Path) -> None:
     resumed.resume(newest(tmp_path))
     assert resumed.progress.step == 2
     assert resumed.run(Full()).progress.loss == straight.loss
+
+
+@pytest.mark.parametrize("strategy", IN_BATCHES, ids=lambda strategy: strategy.name)
+def test_a_run_in_batches_goes_on_within_an_epoch(strategy: Strategy, tmp_path: Path) -> None:
+    options = {"link_steps": 1, "hide": 0.0, "batch_size": 40, "fanout": (3, 2), "checkpoint_steps": 2}
+    straight = trainer_of(strategy, **options).run(strategy).progress
+    with pytest.raises(Lost):
+        trainer_of(strategy, tmp_path, **options).run(Failing(strategy, 2, 3))
+    assert newest(tmp_path).stem == "epoch-00000001-step-00000002"
+    for changed in ({"exclude": "none"}, {"batch_size": 30}):
+        with pytest.raises(InputError):
+            trainer_of(strategy, tmp_path, **{**options, **changed}).resume(newest(tmp_path))
+    resumed = trainer_of(strategy, tmp_path, **options)
+    resumed.resume(newest(tmp_path))
+    assert resumed.run(strategy).progress.loss == straight.loss
 
 
 @pytest.mark.parametrize("option", [{"link_steps": 5}, {"hide": 0.2}], ids=str)

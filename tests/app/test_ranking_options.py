@@ -15,7 +15,8 @@ import outgrow as og
 from outgrow.app.model_registry import build_model
 from outgrow.app.runs.directory import RunDirectory
 from outgrow.graph.graph import Graph
-from outgrow.graph.link_split import HeldOutLinks, LinkCandidates, LinkTriples
+from outgrow.graph.link_split import HeldOutLinks, LinkCandidates
+from outgrow.graph.link_triples import LinkTriples
 from suites.held_out import graph_of, scores_by_loops
 
 SMALL = ("--task", "links", "--model", "gcn", "--hidden", 6, "--epochs", 2)

@@ -21,7 +21,8 @@ import outgrow as og
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import DataWarning
 from outgrow.graph.graph import Graph, NodeType
-from outgrow.graph.link_split import HeldOutLinks, LinkTriples
+from outgrow.graph.link_split import HeldOutLinks
+from outgrow.graph.link_triples import LinkTriples
 from outgrow.inference import top_links as blocks
 from outgrow.nn import GCN, RGCN, DistMult, Dot
 from outgrow.nn.model import Model

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from outgrow.engine import link_ranking
 from outgrow.engine.link_ranking import KnownLinks, LinkRanker
+from outgrow.engine.query_scores import QueryScores
 
 
 @contextmanager
@@ -32,19 +33,15 @@ def heads_asked_for_as_tails() -> Iterator[None]:
 @contextmanager
 def ties_worse() -> Iterator[None]:
     """No candidate with an equal score counts as better."""
-    right = LinkRanker._rank_chunk
+    count_above, count_pairs = QueryScores.count_above, QueryScores.count_pairs
 
-    def rank(self: LinkRanker, scored: Any, *given: Any) -> tuple[Tensor, Tensor]:
-        count_above, count_pairs = scored.count_above, self._count_pairs
+    def first_row(counts: Tensor) -> Tensor:
+        return counts * torch.tensor([[1], [0]])
 
-        def first_row(counts: Tensor) -> Tensor:
-            return counts * torch.tensor([[1], [0]])
-
-        scored.count_above = lambda threshold: first_row(count_above(threshold))
-        with patch.object(self, "_count_pairs", lambda *pairs: first_row(count_pairs(*pairs))):
-            return right(self, scored, *given)
-
-    with patch.object(LinkRanker, "_rank_chunk", rank):
+    with (
+        patch.object(QueryScores, "count_above", lambda self, *given: first_row(count_above(self, *given))),
+        patch.object(QueryScores, "count_pairs", lambda self, *given: first_row(count_pairs(self, *given))),
+    ):
         yield
 
 

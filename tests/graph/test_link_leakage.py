@@ -21,7 +21,8 @@ from outgrow.graph.link_leakage import (
     find_leakage,
     warn_of_leakage,
 )
-from outgrow.graph.link_split import HeldOutLinks, LinkTriples
+from outgrow.graph.link_split import HeldOutLinks
+from outgrow.graph.link_triples import LinkTriples
 from outgrow.graph.topology import Topology
 
 Fact = tuple[int, int, int]

@@ -14,14 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outgrow.core.errors import InputError
-from outgrow.graph.link_split import (
-    HeldOutLinks,
-    LinkSplit,
-    LinkTriples,
-    collect_links,
-    split_links,
-    take_held_out_links,
-)
+from outgrow.graph.link_split import HeldOutLinks, LinkSplit, split_links, take_held_out_links
+from outgrow.graph.link_triples import LinkTriples, collect_links
 from outgrow.graph.topology import Topology
 from outgrow.ops.rng import fold_in
 from support import destinations_of, random_topology, topology_of, with_relations

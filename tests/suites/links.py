@@ -18,7 +18,7 @@ from outgrow.engine.link_objective import LinksOfStep
 from outgrow.engine.link_options import LinkOptions
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import GraphShard, PartitionShard
-from outgrow.graph.link_split import LinkTriples
+from outgrow.graph.link_triples import LinkTriples
 from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, RGCN, Decoupled, DistMult, Dot, Model
 from outgrow.ops.link_scores import sample_negatives

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 
 from outgrow.app.link_batch_checks import validate_link_batches
-from outgrow.app.link_task import count_targets, validate_link_problem
+from outgrow.app.link_task import count_targets, ranks_all_nodes, validate_link_problem
 from outgrow.app.node_task import make_node_task, require_numbers
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
@@ -282,7 +282,8 @@ def validate_strategy(graph: Graph, model: Model, strategy: Strategy, config: Tr
     strategy.validate_model(model)
     if strategy.uses_minibatches:
         strategy.validate_num_batches(config.batch_config, count_targets(graph, model, config))
-    validate_evaluation(config.evaluation, predicts_links=model.decoder is not None, patience=config.patience)
+    needs_all = model.decoder is not None and ranks_all_nodes(graph, config)
+    validate_evaluation(config.evaluation, ranks_all_nodes=needs_all, patience=config.patience)
 
 
 def validate_fanout(graph: Graph, model: Model, config: TrainConfig) -> None:

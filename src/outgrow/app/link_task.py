@@ -17,15 +17,16 @@ from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.builders.validate import LEARNED_VECTORS, validate_held_out_links
 from outgrow.graph.graph import Graph
-from outgrow.graph.link_numbers import LinkNumbers, iterate_in_links
-from outgrow.graph.link_split import LinkSplit, mark_relations, mark_train_links, split_links, take_held_out_links
+from outgrow.graph.link_numbers import LinkNumbers
+from outgrow.graph.link_split import LinkSplit, mark_train_links, split_links, take_held_out_links
+from outgrow.graph.link_triples import iterate_in_links, mark_relations
 from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
 from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.config import TrainConfig
-from outgrow.training.evaluation import LinkEvaluation
-from outgrow.training.link_training import GIVEN_OR_ALL, make_link_options
+from outgrow.training.link_evaluation import LinkEvaluation
+from outgrow.training.link_training import GIVEN_OR_ALL, count_drawn_candidates, make_link_options
 from outgrow.training.loop_options import make_row_optimizer
 from outgrow.training.monitor import Monitor
 
@@ -169,12 +170,12 @@ def count_targets(graph: Graph, model: Model, config: TrainConfig) -> int:
 
 
 def make_link_problem(
-    graph: Graph, model: Model, config: TrainConfig, share: GraphShard, options: LinkOptions, strategy: Strategy
+    graph: Graph, model: Model, config: TrainConfig, share: GraphShard, strategy: Strategy
 ) -> Problem:
     """Make the training problem on a shard of the graph without held-out links."""
     assert graph.features is not None
-    in_batches = strategy.uses_minibatches
-    topology = share.topology
+    options = find_link_options(graph, config, strategy)
+    in_batches, topology = strategy.uses_minibatches, share.topology
     count = len(LinkNumbers(topology, options.relations)) if in_batches else _count_edges(topology, options.relations)
     return Problem(
         shard=share,
@@ -203,20 +204,36 @@ def make_link_evaluation(
     share: GraphShard,
     config: TrainConfig,
     monitor: Monitor | None = None,
+    *,
+    memory_limit: int | None = None,
 ) -> LinkEvaluation:
     """Make the evaluation of a model on held-out links."""
     assert model.decoder is not None
     # Without relations, a link and its reverse count as the same.
     directed = graph.topology.relation is not None
-    # Known links are left out of each ranking (filtered MRR); with nothing to rank, none are indexed.
-    known = split.known if len(split.val) + len(split.test) else split.known.select_links(slice(0, 0))
-    answers = KnownLinks(known, graph.num_nodes, directed=directed)
+    # Known links are left out of each ranking (filtered MRR).
+    answers = KnownLinks(split.find_known_answers(), graph.num_nodes, directed=directed)
     # Published figures of given links are by a ranking in which the queried node takes part.
     rank_self = _ranks_self(graph, config)
     ends = node_type_offsets(graph)
     ranking = partial(LinkRanker, share, model.decoder, known_links=answers, ends=ends, rank_self=rank_self)
-    val, test = split.candidates if config.ranking_candidates == GIVEN_OR_ALL else (None, None)
-    return LinkEvaluation(ranking(links=split.val, candidates=val), ranking(links=split.test, candidates=test), monitor)
+    drawn = count_drawn_candidates(config)
+    given = split.candidates if config.ranking_candidates == GIVEN_OR_ALL else (None, None)
+    val, test = (
+        ranking(links=links, candidates=candidates, num_drawn=drawn)
+        for links, candidates in zip((split.val, split.test), given, strict=True)
+    )
+    return LinkEvaluation(val, test, monitor, memory_limit=memory_limit)
+
+
+def ranks_all_nodes(graph: Graph, config: TrainConfig) -> bool:
+    """Whether links are ranked among all nodes of a type, not among candidates that are given or drawn."""
+    if count_drawn_candidates(config) is not None:
+        return False
+    held = graph.held_out_links
+    if held is None or config.ranking_candidates != GIVEN_OR_ALL:
+        return True
+    return any(part is None or None in (part.head, part.tail) for part in held.candidates)
 
 
 def node_type_offsets(graph: Graph) -> Tensor:

@@ -26,7 +26,7 @@ from outgrow.engine.link_step_loss import LinkStepLoss, Pairs, draw_pairs
 from outgrow.engine.row_exchange import RowFetchPlan
 from outgrow.engine.shard import GraphShard, PartitionShard
 from outgrow.graph.link_numbers import LinkNumbers, count_link_degrees
-from outgrow.graph.link_split import LinkTriples
+from outgrow.graph.link_triples import LinkTriples
 from outgrow.nn.decoder import Decoder
 from outgrow.nn.model import Model
 from outgrow.ops.pair_sets import PairSet

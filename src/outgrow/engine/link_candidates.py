@@ -20,7 +20,7 @@ from outgrow.engine.link_options import DEGREE, IN_BATCH, LinkOptions
 from outgrow.engine.negative_draws import DegreeDraws, draw_numbers, smallest_of_each
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.link_numbers import count_link_degrees
-from outgrow.graph.link_split import LinkTriples, collect_links, mark_relations
+from outgrow.graph.link_triples import LinkTriples, collect_links, mark_relations
 from outgrow.nn.link_losses import AllAnswers
 from outgrow.ops.backend import as_tensor
 from outgrow.ops.pair_draws import PairRange, mark_pairs

@@ -13,11 +13,11 @@ from outgrow.engine.candidate_loss import BLOCK_BYTES, BLOCK_COPIES
 from outgrow.engine.hidden_edges import HiddenEdges
 from outgrow.engine.link_candidates import CandidatePlanner, CandidateQueries
 from outgrow.engine.link_options import LinkOptions
-from outgrow.engine.link_ranking import CHUNK_BYTES
 from outgrow.engine.link_step_loss import LinkStepLoss, Pairs, draw_pairs
+from outgrow.engine.query_scores import CHUNK_BYTES
 from outgrow.engine.row_exchange import RowFetchPlan
 from outgrow.engine.shard import GraphShard
-from outgrow.graph.link_split import LinkTriples, collect_in_links, mark_relations
+from outgrow.graph.link_triples import LinkTriples, collect_in_links, mark_relations
 from outgrow.nn.decoder import Decoder
 from outgrow.ops.pair_draws import PairRange, mark_pairs
 from outgrow.ops.rng import fold_in

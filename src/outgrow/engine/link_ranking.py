@@ -1,12 +1,11 @@
-"""Ranking of true links among all possible ones, or among candidates that are given.
+"""Ranking of true links among all possible ones, or among candidates that are given or drawn.
 
 Each link gives two queries: the tail for this head and relation, and the head for this tail. Candidates are
 all nodes of the answer's type, with or without the queried node. Other true answers of any part of the split do not
 count ("filtered"; Bordes et al., NeurIPS 2013). Half of the candidates with an equal score count as better: the
 realistic rank of Berrendorf et al. (On the ambiguity of rank-based evaluation, 2020).
 
-Letters: ``n`` own nodes, ``F`` columns, ``Q`` queries, ``K`` given candidates of a query, ``A`` known answers, ``N``
-own nodes of the answer's type, ``P`` pairs.
+Letters: ``n`` own nodes, ``F`` columns, ``Q`` queries, ``K`` candidates of a query, ``A`` known answers, ``P`` pairs.
 """
 
 from __future__ import annotations
@@ -22,23 +21,29 @@ from torch import Tensor
 
 from outgrow.core.ledger import Kind
 from outgrow.engine.link_ranks import ENDS, LinkRanks
+from outgrow.engine.query_scores import CHUNK_BYTES, QueryScores
+from outgrow.engine.scored_rows import ScoredRows, TensorRows
 from outgrow.engine.shard import GraphShard
-from outgrow.graph.link_split import LinkCandidates, LinkTriples
-from outgrow.nn.decoder import Decoder, ProductDecoder
-from outgrow.ops.candidate_scores import count_products, draw_candidates, pair_products, row_norms
-from outgrow.ops.link_scores import rank_counts
+from outgrow.graph.link_split import LinkCandidates
+from outgrow.graph.link_triples import LinkTriples
+from outgrow.nn.decoder import Decoder
+from outgrow.ops.candidate_scores import draw_candidates
 from outgrow.ops.rng import fold_in
 from outgrow.ops.rows.positions import find_answers, find_positions
 
-CHUNK_BYTES = 64 << 20
-"""Most bytes of the scores held at a time."""
+QUERIES = 1024
+"""Queries that are ranked together."""
+_PAIR_BYTES = 64
+"""Bytes of a pair of a query and one of its candidates."""
+_SAMPLE = 0x53414D50
+"""Part of the key of drawn candidates."""
 _WRONG = 0x57524F4E
 """Part of the key of wrong answers, far from those of training."""
 _DRAWS = 32
 """How often a wrong answer is drawn anew if it is right."""
 
 
-class _RankingQueries(NamedTuple):
+class RankingQueries(NamedTuple):
     """Queries for the node that has a link of a relation with a given node.
 
     Attributes:
@@ -51,8 +56,9 @@ class _RankingQueries(NamedTuple):
     relation: Tensor
     answer: Tensor
 
-    def select_rows(self, at: Tensor) -> _RankingQueries:
-        return _RankingQueries(*(each[at] for each in self))
+    def select_rows(self, at: Tensor) -> RankingQueries:
+        """Return some of the queries, selected by number or mask."""
+        return RankingQueries(*(each[at] for each in self))
 
 
 class KnownLinks:
@@ -71,7 +77,7 @@ class KnownLinks:
         # Undirected links answer in both directions, so one list serves queries of both sides.
         self._sides = [torch.unique(names) for names in (sides if directed else [torch.cat(sides)])]
 
-    def answers_to(self, queries: _RankingQueries, side: int) -> tuple[Tensor, Tensor]:
+    def answers_to(self, queries: RankingQueries, side: int) -> tuple[Tensor, Tensor]:
         """Return all distinct answers, as the number of a query and the answer, ``[A]`` and ``[A]`` int64.
 
         Args:
@@ -81,16 +87,16 @@ class KnownLinks:
         known = self._sides[min(side, len(self._sides) - 1)]
         return find_answers(known, self._encode_queries(queries), self._num_nodes)
 
-    def contain(self, queries: _RankingQueries, side: int) -> Tensor:
+    def contain(self, queries: RankingQueries, side: int) -> Tensor:
         """Return ``[Q]`` bool: whether the answers are known; see `answers_to`."""
         known = self._sides[min(side, len(self._sides) - 1)]
         return find_positions(known, self._encode_triples(queries)) >= 0
 
-    def _encode_triples(self, queries: _RankingQueries) -> Tensor:
+    def _encode_triples(self, queries: RankingQueries) -> Tensor:
         """Return one number for a node, a relation and an answer."""
         return self._encode_queries(queries) * self._num_nodes + queries.answer
 
-    def _encode_queries(self, queries: _RankingQueries) -> Tensor:
+    def _encode_queries(self, queries: RankingQueries) -> Tensor:
         """Return one number for a node and a relation."""
         return queries.node * self._relations + queries.relation
 
@@ -107,7 +113,8 @@ class LinkRanker:
         known_links: All known links, whose answers are filtered out.
         ends: ``[T + 1]`` int64: nodes ``ends[t]`` to ``ends[t + 1] - 1`` are of type ``t``.
         rank_self: Whether the queried node is a candidate too.
-        candidates: The candidates of each link, which are not filtered; None for all nodes of the answer's type.
+        candidates: The candidates of each link, which are not filtered; None for nodes of the answer's type.
+        num_drawn: Number of nodes of the answer's type to draw as candidates of each query; None for all of them.
     """
 
     def __init__(
@@ -120,6 +127,7 @@ class LinkRanker:
         *,
         rank_self: bool = False,
         candidates: LinkCandidates | None = None,
+        num_drawn: int | None = None,
     ) -> None:
         self.shard = shard
         self.decoder = decoder
@@ -128,62 +136,82 @@ class LinkRanker:
         self.ends = ends
         self.rank_self = rank_self
         self.candidates = candidates
+        self.num_drawn = num_drawn
+
+    @property
+    def reads_all_nodes(self) -> bool:
+        """Whether links are ranked among all nodes of a type, not among candidates that are given or drawn."""
+        if self.num_drawn is not None:
+            return False
+        return any(self._given_candidates(side) is None for side in (0, 1))
+
+    def find_scored_nodes(self) -> Tensor:
+        """Return ``[n]`` int64, ascending: the own nodes whose rows the ranking reads."""
+        own = self.shard.owned_nodes
+        if not len(self.links) or self.reads_all_nodes:
+            return own if len(self.links) else own[:0]
+        read = torch.zeros(self.shard.topology.num_nodes, dtype=torch.bool)
+        read[self.links.head] = read[self.links.tail] = True
+        for side, wrong in enumerate(self._wrong_answers):
+            read[wrong[wrong >= 0]] = True
+            for first, last in pairwise(self.ends.tolist()):
+                for number, asked in self._iterate_queries(side, first, last):
+                    given = self._list_candidates(side, number, asked, (first, last))
+                    if given is None:
+                        read[first:last] = True
+                    else:
+                        read[given.long()] = True
+        return own[read[own]]
 
     @torch.no_grad()
-    def rank_links(self, out: Tensor) -> LinkRanks:
+    def rank_links(self, rows: ScoredRows | Tensor) -> LinkRanks:
         """Return the ranks of all answers. All workers together.
 
         Args:
-            out: ``[n, F]`` of the own nodes.
+            rows: Rows of `find_scored_nodes`, and maybe of more own nodes; a tensor of all own nodes.
         """
-        own, count = self.shard.owned_nodes, len(self.links)
+        if isinstance(rows, Tensor):
+            rows = TensorRows(self.shard.owned_nodes, rows)
+        count = len(self.links)
         if not count:
             return LinkRanks(torch.empty(0, dtype=torch.float64), self.links.relation, *torch.empty(2, 0))
         # In float64, since rounding of products depends on the position of a row among others.
-        decoder = copy.deepcopy(self.decoder).to(out.device, torch.float64).eval()
+        decoder = copy.deepcopy(self.decoder).to(rows.device, torch.float64).eval()
         rank, scores = torch.empty(2 * count, dtype=torch.float64), torch.empty(2, 2 * count)
         for first, last in pairwise(self.ends.tolist()):
-            low, high = torch.searchsorted(own, torch.tensor([first, last])).tolist()
-            candidates = _Candidates(out[low:high], own[low:high])
-            for number, asked, side in self._iterate_queries(first, last):
-                rows = self._kept_rows(out, asked.node).double()
-                relations = asked.relation.to(out.device)
-                scored = _ChunkScores(decoder, rows, relations, candidates, ENDS[side])
-                scored.by_pairs = self._given_candidates(side) is not None
-                at = number + side * count
-                rank[at], scores[:, at] = self._rank_chunk(scored, number, asked, side)
-        return LinkRanks(rank, self.links.relation, *scores)
+            for side in (0, 1):
+                for number, asked in self._iterate_queries(side, first, last):
+                    of_queries = self._fetch_rows(rows, asked.node).double()
+                    scored = QueryScores(decoder, of_queries, asked.relation, rows, ENDS[side])
+                    at = number + side * count
+                    rank[at], scores[:, at] = self._rank_chunk(scored, number, asked, side, (first, last))
+        return LinkRanks(rank, self.links.relation, scores[0], scores[1], self.num_drawn is not None)
 
-    def _iterate_queries(self, first: int, last: int) -> Iterator[tuple[Tensor, _RankingQueries, int]]:
-        """Yield the numbers and the queries, in chunks, with answers from ``first`` to ``last - 1``, and their side."""
-        share = self.shard
-        for side in (0, 1):
-            # The same chunks on all workers, since each chunk takes part in an exchange.
-            given = self._given_candidates(side)
-            width = share.topology.num_nodes if given is None else given.shape[1]
-            size = max(1, CHUNK_BYTES * share.comm.size // (8 * max(1, width)))
-            asked = _queries_of_side(self.links, side)
-            here = ((asked.answer >= first) & (asked.answer < last)).nonzero()[:, 0]
-            for part in torch.split(here, size) if len(here) else ():
-                yield part, asked.select_rows(part), side
+    def _iterate_queries(self, side: int, first: int, last: int) -> Iterator[tuple[Tensor, RankingQueries]]:
+        """Yield the numbers and the queries of a side, in chunks, with answers from ``first`` to ``last - 1``."""
+        # The same chunks on all workers, since each chunk takes part in an exchange.
+        given = self.num_drawn if self.num_drawn is not None else self._given_candidates(side)
+        width = given if isinstance(given, int) else 1 if given is None else given.shape[1]
+        size = max(1, min(QUERIES, CHUNK_BYTES // (_PAIR_BYTES * width)))
+        asked = _queries_of_side(self.links, side)
+        here = ((asked.answer >= first) & (asked.answer < last)).nonzero()[:, 0]
+        for part in torch.split(here, size) if len(here) else ():
+            yield part, asked.select_rows(part)
 
     def _rank_chunk(
-        self, scored: _ChunkScores, number: Tensor, queries: _RankingQueries, side: int
+        self, scored: QueryScores, number: Tensor, queries: RankingQueries, side: int, span: tuple[int, int]
     ) -> tuple[Tensor, Tensor]:
         """Return ``[Q]`` ranks, and ``[2, Q]`` scores of right and of wrong answers."""
         comm = self.shard.comm
         wrong = self._wrong_answers[side][number]
-        scores = torch.stack([_score_nodes(scored, given) for given in (queries.answer, wrong)])
-        right, beside = comm.all_reduce(scores)
-        given = self._given_candidates(side)
-        if given is None:
-            # Count all candidates first, then subtract the filtered ones: that needs no mask of queries by nodes.
-            counts = scored.count_above(right) - self._count_pairs(scored, right, *self._list_filtered(queries, side))
+        right, beside = comm.all_reduce(torch.stack([scored.score_nodes(given) for given in (queries.answer, wrong)]))
+        nodes_QK = self._list_candidates(side, number, queries, span)
+        if nodes_QK is None:
+            counts = scored.count_above(right, span, self._list_filtered(queries, side))
         else:
             # The answer is not among its candidates, unless they have it: then it does not compete with itself.
-            nodes_QK = given[number].long()
             question, at = (nodes_QK != queries.answer[:, None]).nonzero().unbind(1)
-            counts = self._count_pairs(scored, right, question, nodes_QK[question, at])
+            counts = scored.count_pairs(right, question, nodes_QK[question, at])
         # Every candidate belongs to one worker, so the counts of all workers add up.
         above, same = torch.unbind(comm.all_reduce(counts).double())
         return 1 + above + same / 2, torch.stack([right, torch.where(wrong < 0, torch.nan, beside)])
@@ -191,7 +219,27 @@ class LinkRanker:
     def _given_candidates(self, side: int) -> Tensor | None:
         return None if self.candidates is None else self.candidates.of_end(ENDS[side])
 
-    def _list_filtered(self, queries: _RankingQueries, side: int) -> tuple[Tensor, Tensor]:
+    def _list_candidates(
+        self, side: int, number: Tensor, queries: RankingQueries, span: tuple[int, int]
+    ) -> Tensor | None:
+        """Return ``[Q, K]`` int64: the candidates of queries; None for all of a range but known answers."""
+        if self.num_drawn is None:
+            given = self._given_candidates(side)
+            return None if given is None else given[number].long()
+        first, last = span
+        if last - first <= self.num_drawn:
+            return None
+        # By the number of the link, never by worker or chunk.
+        places = number[:, None] * self.num_drawn + torch.arange(self.num_drawn)
+        drawn_QK = draw_candidates(first, last, places.flatten(), fold_in(_SAMPLE, side)).view(places.shape)
+        # Known answers, and the node asked about, give way to the answer, which does not compete with itself.
+        question, others = self._list_filtered(queries, side)
+        known = question * self.shard.topology.num_nodes + others
+        rows = torch.arange(len(number))[:, None] * self.shard.topology.num_nodes
+        taken = find_positions(known, (rows + drawn_QK).flatten()).view(places.shape) >= 0
+        return torch.where(taken, queries.answer[:, None], drawn_QK)
+
+    def _list_filtered(self, queries: RankingQueries, side: int) -> tuple[Tensor, Tensor]:
         """Return pairs of query and node that are no candidates: known answers, the answer, the node asked about."""
         question, answer = self.known_links.answers_to(queries, side)
         itself = torch.arange(len(queries.node))
@@ -200,17 +248,6 @@ class LinkRanker:
         question = torch.cat([question, *(itself for _ in others)])
         names = torch.unique(question * self.shard.topology.num_nodes + torch.cat([answer, *others]))
         return names // self.shard.topology.num_nodes, names % self.shard.topology.num_nodes
-
-    def _count_pairs(self, scored: _ChunkScores, threshold: Tensor, question: Tensor, answer: Tensor) -> Tensor:
-        """Return ``[2, Q]``: how many of some pairs of query and own node are above and equal to the threshold."""
-        at = find_positions(scored.candidates.nodes, answer)
-        mine = at >= 0
-        question = question[mine]
-        theirs = scored.score_pairs(question, at[mine])
-        bar = threshold[question]
-        # Negated, since every comparison with NaN is false: NaN counts as above.
-        taken = (~(theirs <= bar), theirs == bar)
-        return torch.stack([torch.bincount(question[each], minlength=len(threshold)) for each in taken])
 
     @cached_property
     def _wrong_answers(self) -> list[Tensor]:
@@ -233,110 +270,18 @@ class LinkRanker:
                 undecided = undecided[right]
         return drawn
 
-    def _kept_rows(self, out: Tensor, nodes: Tensor) -> Tensor:
+    def _fetch_rows(self, rows: ScoredRows, nodes: Tensor) -> Tensor:
         """Return the rows of nodes on all workers, ``[Q, F]``, from the owner of each node."""
-        at = find_positions(self.shard.owned_nodes, nodes)
+        at = find_positions(rows.nodes, nodes)
         mine = at >= 0
-        rows = out.new_zeros(len(at), out.shape[1])
         # Zero on the workers that do not own the node, so a sum hands each row to all of them.
-        rows[mine] = out[at[mine]]
-        return self.shard.comm.all_reduce(rows, Kind.ACTIVATIONS)
+        found = torch.zeros(len(at), rows.width, dtype=rows.dtype, device=rows.device)
+        some, place = rows.select(at[mine])
+        found[mine.to(rows.device)] = some[place.to(rows.device)]
+        return self.shard.comm.all_reduce(found, Kind.ACTIVATIONS)
 
 
-class _Candidates:
-    """The own nodes of a type, and their rows. Final.
-
-    Args:
-        rows_NF: ``[N, F]``.
-        nodes: ``[N]`` int64, ascending.
-    """
-
-    def __init__(self, rows_NF: Tensor, nodes: Tensor) -> None:
-        self.rows_NF = rows_NF
-        self.nodes = nodes
-
-    @cached_property
-    def norms_N(self) -> Tensor:
-        return row_norms(self.rows_NF)
-
-
-class _ChunkScores:
-    """Scores of a chunk of queries with own nodes, rounded from float64 to float32. Final.
-
-    Args:
-        decoder: In float64.
-        rows_QF: ``[Q, F]`` float64 rows of the queried nodes.
-        relations_Q: ``[Q]`` int64.
-        candidates: The own nodes of the answer's type.
-        replaced: The end that is asked for.
-
-    Attributes:
-        by_pairs: Whether few pairs are scored, so that each is computed by itself.
-    """
-
-    by_pairs = False
-
-    def __init__(
-        self, decoder: Decoder, rows_QF: Tensor, relations_Q: Tensor, candidates: _Candidates, replaced: str
-    ) -> None:
-        self.decoder = decoder
-        self.rows_QF = rows_QF
-        self.relations_Q = relations_Q
-        self.candidates = candidates
-        self.replaced = replaced
-        candidates_NF = candidates.rows_NF
-        self.uses_products = (
-            isinstance(decoder, ProductDecoder)
-            and candidates_NF.dtype == torch.float32
-            and candidates_NF.device.type == "cpu"
-            # Another precision of products has no bound that is known here.
-            and torch.get_float32_matmul_precision() == "highest"
-        )
-
-    def count_above(self, threshold: Tensor) -> Tensor:
-        """Return ``[2, Q]`` int64: how many candidates are above and equal to the threshold; NaN is above."""
-        if self.uses_products:
-            return count_products(self._queries_QF, self.candidates.rows_NF, self.candidates.norms_N, threshold)
-        return rank_counts(self._score_QN, threshold.to(self._score_QN.device))
-
-    def score_pairs(self, query_P: Tensor, at_P: Tensor) -> Tensor:
-        """Return ``[P]`` float32 on the CPU: scores of queries with candidates, both by number."""
-        if self.uses_products:
-            return pair_products(self._queries_QF, query_P, self.candidates.rows_NF, at_P)
-        device = self.candidates.rows_NF.device
-        if self.by_pairs:
-            width = 8 * max(1, self.rows_QF.shape[1])
-            size = max(1, CHUNK_BYTES // width)
-            parts = zip(torch.split(query_P, size), torch.split(at_P, size), strict=True)
-            return torch.cat([self._score_block(query.to(device), at.to(device)) for query, at in parts])
-        return self._score_QN[query_P.to(device), at_P.to(device)].cpu()
-
-    def _score_block(self, query_P: Tensor, at_P: Tensor) -> Tensor:
-        ends = self.rows_QF[query_P], self.candidates.rows_NF[at_P].double()
-        heads, tails = ends if self.replaced == "tail" else ends[::-1]
-        return self.decoder.score(heads, self.relations_Q[query_P], tails).float().cpu()
-
-    @cached_property
-    def _queries_QF(self) -> Tensor:
-        assert isinstance(self.decoder, ProductDecoder)
-        return self.decoder.link_queries(self.rows_QF, self.relations_Q, replaced=self.replaced).contiguous()
-
-    @cached_property
-    def _score_QN(self) -> Tensor:
-        given = self.rows_QF, self.relations_Q, self.candidates.rows_NF.double()
-        return self.decoder.score_candidates(*given, replaced=self.replaced).float()
-
-
-def _score_nodes(scored: _ChunkScores, given: Tensor) -> Tensor:
-    """Return ``[Q]``: the score of one node of each query, zero where it is no own one."""
-    at = find_positions(scored.candidates.nodes, given)
-    mine = at >= 0
-    scores = torch.zeros(len(given))
-    scores[mine] = scored.score_pairs(mine.nonzero()[:, 0], at[mine])
-    return scores
-
-
-def _queries_of_side(links: LinkTriples, side: int) -> _RankingQueries:
+def _queries_of_side(links: LinkTriples, side: int) -> RankingQueries:
     """Return the queries for the tails of links (side 0), or for their heads (side 1)."""
     node, answer = (links.head, links.tail) if side == 0 else (links.tail, links.head)
-    return _RankingQueries(node, links.relation, answer)
+    return RankingQueries(node, links.relation, answer)

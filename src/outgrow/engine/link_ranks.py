@@ -21,6 +21,8 @@ LINK_METRICS: Mapping[str, bool] = {
     "ap": True,
 }
 """Metrics of links, and whether a higher value is better; the first is the one to choose models by."""
+STANDARD_ERROR = "mrr_standard_error"
+"""A figure beside those of `LINK_METRICS`, where candidates are drawn."""
 ENDS = ("tail", "head")
 """The ends of a link, in the order of queries."""
 
@@ -33,24 +35,35 @@ class LinkRanks(NamedTuple):
         relation: ``[P]`` int64.
         score: ``[Q]`` float32 of the right answers; empty if none were drawn beside them.
         wrong: ``[Q]`` float32 of a wrong answer to each query; NaN where all nodes are right.
+        is_sample: Whether candidates were drawn.
     """
 
     rank: Tensor
     relation: Tensor
     score: Tensor
     wrong: Tensor
+    is_sample: bool = False
 
     def compute_metrics(self) -> dict[str, float]:
         """Return the values of `LINK_METRICS`; NaN if there are no queries.
 
         ``auc`` is the probability that a link scores above a wrong answer, equal scores counting half; ``ap`` the
-        average precision of links among as many wrong answers, over the scores in descending order.
+        average precision of links among as many wrong answers, over the scores in descending order. Of drawn candidates
+        ``mrr_standard_error`` is that of the mean over links, both ends of each together.
         """
         each = {"mrr": 1 / self.rank} | {f"hits@{k}": (self.rank <= k).double() for k in HITS}
         means = {name: values.mean().item() for name, values in {**each, "mean_rank": self.rank}.items()}
         drawn = ~self.wrong.isnan()
         auc, ap = measure_separation(self.score[drawn], self.wrong[drawn])
-        return {**means, "auc": auc, "ap": ap}
+        error = {STANDARD_ERROR: self._standard_error()} if self.is_sample else {}
+        return {**means, "auc": auc, "ap": ap, **error}
+
+    def _standard_error(self) -> float:
+        """Return the standard error of the MRR: links are drawn, and candidates for each of them."""
+        count = len(self.relation)
+        # Of one end alone each query is a link of its own; both ends of a link have the same rows.
+        reciprocal = (1 / self.rank).view(-1, count).mean(0) if count else 1 / self.rank
+        return (reciprocal.std() / len(reciprocal) ** 0.5).item() if len(reciprocal) > 1 else float("nan")
 
     def describe(self, relation_names: Sequence[str]) -> dict[str, Any]:
         """Return metrics of parts: ``by_end`` of ``tail`` and ``head``, ``by_relation`` by name, with ``by_end`` too.
@@ -80,7 +93,7 @@ class LinkRanks(NamedTuple):
         return self._select_queries(links.repeat(2))._replace(relation=self.relation[links])
 
     def _select_queries(self, queries: Tensor | slice) -> LinkRanks:
-        return LinkRanks(self.rank[queries], self.relation, self.score[queries], self.wrong[queries])
+        return LinkRanks(self.rank[queries], self.relation, self.score[queries], self.wrong[queries], self.is_sample)
 
 
 def measure_separation(right_N: Tensor, wrong_N: Tensor) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from outgrow.engine.candidate_loss import candidate_loss, score_loss
 from outgrow.engine.link_candidates import CandidateQueries
 from outgrow.engine.link_options import LinkOptions
-from outgrow.graph.link_split import LinkTriples
+from outgrow.graph.link_triples import LinkTriples
 from outgrow.nn.decoder import Decoder
 from outgrow.nn.link_losses import AllAnswers
 from outgrow.ops.link_scores import NodePairs, sample_negatives

@@ -16,7 +16,8 @@ from outgrow.core.graph_schema import GraphSchema
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.edge_columns import align_edge_columns
 from outgrow.graph.graph import Graph
-from outgrow.graph.link_split import HeldOutLinks, LinkTriples
+from outgrow.graph.link_split import HeldOutLinks
+from outgrow.graph.link_triples import LinkTriples
 from outgrow.graph.topology import Topology
 from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.csc import destination

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.graph import Graph
 from outgrow.graph.inverse_relations import has_inverses
-from outgrow.graph.link_split import LinkTriples
+from outgrow.graph.link_triples import LinkTriples
 from outgrow.ops.backend import as_numpy, parallel_kernel, prange
 
 _SAME, _PARALLEL, _INVERSE, _UNSEEN = 1, 2, 4, 8

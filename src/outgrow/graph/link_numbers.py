@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
-from outgrow.graph.link_split import LinkTriples, collect_in_links, mark_relations
+from outgrow.graph.link_triples import LinkTriples, iterate_in_links, mark_relations
 from outgrow.graph.topology import Topology
-
-_CHUNK_EDGES = 1 << 22
-"""Edges looked at together."""
 
 
 class LinkNumbers:
@@ -55,16 +50,6 @@ class LinkNumbers:
         tail = torch.searchsorted(graph.indptr, edges, right=True) - 1
         relation = torch.zeros_like(edges) if graph.relation is None else graph.relation[edges].long()
         return LinkTriples(graph.indices[edges].long(), tail, relation)
-
-
-def iterate_in_links(topology: Topology, max_edges: int = _CHUNK_EDGES) -> Iterator[tuple[LinkTriples, Tensor]]:
-    """Yield all edges as links and their ids, those of several nodes at a time: see `collect_in_links`."""
-    first, indptr = 0, topology.indptr
-    while first < topology.num_nodes:
-        end = int(torch.searchsorted(indptr, int(indptr[first]) + max_edges, right=True)) - 1
-        last = min(topology.num_nodes, max(first + 1, end))
-        yield collect_in_links(topology, torch.arange(first, last))
-        first = last
 
 
 def count_link_degrees(topology: Topology, relations: Tensor | None = None) -> Tensor:

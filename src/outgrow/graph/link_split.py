@@ -8,7 +8,7 @@ comes with are taken as they are; `outgrow.graph.link_leakage` says what they sh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,39 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.errors import InputError
+from outgrow.graph.link_triples import LinkTriples, iterate_in_links, mark_relations
 from outgrow.graph.topology import Topology
 from outgrow.ops.backend import as_numpy, as_tensor, parallel_kernel, prange
 from outgrow.ops.rng import fold_in, hash64, uniform01
-from outgrow.ops.rows.gather import concat_ranges
 
 _TRAIN, _VAL, _TEST = 0, 1, 2
 _SPLIT = 6
-
-
-class LinkTriples(NamedTuple):
-    """Directed links.
-
-    Attributes:
-        head: ``[P]`` int64, source node of each link.
-        tail: ``[P]`` int64, destination node of each link.
-        relation: ``[P]`` int64; zeros if edges have no relations.
-    """
-
-    head: Tensor
-    tail: Tensor
-    relation: Tensor
-
-    @property
-    def non_loop_mask(self) -> Tensor:
-        """``[P]`` bool: True for links that are not self-loops."""
-        return self.head != self.tail
-
-    def select_links(self, at: Tensor | slice) -> LinkTriples:
-        """Return some of the links, selected by number, mask or slice."""
-        return LinkTriples(*(each[at] for each in self))
-
-    def __len__(self) -> int:
-        return len(self.head)
 
 
 class LinkCandidates(NamedTuple):
@@ -108,16 +82,46 @@ class LinkSplit(NamedTuple):
             links.
         val: Validation links; each once, unless the graph comes with them.
         test: Test links; likewise.
-        known: All links to train, validate and test on, and loops among them: a prediction among these does not count
-            as wrong.
+        whole: The graph whose edges are known links; with those that were drawn to be held out.
+        others: Known links that are no edges: those that the graph comes with to be held out.
+        relations: ``[n]`` int64, the relations whose links are predicted; None for all.
         candidates: What the links to validate and to test on are ranked among; None for all nodes.
     """
 
     topology: Topology
     val: LinkTriples
     test: LinkTriples
-    known: LinkTriples
+    whole: Topology
+    others: tuple[LinkTriples, ...] = ()
+    relations: Tensor | None = None
     candidates: tuple[LinkCandidates | None, LinkCandidates | None] = (None, None)
+
+    @property
+    def known(self) -> LinkTriples:
+        """All links to train, validate and test on, and loops among them: predictions among these are not wrong."""
+        return self._join(lambda links: links)
+
+    def find_known_answers(self) -> LinkTriples:
+        """Return the known links that answer what links to validate and to test on ask: those with the same end.
+
+        The list is as long as there are such links, however many edges there are.
+        """
+        num_nodes = self.whole.num_nodes
+        heads, tails = (torch.zeros(num_nodes, dtype=torch.bool) for _ in range(2))
+        for part in (self.val, self.test):
+            heads[part.head], tails[part.tail] = True, True
+        if self.whole.relation is None:
+            # Each answers in both directions.
+            heads = tails = heads | tails
+        return self._join(lambda links: links.select_links(heads[links.head] | tails[links.tail]))
+
+    def _join(self, select: Callable[[LinkTriples], LinkTriples]) -> LinkTriples:
+        """Return the links that a function selects among those of the graph, some at a time, and those held out."""
+        chunks = (
+            links.select_links(mark_relations(links, self.relations)) for links, _ in iterate_in_links(self.whole)
+        )
+        parts = [select(links) for links in chunks]
+        return _join_links([*parts, *(select(links) for links in self.others)])
 
 
 def split_links(
@@ -141,24 +145,64 @@ def split_links(
     Raises:
         InputError: Only loops remain to train on, or a part that was requested is empty.
     """
-    links = collect_links(topology)
-    parts = _draw_link_parts(links, val=val, test=test, seed=seed)
-    chosen = mark_relations(links, relations)
-    removed = parts != _TRAIN
-    if relations is not None:
-        # Of these pairs all edges go, as without a choice: the reverse of a link would give it away.
-        pairs = torch.minimum(links.head, links.tail) * topology.num_nodes + torch.maximum(links.head, links.tail)
-        removed &= torch.isin(pairs, pairs[removed & chosen])
+    held_out = _HeldOutEdges.draw(topology, val=val, test=test, seed=seed, relations=relations)
     # Without relations, the reverse of a link is the same fact, and predicting both would count it twice.
     directed = topology.relation is not None
     split = LinkSplit(
-        topology=_remove_edges(topology, removed),
-        val=_unique_pairs(links.select_links((parts == _VAL) & chosen), directed=directed),
-        test=_unique_pairs(links.select_links((parts == _TEST) & chosen), directed=directed),
-        known=links.select_links(chosen),
+        topology=_remove_edges(topology, held_out.removed),
+        val=_unique_pairs(held_out.val, directed=directed),
+        test=_unique_pairs(held_out.test, directed=directed),
+        whole=topology,
+        relations=relations,
     )
-    _require_each_part(int(((parts == _TRAIN) & links.non_loop_mask & chosen).sum()), split, val, test)
+    _require_each_part(held_out.num_train, split, val, test)
     return split
+
+
+class _HeldOutEdges(NamedTuple):
+    """Edges that are drawn to be held out.
+
+    Attributes:
+        removed: ``[E]`` bool, which edges are removed.
+        val: Links to validate on, as often as there are edges.
+        test: Links to test on.
+        num_train: Number of links that are left to train on.
+    """
+
+    removed: Tensor
+    val: LinkTriples
+    test: LinkTriples
+    num_train: int
+
+    @staticmethod
+    def draw(topology: Topology, *, val: float, test: float, seed: int, relations: Tensor | None) -> _HeldOutEdges:
+        removed = torch.zeros(topology.num_edges, dtype=torch.bool)
+        found, pairs, num_train = {_VAL: list[LinkTriples](), _TEST: list[LinkTriples]()}, list[Tensor](), 0
+        for links, number in iterate_in_links(topology):
+            parts = _draw_link_parts(links, val=val, test=test, seed=seed)
+            chosen = mark_relations(links, relations)
+            for part, those in found.items():
+                those.append(links.select_links((parts == part) & chosen))
+            num_train += int(((parts == _TRAIN) & links.non_loop_mask & chosen).sum())
+            out = parts != _TRAIN
+            removed[number] = out
+            if relations is not None:
+                pairs.append(_encode_pairs(links.select_links(out & chosen), topology.num_nodes))
+        if relations is not None:
+            # Of these pairs all edges go, as without a choice: the reverse of a link would give it away.
+            of_links = torch.cat(pairs)
+            for links, number in iterate_in_links(topology):
+                removed[number] &= torch.isin(_encode_pairs(links, topology.num_nodes), of_links)
+        return _HeldOutEdges(removed, _join_links(found[_VAL]), _join_links(found[_TEST]), num_train)
+
+
+def _join_links(parts: Sequence[LinkTriples]) -> LinkTriples:
+    return LinkTriples(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def _encode_pairs(links: LinkTriples, num_nodes: int) -> Tensor:
+    """Return ``[P]`` int64: a number of the two ends of each link, in either direction."""
+    return torch.minimum(links.head, links.tail) * num_nodes + torch.maximum(links.head, links.tail)
 
 
 def mark_train_links(links: LinkTriples, *, val: float, test: float, seed: int) -> Tensor:
@@ -187,12 +231,13 @@ def take_held_out_links(topology: Topology, links: HeldOutLinks, relations: Tens
     Raises:
         InputError: Only loops are there to train on.
     """
-    edges = collect_links(topology)
-    known = edges.select_links(mark_relations(edges, relations))
+    has_links = any(
+        bool((links.non_loop_mask & mark_relations(links, relations)).any()) for links, _ in iterate_in_links(topology)
+    )
     chosen = [mark_relations(part, relations) for part in links]
     val, test = (part.select_links(at) for part, at in zip(links, chosen, strict=True))
     first, second = links.candidates
-    if not known.non_loop_mask.any():
+    if not has_links:
         raise InputError(
             "the graph has too few edges to predict links",
             needed="links to train on",
@@ -203,7 +248,9 @@ def take_held_out_links(topology: Topology, links: HeldOutLinks, relations: Tens
         topology=topology,
         val=val,
         test=test,
-        known=LinkTriples(*map(torch.cat, zip(known, val, test, strict=True))),
+        whole=topology,
+        others=(val, test),
+        relations=relations,
         candidates=(
             None if first is None else first.select_links(chosen[0]),
             None if second is None else second.select_links(chosen[1]),
@@ -211,33 +258,13 @@ def take_held_out_links(topology: Topology, links: HeldOutLinks, relations: Tens
     )
 
 
-def mark_relations(links: LinkTriples, relations: Tensor | None) -> Tensor:
-    """Return ``[P]`` bool: which links are of some relations; all of them for None."""
-    return torch.ones(len(links), dtype=torch.bool) if relations is None else torch.isin(links.relation, relations)
-
-
-def collect_links(topology: Topology) -> LinkTriples:
-    """Return all edges of a graph as links in edge order, including loops and duplicates."""
-    return collect_in_links(topology, topology.nodes)[0]
-
-
-def collect_in_links(topology: Topology, nodes: Tensor) -> tuple[LinkTriples, Tensor]:
-    """Return the in-edges of some nodes as links, with loops and duplicates, and ``[P]`` int64 their edge ids."""
-    first = topology.indptr[nodes]
-    count = topology.indptr[nodes + 1] - first
-    number = concat_ranges(first, count)
-    # Zeros rather than None: links with and without relations are then scored by the same code.
-    relation = torch.zeros_like(number) if topology.relation is None else topology.relation[number].long()
-    return LinkTriples(topology.indices[number].long(), torch.repeat_interleave(nodes, count), relation), number
-
-
 def _remove_edges(topology: Topology, removed_E: Tensor) -> Topology:
     """Return the graph without the edges of a mask."""
     kept = ~removed_E
-    # A sum of kept edges before each edge maps old row ends to new ones without a loop over rows.
-    before = torch.cat([torch.zeros(1, dtype=torch.int64), kept.cumsum(0)])
+    # The number of removed edges before each row maps old row ends to new ones without a loop over rows.
+    before = torch.searchsorted(removed_E.nonzero()[:, 0], topology.indptr)
     return Topology(
-        indptr=before[topology.indptr],
+        indptr=topology.indptr - before,
         indices=topology.indices[kept],
         relation=None if topology.relation is None else topology.relation[kept],
         weight=None if topology.weight is None else topology.weight[kept],

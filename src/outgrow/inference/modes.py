@@ -178,7 +178,7 @@ class InferenceChooser:
         return layers_fit_in_memory(problem.model, problem.shard, problem.features, self._memory)
 
 
-def validate_evaluation(options: EvaluationOptions, *, predicts_links: bool, patience: int | None) -> None:
+def validate_evaluation(options: EvaluationOptions, *, ranks_all_nodes: bool, patience: int | None) -> None:
     """Check that a model can be evaluated in these ways.
 
     Raises:
@@ -208,12 +208,13 @@ def validate_evaluation(options: EvaluationOptions, *, predicts_links: bool, pat
                 got=f"{name}={mode}, which computes every node once for all times",
                 repair=f"give {name}={EXACT} or {name}={SAMPLED}, or leave it out",
             )
-        if predicts_links and mode in (SAMPLED, EXACT):
+        if ranks_all_nodes and mode in (SAMPLED, EXACT):
             raise InputError(
                 f"links cannot be evaluated by {name}={mode}",
                 needed="the rows of all nodes, since links are ranked against all of them",
                 got=f"{name}={mode}",
-                repair=f"give {name}={LAYERWISE} or {name}={NONE}, or leave it out",
+                repair=f"give {name}={LAYERWISE} or {name}={NONE}, or leave it out; or give a number of "
+                "ranking_candidates to draw",
             )
     if options.val == NONE and patience is not None:
         raise InputError(

@@ -281,8 +281,8 @@ class LinkPrediction:
         link_relations: Names of the relations whose links are predicted; empty for all. Edges of others carry messages
             alone.
         rank_self: Whether the queried node itself is ranked too; None for links that a graph comes with.
-        ranking_candidates: ``given`` (those that held-out links come with, otherwise all nodes) or ``all`` nodes of the
-            answer's type.
+        ranking_candidates: ``given`` (those that held-out links come with, otherwise all nodes), ``all`` nodes of the
+            answer's type, or a number of them to draw for each query.
     """
 
     link_steps: int = 1
@@ -301,7 +301,7 @@ class LinkPrediction:
     split_seed: int = 0
     link_relations: Sequence[str] | str = ()
     rank_self: bool | None = None
-    ranking_candidates: str = "given"
+    ranking_candidates: str | int = "given"
 
 
 def _two_losses_error(option: str) -> InputError:

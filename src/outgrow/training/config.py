@@ -112,8 +112,8 @@ class TrainConfig:
         link_relations: Link prediction: the relations whose links are predicted, names joined by commas or a
             sequence of them; empty for all.
         rank_self: Link prediction: whether the queried node itself is ranked too; None for links that are given.
-        ranking_candidates: Link prediction: ``given`` (those that held-out links come with, otherwise all nodes) or
-            ``all`` (all nodes of the answer's type).
+        ranking_candidates: Link prediction: ``given`` (those that held-out links come with, otherwise all nodes),
+            ``all`` nodes of the answer's type, or a number of them to draw for each query.
         eval: How nodes are evaluated: ``auto`` (the cheapest exact way that fits into memory), ``exact`` (all
             neighbours, of the scored nodes alone), ``sampled`` (some neighbours, approximate), ``layerwise`` (all
             nodes) or ``none``.
@@ -181,7 +181,7 @@ class TrainConfig:
     split_seed: int = 0
     link_relations: Sequence[str] | str = ()
     rank_self: bool | None = None
-    ranking_candidates: str = GIVEN_OR_ALL
+    ranking_candidates: str | int = GIVEN_OR_ALL
     eval: str = AUTO
     val: str | None = None
     test: str | None = None

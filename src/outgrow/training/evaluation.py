@@ -1,24 +1,22 @@
-"""Evaluation of models: metrics of labelled nodes, and of ranked links."""
+"""Evaluation of models: the interface, and metrics of labelled nodes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from outgrow.core.validation import replace_non_finite
-from outgrow.engine.link_ranking import LinkRanker
 from outgrow.engine.link_ranks import LinkRanks
 from outgrow.engine.objective import row_range
 from outgrow.nn.tasks import NodeTask
 from outgrow.strategies.base import Problem
 from outgrow.training.metric_request import LOSS
 from outgrow.training.metrics import NodeMetric, TaskMetrics
-from outgrow.training.monitor import Monitor, choose_link_monitor, choose_node_monitor
+from outgrow.training.monitor import Monitor, choose_node_monitor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +74,12 @@ class Evaluation(Protocol):
     def validation_evaluator(self) -> Evaluator:
         """Return an evaluator with loss, for use between epochs."""
 
-    def final_evaluators(self) -> tuple[Evaluator, Evaluator]:
-        """Return evaluators of the final model on the validation and test sets."""
+    def final_evaluators(self, *, together: bool) -> tuple[Evaluator, Evaluator]:
+        """Return evaluators of the final model on the validation and test sets.
+
+        Args:
+            together: Whether both are given the same output.
+        """
 
 
 class NodeEvaluation:
@@ -135,7 +137,7 @@ class NodeEvaluation:
         """Return an evaluator of the validation nodes, with loss."""
         return self._make_evaluator(self.val, self.num_val, self.tasks[0])
 
-    def final_evaluators(self) -> tuple[Evaluator, Evaluator]:
+    def final_evaluators(self, *, together: bool) -> tuple[Evaluator, Evaluator]:
         """Return evaluators of the validation and test nodes, without loss unless that is monitored."""
         val, test = (self.num_val, self.num_test) if self.monitor.name == LOSS else (None, None)
         return (
@@ -195,71 +197,3 @@ class _NodeEvaluator:
             # Without nodes there is no loss; their sum would be the best one.
             figures[LOSS] = loss if self.total else math.nan
         return Metrics(score=figures[self.monitor], loss=loss, figures=figures, notes=self.metrics.warnings)
-
-
-class LinkEvaluation:
-    """Evaluation by ranking links. Final.
-
-    Args:
-        val: Validation links.
-        test: Test links.
-        monitor: The metric that is monitored; None for the mean reciprocal rank.
-    """
-
-    metric = "mrr"
-
-    def __init__(self, val: LinkRanker, test: LinkRanker, monitor: Monitor | None = None) -> None:
-        self.val, self.test = val, test
-        self.monitor = monitor or choose_link_monitor(None, None)
-
-    @property
-    def scored_nodes(self) -> tuple[Tensor, Tensor]:
-        """All own nodes, since links are ranked against them."""
-        owned_nodes = self.val.shard.owned_nodes
-        return owned_nodes, owned_nodes
-
-    @property
-    def has_validation(self) -> bool:
-        """Whether there are validation links."""
-        return len(self.val.links) > 0
-
-    def validation_evaluator(self) -> Evaluator:
-        """Return an evaluator of the validation links."""
-        return _LinkEvaluator(self.val, self.monitor.name)
-
-    def final_evaluators(self) -> tuple[Evaluator, Evaluator]:
-        """Return evaluators of the validation and test links."""
-        return _LinkEvaluator(self.val, self.monitor.name), _LinkEvaluator(self.test, self.monitor.name)
-
-
-class _LinkEvaluator:
-    """Ranks links once the rows of all own nodes were added."""
-
-    def __init__(self, ranking: LinkRanker, monitor: str) -> None:
-        self.ranking = ranking
-        self.monitor = monitor
-        self.parts: dict[int, Tensor] = {}
-
-    @property
-    def reads_output(self) -> bool:
-        """Whether there is a link to rank, for which all rows are kept."""
-        return len(self.ranking.links) > 0
-
-    def update(self, nodes: Tensor, out: Tensor) -> None:
-        if self.reads_output:
-            self.parts[int(nodes[0]) if len(nodes) else -1] = out
-
-    def compute(self) -> Metrics:
-        # Chunks may be added in any order of nodes.
-        parts = [self.parts[first] for first in sorted(self.parts)]
-        out = torch.cat(parts) if parts else torch.empty(0, 0)
-        ranks = self.ranking.rank_links(out)
-        figures = ranks.compute_metrics()
-        return Metrics(score=figures[self.monitor], loss=0.0, figures=figures, ranks=ranks)
-
-
-def describe_link_ranks(relation_names: Sequence[str], val: Metrics, test: Metrics) -> dict[str, Any]:
-    """Return ``links``, metrics of both parts by end and by relation (`LinkRanks.describe`); nothing without ranks."""
-    named = {"val": val.ranks, "test": test.ranks}
-    described = {part: ranks.describe(relation_names) for part, ranks in named.items() if ranks is not None}
-    return {"links": replace_non_finite(described)} if described else {}

@@ -78,7 +78,7 @@ def validate_link_training(config: Any) -> None:
     """
     validate_choice("link_loss", config.link_loss, dict.fromkeys(LINK_LOSSES))
     validate_choice("negative_sampling", config.negative_sampling, NEGATIVE_SAMPLING)
-    validate_choice("ranking_candidates", config.ranking_candidates, dict.fromkeys(RANKING_CANDIDATES))
+    _validate_candidates(config.ranking_candidates)
     if config.exclude is not None:
         validate_choice("exclude", config.exclude, dict.fromkeys(EXCLUDED))
     if config.regularizer is not None:
@@ -114,6 +114,18 @@ def validate_link_training(config: Any) -> None:
             got=f"negatives {config.negatives}, negative_sampling {config.negative_sampling}",
             repair="leave them out, or choose another loss or sampling",
         )
+
+
+def _validate_candidates(value: str | int) -> None:
+    if isinstance(value, str):
+        validate_choice("ranking_candidates", value, dict.fromkeys(RANKING_CANDIDATES))
+    elif value < 1:
+        raise out_of_range_error("ranking_candidates", "given, all, or a positive number of nodes to draw", value)
+
+
+def count_drawn_candidates(config: Any) -> int | None:
+    """Return how many candidates are drawn for each query of a link that is ranked; None for given ones or all."""
+    return config.ranking_candidates if isinstance(config.ranking_candidates, int) else None
 
 
 def find_link_training(config: Any) -> list[str]:

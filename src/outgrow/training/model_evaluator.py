@@ -72,7 +72,7 @@ class ModelEvaluator:
             _, nodes = self._evaluation.scored_nodes
             self._testing = self._chooser.choose(self._options.test, nodes)
             self._report_choice("test", self._testing)
-        _, evaluator = self._evaluation.final_evaluators()
+        _, evaluator = self._evaluation.final_evaluators(together=False)
         self._run("testing", self._testing, [evaluator])
         return self._show_notes(evaluator.compute())
 
@@ -80,7 +80,7 @@ class ModelEvaluator:
         """Return the metrics of the final model on both sets; on rank 0 also ``[V, C]`` if that is in memory."""
         options = self._options
         val_nodes, test_nodes = self._evaluation.scored_nodes
-        val, test = self._evaluation.final_evaluators()
+        val, test = self._evaluation.final_evaluators(together=options.val == options.test)
         if options.val == options.test:
             # Neighbourhoods of both sets overlap, so both are computed at once.
             logits = self._score("test", options.test, torch.unique(torch.cat([val_nodes, test_nodes])), [val, test])

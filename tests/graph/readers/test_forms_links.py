@@ -20,7 +20,7 @@ from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import DataWarning
 from outgrow.graph.graph import Graph
 from outgrow.graph.link_leakage import find_leakage
-from outgrow.graph.link_split import LinkTriples, collect_links
+from outgrow.graph.link_triples import LinkTriples, collect_links
 from outgrow.graph.readers.tables import text_blocks
 from outgrow.graph.store.reader import open_store
 

@@ -12,7 +12,8 @@ import torch
 from graph.handmade import graph, same
 from outgrow.core.errors import InputError, StoreError
 from outgrow.graph.graph import Graph, GraphOrigin, Split
-from outgrow.graph.link_split import HeldOutLinks, LinkTriples
+from outgrow.graph.link_split import HeldOutLinks
+from outgrow.graph.link_triples import LinkTriples
 from outgrow.graph.node_ids import NodeIds, TextArrays
 from outgrow.graph.store.manifest import FILE, FORMAT, read_manifest, write_manifest
 from outgrow.graph.store.reader import is_store, open_store, write_store

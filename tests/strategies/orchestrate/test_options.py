@@ -9,7 +9,7 @@ import torch
 
 from outgrow.core.errors import InputError
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
-from outgrow.nn import GCN, SAGE, Dot, LinearEncoder
+from outgrow.nn import GCN, SAGE, LinearEncoder
 from outgrow.nn.model import Model
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 from suites.cases import Case, features_of
@@ -65,7 +65,6 @@ def models() -> dict[str, Model]:
     wide = SAGE(8, 16, 2)
     return {
         "one layer": GCN(8, 8, 2, layers=1),
-        "of links": GCN(8, 8, 8).with_decoder(Dot()),
         "dropout": SAGE(8, 16, 2, input_dropout=0.1),
         "encoder": Model(wide.layers_list(), encoder=LinearEncoder(8, 8)),
         "projection first": SAGE(16, 8, 2),
@@ -80,7 +79,6 @@ def models() -> dict[str, Model]:
     [
         ("one layer", {}, "1 layer"),
         ("one layer", {"hot_ratio": 0}, "1 layer"),
-        ("of links", {}, "decoder"),
         ("dropout", {"reuse": "aggregate"}, "input_dropout 0.1"),
         ("encoder", {"reuse": "aggregate"}, "encoder LinearEncoder"),
         ("maximum", {"reuse": "aggregate"}, "SAGEMaxConv"),

@@ -134,9 +134,9 @@ def test_a_draw_is_that_of_the_sampler_without_hot_nodes(share: float, all_cold:
     drawing, hot_ones = drawing_of(is_hot), 0
     for step, seeds in enumerate(drawing.batches):
         draw = drawing.sample_batch(step, all_cold=all_cold)
-        bottom, *above = drawing.sampler.sample_blocks(drawing.filter_owned(seeds), EPOCH, step)
+        bottom, *above = drawing.sampler.sample_blocks(drawing.select_seeds(seeds), EPOCH, step)
         assert (draw.step, draw.num_seeds) == (step, len(seeds))
-        assert torch.equal(draw.seeds, drawing.filter_owned(seeds))
+        assert torch.equal(draw.seeds, drawing.select_seeds(seeds))
         for mine, theirs in zip(draw.upper_blocks, above, strict=True):
             assert torch.equal(mine.src_nodes, theirs.src_nodes)
             assert torch.equal(mine.edges.indices, theirs.edges.indices)
@@ -159,7 +159,7 @@ def test_what_is_counted_is_what_the_bottom_layer_computes() -> None:
     expected = [0] * NODES
     for drawing in drawings:
         for step, seeds in enumerate(drawing.batches):
-            for node in drawing.sampler.sample_blocks(drawing.filter_owned(seeds), drawing.epoch, step)[
+            for node in drawing.sampler.sample_blocks(drawing.select_seeds(seeds), drawing.epoch, step)[
                 0
             ].dst_nodes.tolist():
                 expected[node] += 1

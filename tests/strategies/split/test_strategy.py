@@ -18,7 +18,6 @@ from outgrow.core.ledger import Ledger, merge_ledgers
 from outgrow.engine.batches import BatchConfig
 from outgrow.engine.shard import FullGraphShard, PartitionShard
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
-from outgrow.nn import GCN, Dot
 from outgrow.nn.tasks import NodeClassification
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.distributed.worker import WorkerContext
@@ -97,7 +96,7 @@ def distinct_inputs() -> int:
     problem = problem_of()
     topology = problem.shard.topology
     sampler = NeighborSampler([topology, topology], (3, 2), SEED)
-    batches = enumerate(problem.seeds_of_epoch(EPOCH))
+    batches = enumerate(problem.batches_of_epoch(EPOCH))
     return sum(len(sampler.sample_blocks(seeds, EPOCH, step)[0].src_nodes) for step, seeds in batches)
 
 
@@ -165,13 +164,6 @@ def test_options_are_given_back() -> None:
         "partial_sums": False,
     }
     assert SplitParallel(**given).options() == given
-
-
-def test_a_model_of_links_is_refused() -> None:
-    nodes = GCN(8, 8, 8)
-    SplitParallel().validate_model(nodes)
-    with pytest.raises(InputError, match="split cannot train a model of links"):
-        SplitParallel().validate_model(nodes.with_decoder(Dot()))
 
 
 def test_an_epoch_may_begin_at_a_later_step() -> None:

@@ -49,7 +49,8 @@ from outgrow.runtime.system.process_memory import LARGE_BYTES, return_freed_memo
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.callbacks import Callback
 from outgrow.training.config import TrainConfig
-from outgrow.training.evaluation import Evaluation, NodeEvaluation, describe_link_ranks
+from outgrow.training.evaluation import Evaluation, NodeEvaluation
+from outgrow.training.link_evaluation import describe_link_ranks
 from outgrow.training.loop_options import make_row_optimizer
 from outgrow.training.monitor import choose_link_monitor
 from outgrow.training.progress_events import ProgressCallback, ProgressReporter
@@ -260,15 +261,16 @@ class Session:
             tasks = trained.with_shares_of(labels, val), trained.with_shares_of(labels, test)
             return problem, NodeEvaluation(problem, val, test, metrics=metrics, monitor=monitor, tasks=tasks)
         split = make_link_split(graph, self.config)
-        options = find_link_options(graph, self.config, self.strategy)
         # Held-out links are no edges of the training graph: message passing must not see the answers.
         given = remove_held_out_links(graph, split)
-        of_links = {"links": options} if self.strategy.uses_minibatches else {}
-        share = self.strategy.shard_graph(given, comm, model, self.config.batch_config, **of_links)
-        problem = make_link_problem(graph, model, self.config, share, options, self.strategy)
+        options = find_link_options(graph, self.config, self.strategy) if self.strategy.uses_minibatches else None
+        share = self.strategy.shard_graph(given, comm, model, self.config.batch_config, links=options)
+        problem = make_link_problem(graph, model, self.config, share, self.strategy)
         problem = replace(problem, find_feature_file=partial(find_feature_file, graph))
         monitor = choose_link_monitor(self.config.monitor, self.config.monitor_mode)
-        return problem, make_link_evaluation(graph, model, split, share, self.config, monitor)
+        return problem, make_link_evaluation(
+            graph, model, split, share, self.config, monitor, memory_limit=problem.memory_limit
+        )
 
     def _train_model(self, trainer: Trainer) -> TrainResult:
         """Train the model.

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from outgrow.core.errors import InputError
 from outgrow.core.files import os_errors_as_input_errors
-from outgrow.graph.link_split import HeldOutLinks, LinkCandidates, LinkTriples
+from outgrow.graph.link_split import HeldOutLinks, LinkCandidates
+from outgrow.graph.link_triples import LinkTriples
 
 _FILES = ("valid.pt", "test.pt")
 _CANDIDATES = {"head_neg": "head", "tail_neg": "tail", "target_node_neg": "tail"}

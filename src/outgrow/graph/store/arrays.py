@@ -152,7 +152,8 @@ def ids_of_arrays(arrays: Mapping[str, Tensor]) -> NodeIds | None:
 
 def held_out_links_of_arrays(arrays: Mapping[str, Tensor]) -> HeldOutLinks | None:
     """Return the links to validate and test on that are among the arrays of a store; None if there are none."""
-    from outgrow.graph.link_split import HeldOutLinks, LinkCandidates, LinkTriples
+    from outgrow.graph.link_split import HeldOutLinks, LinkCandidates
+    from outgrow.graph.link_triples import LinkTriples
 
     if "val_links" not in arrays:
         return None

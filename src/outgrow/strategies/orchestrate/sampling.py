@@ -49,7 +49,7 @@ class SampledBatch(NamedTuple):
     cold_positions: Tensor | None
     hot_nodes: Tensor
     hot_positions: Tensor
-    links: LinkBatch | None
+    links: LinkBatch | None = None
 
 
 class HotColdSampler(NamedTuple):

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.graph.graph import GraphOrigin
-from outgrow.graph.link_split import HeldOutLinks, LinkTriples
+from outgrow.graph.link_split import HeldOutLinks
+from outgrow.graph.link_triples import LinkTriples
 from outgrow.graph.node_ids import ArrowArray, NodeIds, to_integers
 from outgrow.graph.readers.source import EdgeChunk, GraphSource, NodeTableSource
 from outgrow.graph.readers.tables.id_encoder import IdEncoder
