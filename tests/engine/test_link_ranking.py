@@ -15,20 +15,30 @@ from torch import Tensor
 
 from engine.ranking_mutants import MUTANTS
 from engine.ranking_worlds import ROUNDED, WIDTH, WORLDS, World, naive, worlds
-from outgrow.engine import link_ranking
+from outgrow.engine import link_ranking, query_scores
+from outgrow.engine.scored_rows import StorageRows
 from outgrow.engine.shard import PartitionShard
 from outgrow.nn import DistMult
 from outgrow.runtime.distributed.worker import WorkerContext
+from outgrow.runtime.storage.row_storage import InMemoryRows
 from pool import run_workers
 from support import topology_of
 
 
-@given(world=worlds(), chunk_bytes=st.sampled_from([1, 200, 64 << 20]))
+@given(
+    world=worlds(),
+    chunk_bytes=st.sampled_from([1, 200, 64 << 20]),
+    queries=st.sampled_from([1, 3, 1024]),
+    stored=st.booleans(),
+)
 @settings(deadline=None, max_examples=150)
-def test_ranks_are_those_of_loops(world: World, chunk_bytes: int) -> None:
+def test_ranks_are_those_of_loops(world: World, chunk_bytes: int, queries: int, *, stored: bool) -> None:
+    rows = StorageRows(torch.arange(len(world.out)), InMemoryRows(world.out)) if stored else world.out
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(link_ranking, "CHUNK_BYTES", chunk_bytes)
-        found = world.ranking().rank_links(world.out)
+        patch.setattr(link_ranking, "QUERIES", queries)
+        for module in (link_ranking, query_scores):
+            patch.setattr(module, "CHUNK_BYTES", chunk_bytes)
+        found = world.ranking().rank_links(rows)
     assert found.rank.dtype == torch.float64
     assert found.rank.tolist() == naive(world)
 
