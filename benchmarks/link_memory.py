@@ -4,8 +4,8 @@
     python benchmarks/link_memory.py DIR/p002 --workers 1 2
 
 A 2-layer SAGE with a dot product is trained on some batches of links, each worker within ``--memory``, and validation
-links are ranked among drawn candidates. Held is the most memory that no file backs of a process and its children, looked
-at ten times a second. See README.md.
+links are ranked among drawn candidates. Held is the most memory that no file backs of a process and its children, which
+are looked at ten times a second. See README.md.
 """
 
 from __future__ import annotations
