@@ -29,7 +29,8 @@ import torch
 from workers import versions
 
 import outgrow as og
-from outgrow.app.link_task import make_link_evaluation, make_link_split
+from outgrow.app.link_run import make_link_evaluation
+from outgrow.app.link_task import make_link_split
 from outgrow.app.model_registry import build_model, model_options
 from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.graph import Graph

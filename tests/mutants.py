@@ -42,7 +42,6 @@ def list_mutants() -> list[Mutant]:
     from tests.app.test_predict_workers import MUTANTS as PREDICTIONS
     from tests.core.test_files import MUTANTS as WRITES
     from tests.engine.features.test_block_rows import MUTANTS as BLOCKS
-    from tests.engine.ranking_mutants import MUTANTS as RANKINGS
     from tests.engine.test_constant import MUTANTS as CONSTANTS
     from tests.fuzz.broken_readers import MUTANTS as READERS
     from tests.graph.builders.test_edge_features import MUTANTS as EDGE_FEATURES
@@ -54,6 +53,7 @@ def list_mutants() -> list[Mutant]:
     from tests.graph.statistics.test_statistics import MUTANTS as STATISTICS
     from tests.graph.test_node_ids import BROKEN_BY as BROKEN_ORDERS
     from tests.graph.test_node_ids import MUTANTS as ID_ORDERS
+    from tests.inference.ranking_mutants import MUTANTS as RANKINGS
     from tests.nn.test_edge_layers import MUTANTS as EDGE_LAYERS
     from tests.nn.test_hetero_gradients import MUTANTS as HETERO_LAYERS
     from tests.nn.test_typed_layers import MUTANTS as TYPED_LAYERS
@@ -103,7 +103,7 @@ def list_mutants() -> list[Mutant]:
         "engine/test_constant.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in CONSTANTS.items()
         },
-        "engine/test_link_ranking.py::test_a_mutant_is_found": {
+        "inference/test_link_ranking.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in RANKINGS.items()
         },
         "app/test_append.py::test_a_mutant_is_found": APPENDED,

@@ -327,8 +327,9 @@ def test_relations_are_matched_by_name_among_held_out_links(store: Path) -> None
     model.schema = describe_schema(graph)
     turned = tuple(reversed(graph.relation_names))
     links = HeldOutLinks(*(LinkTriples(part.head, part.tail, 2 - part.relation) for part in graph.held_out_links))
-    heads, tails = graph.edge_index
-    other = og.from_arrays(torch.stack([heads, tails]), relation=2 - graph.topology.relation, num_nodes=graph.num_nodes)
+    other = og.from_arrays(
+        torch.stack([*graph.edge_index]), relation=2 - graph.topology.relation, num_nodes=graph.num_nodes
+    )
     other = replace(other, relation_names=turned, held_out_links=links, features=graph.features)
     with pytest.warns(DataWarning, match="matched by name"):
         again = og.train(other, model, epochs=1, lr=1e-30, progress=False)

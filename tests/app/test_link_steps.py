@@ -8,13 +8,8 @@ import pytest
 import torch
 
 from failing import Failing, Lost
-from outgrow.app.link_task import (
-    find_link_options,
-    make_link_evaluation,
-    make_link_problem,
-    make_link_split,
-    remove_held_out_links,
-)
+from outgrow.app.link_run import find_link_options, make_link_evaluation, make_link_problem, remove_held_out_links
+from outgrow.app.link_task import make_link_split
 from outgrow.core.errors import InputError
 from outgrow.runtime.distributed.comm import SingleProcessComm
 from outgrow.strategies.base import Strategy

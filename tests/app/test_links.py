@@ -16,12 +16,12 @@ from tests.app.conftest import Command, Result, planted
 import outgrow as og
 from outgrow.app.model_registry import build_model
 from outgrow.app.runs.directory import RunDirectory
-from outgrow.engine.link_ranking import KnownLinks, LinkRanker
-from outgrow.engine.link_ranks import LINK_METRICS
 from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.graph import Graph, NodeType
 from outgrow.graph.link_split import split_links
 from outgrow.graph.store.reader import write_store
+from outgrow.inference.link_ranking import KnownLinks, LinkRanker
+from outgrow.inference.link_ranks import LINK_METRICS
 from outgrow.nn import GCN, RGCN, ComposedDistMult, DistMult, Dot
 from outgrow.nn.model import Model
 
@@ -131,7 +131,7 @@ def test_scores_are_those_of_the_output_on_the_links_set_aside(name: str, npz: P
     assert model.decoder is not None
     assert run.logits is not None
     for part, links in (("val", split.val), ("test", split.test)):
-        answers = KnownLinks(split.known, graph.num_nodes, directed=directed)
+        answers = KnownLinks(split.known_links, graph.num_nodes, directed=directed)
         ranking = LinkRanker(FullGraphShard(graph.topology), model.decoder, links, answers, ends)
         assert run.summary["scores"][part] == pytest.approx(ranking.rank_links(run.logits).compute_metrics(), rel=1e-9)
 

@@ -44,7 +44,7 @@ def test_edges_are_where_plain_python_puts_them(graph: tuple[int, list[Edge]], s
     assert edges_of(found.topology) == [edge for edge in edges if edge.pair not in held]
     for name, links in (("val", found.val), ("test", found.test)):
         assert {edge[:3] for edge in asked(links)} == {edge[:3] for edge in parts[name]}
-    assert [edge[:3] for edge in asked(found.known)] == [edge[:3] for edge in predicted]
+    assert [edge[:3] for edge in asked(found.known_links)] == [edge[:3] for edge in predicted]
 
 
 def test_all_relations_chosen_are_none_chosen() -> None:
@@ -52,7 +52,7 @@ def test_all_relations_chosen_are_none_chosen() -> None:
     ours = split_links(topology, val=VAL, test=TEST, seed=3, relations=torch.arange(3))
     theirs = split_links(topology, val=VAL, test=TEST, seed=3)
     assert edges_of(ours.topology) == edges_of(theirs.topology)
-    for mine, other in zip((*ours[1:3], ours.known), (*theirs[1:3], theirs.known), strict=True):
+    for mine, other in zip((*ours[1:3], ours.known_links), (*theirs[1:3], theirs.known_links), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
 
 
@@ -63,4 +63,4 @@ def test_given_links_of_other_relations_are_passed_over() -> None:
     found = take_held_out_links(topology, HeldOutLinks(links, links), torch.tensor([1]))
     assert found.topology is topology
     assert found.val.relation.tolist() == found.test.relation.tolist() == [1, 1, 1]
-    assert set(found.known.relation.tolist()) == {1}
+    assert set(found.known_links.relation.tolist()) == {1}

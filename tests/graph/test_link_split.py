@@ -128,7 +128,7 @@ def test_edges_are_where_their_pair_is_drawn_to_and_none_is_lost(topology: Topol
         theirs = {(*edge.pair, 0) if not directed(topology) else edge[:3] for edge in parts[name]}
         assert len(ours) == len(set(ours))
         assert set(ours) == theirs
-    assert [link[:3] for link in asked(found.known)] == [edge[:3] for edge in edges]
+    assert [link[:3] for link in asked(found.known_links)] == [edge[:3] for edge in edges]
 
 
 @any_graph
@@ -281,4 +281,4 @@ def test_links_that_are_given_are_taken_as_they_are(data: st.DataObject, topolog
     assert found.topology is topology
     assert [asked(part) for part in (found.val, found.test)] == [[Edge(*link) for link in part] for part in drawn]
     held = [Edge(*link) for part in drawn for link in part]
-    assert asked(found.known) == [*edges, *held]
+    assert asked(found.known_links) == [*edges, *held]

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields, replace
-from functools import partial
+from dataclasses import fields
 
 import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
-from outgrow.engine.link_options import DEGREE, SHARED, LinkOptions
-from outgrow.engine.link_ranking import KnownLinks, LinkRanker
-from outgrow.engine.objective import LinkTargets
-from outgrow.engine.shard import GraphShard
+from outgrow.engine.link_options import DEGREE, SHARED
 from outgrow.graph.builders.validate import LEARNED_VECTORS, validate_held_out_links
 from outgrow.graph.graph import Graph
 from outgrow.graph.link_numbers import LinkNumbers
@@ -23,12 +19,8 @@ from outgrow.graph.link_triples import iterate_in_links, mark_relations
 from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
 from outgrow.ops.aggregation.relation_edges import validate_relations
-from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.config import TrainConfig
-from outgrow.training.link_evaluation import LinkEvaluation
-from outgrow.training.link_training import GIVEN_OR_ALL, count_drawn_candidates, make_link_options
-from outgrow.training.loop_options import make_row_optimizer
-from outgrow.training.monitor import Monitor
+from outgrow.training.link_training import GIVEN_OR_ALL, count_drawn_candidates
 
 SPLIT_OPTIONS = ("val_links", "test_links", "split_seed")
 """Options of a split that is drawn."""
@@ -130,7 +122,8 @@ def _has_edges(topology: Topology, first: int, last: int) -> bool:
     return bool(((topology.indices >= first) & (topology.indices < last)).any())
 
 
-def _ranks_self(graph: Graph, config: TrainConfig) -> bool:
+def ranks_self(graph: Graph, config: TrainConfig) -> bool:
+    """Whether the node that is asked about is ranked too."""
     return graph.held_out_links is not None if config.rank_self is None else config.rank_self
 
 
@@ -139,17 +132,6 @@ def has_validation_links(graph: Graph, config: TrainConfig) -> bool:
     if graph.held_out_links is None:
         return config.val_links > 0
     return bool(mark_relations(graph.held_out_links.val, find_link_relations(graph, config)).any())
-
-
-def find_link_options(graph: Graph, config: TrainConfig, strategy: Strategy) -> LinkOptions:
-    """Return how links are trained on.
-
-    Raises:
-        InputError: There is no relation of a name.
-    """
-    relations = find_link_relations(graph, config)
-    itself, in_batches = _ranks_self(graph, config), strategy.uses_minibatches
-    return make_link_options(config, node_type_offsets(graph), relations, ranks_self=itself, in_batches=in_batches)
 
 
 def count_training_links(graph: Graph, config: TrainConfig) -> int:
@@ -167,63 +149,6 @@ def count_targets(graph: Graph, model: Model, config: TrainConfig) -> int:
     if model.decoder is None:
         return len(graph.split.train)
     return 0 if config.batch_config.is_full_graph else count_training_links(graph, config)
-
-
-def make_link_problem(
-    graph: Graph, model: Model, config: TrainConfig, share: GraphShard, strategy: Strategy
-) -> Problem:
-    """Make the training problem on a shard of the graph without held-out links."""
-    assert graph.features is not None
-    options = find_link_options(graph, config, strategy)
-    in_batches, topology = strategy.uses_minibatches, share.topology
-    count = len(LinkNumbers(topology, options.relations)) if in_batches else _count_edges(topology, options.relations)
-    return Problem(
-        shard=share,
-        features=graph.features,
-        targets=LinkTargets(options=options, num_targets=count),
-        model=model,
-        seed=config.seed,
-        embedding_optimizer=make_row_optimizer(config, batches=in_batches),
-        batches=config.batch_config,
-        checkpoint_steps=config.checkpoint_steps,
-        memory_limit=strategy.memory_limit if in_batches else None,
-    )
-
-
-def _count_edges(topology: Topology, relations: Tensor | None) -> int:
-    if relations is None:
-        return topology.num_edges
-    assert topology.relation is not None
-    return sum(int((topology.relation == each).sum()) for each in relations.tolist())
-
-
-def make_link_evaluation(
-    graph: Graph,
-    model: Model,
-    split: LinkSplit,
-    share: GraphShard,
-    config: TrainConfig,
-    monitor: Monitor | None = None,
-    *,
-    memory_limit: int | None = None,
-) -> LinkEvaluation:
-    """Make the evaluation of a model on held-out links."""
-    assert model.decoder is not None
-    # Without relations, a link and its reverse count as the same.
-    directed = graph.topology.relation is not None
-    # Known links are left out of each ranking (filtered MRR).
-    answers = KnownLinks(split.find_known_answers(), graph.num_nodes, directed=directed)
-    # Published figures of given links are by a ranking in which the queried node takes part.
-    rank_self = _ranks_self(graph, config)
-    ends = node_type_offsets(graph)
-    ranking = partial(LinkRanker, share, model.decoder, known_links=answers, ends=ends, rank_self=rank_self)
-    drawn = count_drawn_candidates(config)
-    given = split.candidates if config.ranking_candidates == GIVEN_OR_ALL else (None, None)
-    val, test = (
-        ranking(links=links, candidates=candidates, num_drawn=drawn)
-        for links, candidates in zip((split.val, split.test), given, strict=True)
-    )
-    return LinkEvaluation(val, test, monitor, memory_limit=memory_limit)
 
 
 def ranks_all_nodes(graph: Graph, config: TrainConfig) -> bool:
@@ -281,10 +206,3 @@ def validate_link_graph(graph: Graph, *, needs_features: bool = True) -> None:
             got=f"{graph.num_features:,} features, {graph.num_edges:,} edges",
             repair=f"give features in nodes.csv, or features or feat_* in nodes.npz, beside the edges{LEARNED_VECTORS}",
         )
-
-
-def remove_held_out_links(graph: Graph, split: LinkSplit) -> Graph:
-    """Return the graph to train on, without the links held out by ``split``."""
-    if split.topology is graph.topology:
-        return graph
-    return replace(graph, topology=split.topology)

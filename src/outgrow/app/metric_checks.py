@@ -14,8 +14,8 @@ from outgrow.app.node_task import make_node_task
 from outgrow.core.errors import InputError
 from outgrow.core.user_warnings import warn_about_data
 from outgrow.core.validation import validate_choice
-from outgrow.engine.link_ranks import LINK_METRICS
 from outgrow.graph.graph import Graph
+from outgrow.inference.link_ranks import LINK_METRICS
 from outgrow.inference.modes import NONE
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import MultiLabel, NodeTask

@@ -14,7 +14,6 @@ from outgrow.engine.hidden_edges import HiddenEdges
 from outgrow.engine.link_candidates import CandidatePlanner, CandidateQueries
 from outgrow.engine.link_options import LinkOptions
 from outgrow.engine.link_step_loss import LinkStepLoss, Pairs, draw_pairs
-from outgrow.engine.query_scores import CHUNK_BYTES
 from outgrow.engine.row_exchange import RowFetchPlan
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.link_triples import LinkTriples, collect_in_links, mark_relations
@@ -69,7 +68,7 @@ class LinkObjective:
         if self.planner is None:
             pairs = links * (1 + self.options.negatives)
             rows = own + min(others, 2 * pairs)
-            return _ROWS * rows * columns * number_bytes + _PER_PAIR * pairs + 2 * CHUNK_BYTES
+            return _ROWS * rows * columns * number_bytes + _PER_PAIR * pairs + 2 * BLOCK_BYTES
         everyone = self.options.scores_all_nodes
         fetched = others if everyone else min(others, links + self.options.negatives)
         rows = (_ROWS + 2 * everyone) * (own + fetched) * columns * number_bytes
@@ -89,7 +88,7 @@ class LinkObjective:
             nodes = min(num_nodes, 2 * links + kinds * options.negatives)
         rows = (_ROWS + 2 * everyone) * nodes * columns * number_bytes
         ends = (_PER_PAIR + _PER_LINK) * links if shared else _PER_PAIR * links * (1 + options.negatives)
-        return rows + ends + _PER_NODE * num_nodes + (BLOCK_COPIES * BLOCK_BYTES if shared else 2 * CHUNK_BYTES)
+        return rows + ends + _PER_NODE * num_nodes + (BLOCK_COPIES * BLOCK_BYTES if shared else 2 * BLOCK_BYTES)
 
     def to(self, device: torch.device) -> LinkObjective:
         """Return the objective itself, which uses the device of the output."""

@@ -97,7 +97,7 @@ class LinkSplit(NamedTuple):
     candidates: tuple[LinkCandidates | None, LinkCandidates | None] = (None, None)
 
     @property
-    def known(self) -> LinkTriples:
+    def known_links(self) -> LinkTriples:
         """All links to train, validate and test on, and loops among them: predictions among these are not wrong."""
         return self._join(lambda links: links)
 

@@ -238,9 +238,9 @@ class Strategy(ABC):
             comm: Communicator of the workers.
             model: The model to train.
             batches: Configuration of mini-batches.
-            links: How links are trained on; None for nodes.
+            links: How links are trained on in mini-batches; None for nodes, and for the whole graph.
         """
-        if links is None or not self.uses_minibatches:
+        if links is None:
             method = self.partition_method(graph, model, batches)
         else:
             method = self.partition_method_of_links(graph, model, batches, links)
@@ -277,6 +277,10 @@ class Strategy(ABC):
     def is_exact(self, batches: BatchConfig) -> bool:
         """Whether the gradient equals the reference's with these options and batches."""
         return self.exact
+
+    def is_exact_without_edges(self, batches: BatchConfig) -> bool:
+        """Return `is_exact` where each batch excludes other edges."""
+        return self.is_exact(batches)
 
     def parameter_device(self, device: torch.device) -> torch.device:
         """Return the device of the parameters, and of the rows computed, for a worker with this device."""
@@ -317,18 +321,10 @@ class Strategy(ABC):
             require_times_of(graph.topology, nodes)
 
     def validate_num_batches(self, batches: BatchConfig, num_targets: int) -> None:  # noqa: B027 - most refuse none
-        """Check that it can train on so many nodes or links in these batches; by default it can.
-
-        Raises:
-            InputError: It cannot.
-        """
+        """Check that it can train on so many nodes or links in these batches; by default it can."""
 
     def validate_model(self, model: Model) -> None:  # noqa: B027 - most strategies refuse none
-        """Check that it can train a model; by default any.
-
-        Raises:
-            InputError: It cannot.
-        """
+        """Check that it can train a model; by default any."""
 
     def validate_workers(self, num_workers: int, num_hosts: int) -> None:  # noqa: B027 - most strategies refuse none
         """Check that its options have a use on so many workers and hosts; by default they have.

@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from outgrow.engine.link_ranks import LinkRanks
 from outgrow.engine.objective import row_range
+from outgrow.inference.link_ranks import LinkRanks
 from outgrow.nn.tasks import NodeTask
 from outgrow.strategies.base import Problem
 from outgrow.training.metric_request import LOSS

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from outgrow.core.validation import replace_non_finite
-from outgrow.engine.link_ranking import LinkRanker
 from outgrow.engine.objective import row_range
-from outgrow.engine.scored_rows import ScoredRows, StorageRows, TensorRows
 from outgrow.inference.chunked import InferenceMemory
+from outgrow.inference.link_ranking import LinkRanker
+from outgrow.inference.scored_rows import ScoredRows, StorageRows, TensorRows
 from outgrow.runtime.storage.row_file import IoPool, RowFile
 from outgrow.runtime.storage.row_storage import InMemoryRows, RowStorage
 from outgrow.runtime.storage.scratch_dir import scratch_directory

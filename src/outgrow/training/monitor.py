@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
-from outgrow.engine.link_ranks import LINK_METRICS
+from outgrow.inference.link_ranks import LINK_METRICS
 from outgrow.nn.tasks import NodeTask
 from outgrow.training.metric_names import NODE_METRICS
 from outgrow.training.metric_request import LOSS

@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from outgrow.app.compatibility import select_read_features, validate_problem
-from outgrow.app.link_task import (
-    find_link_options,
-    make_link_evaluation,
-    make_link_problem,
-    make_link_split,
-    remove_held_out_links,
-)
+from outgrow.app.link_run import excludes_targets, open_link_problem
 from outgrow.app.loggers.tensorboard import TensorBoard
 from outgrow.app.messages import log_warning
 from outgrow.app.metric_checks import choose_metrics
@@ -52,7 +46,6 @@ from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import Evaluation, NodeEvaluation
 from outgrow.training.link_evaluation import describe_link_ranks
 from outgrow.training.loop_options import make_row_optimizer
-from outgrow.training.monitor import choose_link_monitor
 from outgrow.training.progress_events import ProgressCallback, ProgressReporter
 from outgrow.training.trainer import Trainer, TrainResult
 
@@ -232,7 +225,9 @@ class Session:
     def _is_exact(self) -> bool:
         """Whether this session computes the gradient of the reference."""
         layers = all(layer.conv.exact for layer in self.model.layers_list()) and not probe_model(self.model).inexact
-        return self.strategy.is_exact(self.config.batch_config) and layers and not self.config.uses_bfloat16
+        excludes = self.model.decoder is not None and excludes_targets(self.config, self.strategy)
+        is_exact = self.strategy.is_exact_without_edges if excludes else self.strategy.is_exact
+        return is_exact(self.config.batch_config) and layers and not self.config.uses_bfloat16
 
     def _make_problem(self) -> tuple[Problem, Evaluation]:
         """Shard the graph; return the training problem and the evaluation."""
@@ -260,17 +255,7 @@ class Session:
             trained = problem.node_targets.task
             tasks = trained.with_shares_of(labels, val), trained.with_shares_of(labels, test)
             return problem, NodeEvaluation(problem, val, test, metrics=metrics, monitor=monitor, tasks=tasks)
-        split = make_link_split(graph, self.config)
-        # Held-out links are no edges of the training graph: message passing must not see the answers.
-        given = remove_held_out_links(graph, split)
-        options = find_link_options(graph, self.config, self.strategy) if self.strategy.uses_minibatches else None
-        share = self.strategy.shard_graph(given, comm, model, self.config.batch_config, links=options)
-        problem = make_link_problem(graph, model, self.config, share, self.strategy)
-        problem = replace(problem, find_feature_file=partial(find_feature_file, graph))
-        monitor = choose_link_monitor(self.config.monitor, self.config.monitor_mode)
-        return problem, make_link_evaluation(
-            graph, model, split, share, self.config, monitor, memory_limit=problem.memory_limit
-        )
+        return open_link_problem(graph, model, self.strategy, self.config, comm)
 
     def _train_model(self, trainer: Trainer) -> TrainResult:
         """Train the model.

@@ -114,6 +114,10 @@ class Orchestrate(Strategy):
         """Whether the gradient is exact: without hot nodes, or with aggregates of whole neighbourhoods."""
         return self.hot_ratio == 0 or (self.reuse == "aggregate" and batches.fanout_per_hop(1)[-1] == -1)
 
+    def is_exact_without_edges(self, batches: BatchConfig) -> bool:
+        """Whether nothing is reused: rows of several batches have the degrees of the whole graph."""
+        return self.hot_ratio == 0
+
     def validate_num_batches(self, batches: BatchConfig, num_targets: int) -> None:
         """Check that an epoch has batches after the first super-batch, since others would reuse nothing.
 

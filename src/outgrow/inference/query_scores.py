@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from outgrow.engine.scored_rows import ScoredRows
+from outgrow.inference.scored_rows import ScoredRows
 from outgrow.nn.decoder import Decoder, ProductDecoder
 from outgrow.ops.candidate_scores import count_products, pair_products, row_norms
 from outgrow.ops.link_scores import rank_counts

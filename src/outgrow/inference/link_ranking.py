@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
-from outgrow.engine.link_ranks import ENDS, LinkRanks
-from outgrow.engine.query_scores import CHUNK_BYTES, QueryScores
-from outgrow.engine.scored_rows import ScoredRows, TensorRows
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.link_split import LinkCandidates
 from outgrow.graph.link_triples import LinkTriples
+from outgrow.inference.link_ranks import ENDS, LinkRanks
+from outgrow.inference.query_scores import CHUNK_BYTES, QueryScores
+from outgrow.inference.scored_rows import ScoredRows, TensorRows
 from outgrow.nn.decoder import Decoder
 from outgrow.ops.candidate_scores import draw_candidates
 from outgrow.ops.rng import fold_in

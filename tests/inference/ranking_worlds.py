@@ -9,11 +9,11 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outgrow.engine.link_ranking import KnownLinks, LinkRanker
-from outgrow.engine.link_ranks import LinkRanks
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.graph.link_split import LinkCandidates
 from outgrow.graph.link_triples import LinkTriples
+from outgrow.inference.link_ranking import KnownLinks, LinkRanker
+from outgrow.inference.link_ranks import LinkRanks
 from outgrow.nn import Bilinear, ComplEx, Decoder, DistMult, Dot, MLPDecoder, TransE
 from support import normal, topology_of
 

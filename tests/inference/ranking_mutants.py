@@ -10,9 +10,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from outgrow.engine import link_ranking
-from outgrow.engine.link_ranking import KnownLinks, LinkRanker
-from outgrow.engine.query_scores import QueryScores
+from outgrow.inference import link_ranking
+from outgrow.inference.link_ranking import KnownLinks, LinkRanker
+from outgrow.inference.query_scores import QueryScores
 
 
 @contextmanager

@@ -8,13 +8,13 @@ from functools import partial
 import pytest
 import torch
 
-from engine.ranking_worlds import WIDTH, Fact
-from outgrow.engine import link_ranking
-from outgrow.engine.link_ranking import KnownLinks, LinkRanker
-from outgrow.engine.link_ranks import LinkRanks
-from outgrow.engine.scored_rows import StorageRows, TensorRows
+from inference.ranking_worlds import WIDTH, Fact
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.graph.link_triples import LinkTriples
+from outgrow.inference import link_ranking
+from outgrow.inference.link_ranking import KnownLinks, LinkRanker
+from outgrow.inference.link_ranks import LinkRanks
+from outgrow.inference.scored_rows import StorageRows, TensorRows
 from outgrow.nn import DistMult
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.runtime.storage.row_storage import InMemoryRows

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.ranking_worlds import WIDTH, WORLDS, World, naive
-from outgrow.engine.link_ranks import LINK_METRICS, LinkRanks, measure_separation
+from inference.ranking_worlds import WIDTH, WORLDS, World, naive
+from outgrow.inference.link_ranks import LINK_METRICS, LinkRanks, measure_separation
 from outgrow.ops.candidate_scores import count_products, pair_products, row_norms
 from support import normal
 

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.ranking_mutants import MUTANTS
-from engine.ranking_worlds import ROUNDED, WIDTH, WORLDS, World, naive, worlds
-from outgrow.engine import link_ranking, query_scores
-from outgrow.engine.scored_rows import StorageRows
+from inference.ranking_mutants import MUTANTS
+from inference.ranking_worlds import ROUNDED, WIDTH, WORLDS, World, naive, worlds
 from outgrow.engine.shard import PartitionShard
+from outgrow.inference import link_ranking, query_scores
+from outgrow.inference.scored_rows import StorageRows
 from outgrow.nn import DistMult
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.runtime.storage.row_storage import InMemoryRows
