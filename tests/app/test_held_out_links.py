@@ -240,8 +240,7 @@ def test_a_run_goes_on_with_the_same_links_alone(outgrow: Command, store: Path, 
     parts = done(outgrow("train", "--out", "run", "--resume", "--epochs", 6, "--json"))
     assert (parts["loss"], parts["scores"]) == (whole["loss"], whole["scores"])
     graph = og.load(store)
-    assert graph.held_out_links is not None
-    val, test = graph.held_out_links
+    val, test = graph.held_out_links or ()
     fewer = replace(graph, held_out_links=HeldOutLinks(val, test.select_links(slice(1, None))))
     og.save_graph(fewer, store, overwrite=True)
     refused(outgrow("train", "--out", "run", "--resume", "--epochs", 9), "have changed", "another split")
@@ -252,9 +251,9 @@ def test_the_fingerprint_knows_the_links(store: Path) -> None:
     graph = og.load(store)
     assert graph.held_out_links is not None
     known, val = fingerprint_graph(graph), graph.held_out_links.val
-    assert known == fingerprint_graph(replace(graph))
     without = replace(graph, held_out_links=None)
     swapped = replace(graph, held_out_links=HeldOutLinks(graph.held_out_links.test, val))
+    assert changed_parts(known, fingerprint_graph(replace(graph))) == []
     assert changed_parts(known, fingerprint_graph(without)) == ["split"]
     assert changed_parts(known, fingerprint_graph(swapped)) == ["split"]
 
@@ -327,9 +326,8 @@ def test_relations_are_matched_by_name_among_held_out_links(store: Path) -> None
     model.schema = describe_schema(graph)
     turned = tuple(reversed(graph.relation_names))
     links = HeldOutLinks(*(LinkTriples(part.head, part.tail, 2 - part.relation) for part in graph.held_out_links))
-    other = og.from_arrays(
-        torch.stack([*graph.edge_index]), relation=2 - graph.topology.relation, num_nodes=graph.num_nodes
-    )
+    edges, relation = torch.stack([*graph.edge_index]), 2 - graph.topology.relation
+    other = og.from_arrays(edges, relation=relation, num_nodes=graph.num_nodes)
     other = replace(other, relation_names=turned, held_out_links=links, features=graph.features)
     with pytest.warns(DataWarning, match="matched by name"):
         again = og.train(other, model, epochs=1, lr=1e-30, progress=False)
