@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.app.conftest import Command, Result, planted
 
 import outgrow as og
+from outgrow.graph.graph import NodeType
+from outgrow.graph.link_split import HeldOutLinks, LinkCandidates
 from outgrow.nn import GCN, DistMult, Dot
+from suites.held_out import graph_of, model_of
 
 SMALL = ("--task", "links", "--hidden", 16, "--epochs", 6)
 
@@ -169,3 +174,42 @@ def test_a_decoder_of_too_few_relations_is_refused(related: Path) -> None:
     with pytest.raises(og.InputError, match="at most 2 relations"):
         og.train(graph, GCN(8, 8, 4).with_decoder(DistMult(4, 2)), epochs=1, progress=False)
     assert og.train(graph, GCN(8, 8, 4).with_decoder(DistMult(4, 4)), epochs=1, progress=False).loss[0] > 0
+
+
+def test_a_relation_without_links_is_refused(related: Path) -> None:
+    graph = og.load(related)
+    names = ("a", "b", "c", "unused")
+    typed = replace(graph, relation_names=names)
+    model = GCN(8, 8, 4).with_decoder(DistMult(4, 4))
+    with pytest.raises(og.InputError, match="have no links") as caught:
+        og.train(typed, model, link_relations="a,unused", epochs=1, progress=False)
+    assert "unused" in caught.value.got
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 20}, {"negative_sampling": "shared"}], ids=str)
+def test_negatives_of_a_type_with_one_node_are_refused(options: dict[str, Any]) -> None:
+    """There is nothing to draw in the place of the one node."""
+    graph = suppliers()
+    model = GCN(4, 4, 4).with_decoder(Dot())
+    with pytest.raises(og.InputError, match="no negatives can be drawn of market: there is one node"):
+        og.train(graph, model, epochs=1, progress=False, **options)
+
+
+def suppliers() -> og.Graph:
+    """Forty shops that one market supplies."""
+    tail = np.arange(40)
+    graph = og.from_arrays(np.stack([np.full(40, 40), tail]), num_nodes=41, features=np.ones((41, 4), "f4"))
+    kinds = NodeType(name="shop", first=0, last=40), NodeType(name="market", first=40, last=41)
+    return replace(graph, node_types=kinds)
+
+
+def test_candidates_that_hold_the_answer_twice_are_refused() -> None:
+    graph = graph_of("typed")
+    assert graph.held_out_links is not None
+    val, test = graph.held_out_links
+    among = torch.stack([test.tail, (test.tail + 1) % graph.num_nodes, test.tail], 1)
+    held = HeldOutLinks(val, test, None, LinkCandidates(tail=among))
+    with pytest.raises(og.InputError, match="hold the answer twice"):
+        og.train(replace(graph, held_out_links=held), model_of("typed"), epochs=1, progress=False)
+    once = HeldOutLinks(val, test, None, LinkCandidates(tail=among[:, :2]))
+    og.train(replace(graph, held_out_links=once), model_of("typed"), epochs=1, progress=False)

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
-from outgrow.engine.link_options import DEGREE, SHARED
+from outgrow.engine.link_options import ALL, DEGREE, SHARED
 from outgrow.graph.builders.validate import LEARNED_VECTORS, validate_held_out_links
+from outgrow.graph.edge_types import count_relation_edges
 from outgrow.graph.graph import Graph
 from outgrow.graph.link_numbers import LinkNumbers
 from outgrow.graph.link_split import LinkSplit, mark_train_links, split_links, take_held_out_links
@@ -20,7 +21,7 @@ from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
 from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.training.config import TrainConfig
-from outgrow.training.link_training import GIVEN_OR_ALL, count_drawn_candidates
+from outgrow.training.link_training import GIVEN_OR_ALL, K_VS_ALL, count_drawn_candidates
 
 SPLIT_OPTIONS = ("val_links", "test_links", "split_seed")
 """Options of a split that is drawn."""
@@ -70,11 +71,13 @@ def validate_link_options(graph: Graph, config: TrainConfig, given: Iterable[str
         given: Names of options that were given.
 
     Raises:
-        InputError: An option of the split is given, or is not at its default; a relation does not exist; or a type of
-            nodes that links have as ends is smaller than the negatives drawn of it.
+        InputError: An option of the split is given, or is not at its default; a relation does not exist or has no
+            edges; or a type of nodes that links have as ends is smaller than the negatives drawn of it.
     """
-    find_link_relations(graph, config)
-    _validate_negatives(graph, config)
+    relations = find_link_relations(graph, config)
+    if relations is not None:
+        _validate_relations(graph, config, relations)
+    _validate_negatives(graph, config, relations)
     if graph.held_out_links is None:
         return
     default = {each.name: each.default for each in fields(TrainConfig) if each.name in SPLIT_OPTIONS}
@@ -90,12 +93,31 @@ def validate_link_options(graph: Graph, config: TrainConfig, given: Iterable[str
         )
 
 
-def _validate_negatives(graph: Graph, config: TrainConfig) -> None:
-    if config.negative_sampling not in (SHARED, DEGREE):
+def _validate_relations(graph: Graph, config: TrainConfig, relations: Tensor) -> None:
+    counts = count_relation_edges(graph.topology, graph.num_relations)
+    empty = [name for name, at in zip(config.link_relations, relations.tolist(), strict=True) if not counts[at]]
+    if empty:
+        raise InputError(
+            f"relations of {graph.name!r} have no links",
+            needed="edges of each relation whose links are predicted",
+            got=f"none of {', '.join(empty)}",
+            repair="leave these out of --link-relations (link_relations)",
+        )
+
+
+def _validate_negatives(graph: Graph, config: TrainConfig, relations: Tensor | None) -> None:
+    if config.link_loss == K_VS_ALL or config.negative_sampling == ALL:
         return
+    name, size = find_smallest_end_type(graph, relations)
+    if size == 1 and graph.num_edges:
+        raise InputError(
+            f"no negatives can be drawn of {name}: there is one node",
+            needed="at least 2 nodes of each type that links lead to or from",
+            got=f"1 node of {name}",
+            repair="name the relations between other types (link_relations), or give link_loss=k-vs-all",
+        )
     # Each is drawn once at most.
-    name, size = find_smallest_end_type(graph)
-    if config.negatives > size:
+    if config.negative_sampling in (SHARED, DEGREE) and config.negatives > size:
         raise InputError(
             "more negatives are asked for than there are nodes",
             needed=f"at most {size:,}, the number of {name}",
@@ -104,22 +126,27 @@ def _validate_negatives(graph: Graph, config: TrainConfig) -> None:
         )
 
 
-def find_smallest_end_type(graph: Graph) -> tuple[str, int]:
-    """Return name and number of nodes of the smallest node type that is an end of edges."""
+def find_smallest_end_type(graph: Graph, relations: Tensor | None = None) -> tuple[str, int]:
+    """Return name and number of nodes of the smallest node type that is an end of edges, or of some relations."""
     ends = node_type_offsets(graph).tolist()
     names = [each.name for each in graph.node_types] or ["nodes"]
     ranges = sorted(zip(names, ends, ends[1:], strict=False), key=lambda each: each[2] - each[1])
     # The smallest first, so that few types are looked at; without edges there are no ends.
-    found = (each for each in ranges if _has_edges(graph.topology, each[1], each[2]))
+    found = (each for each in ranges if _has_edges(graph.topology, each[1], each[2], relations))
     name, first, last = next(found, ("nodes", 0, graph.num_nodes))
     return name, last - first
 
 
-def _has_edges(topology: Topology, first: int, last: int) -> bool:
-    """Whether some nodes are ends of edges."""
-    if int(topology.indptr[last]) > int(topology.indptr[first]):
-        return True
-    return bool(((topology.indices >= first) & (topology.indices < last)).any())
+def _has_edges(topology: Topology, first: int, last: int, relations: Tensor | None) -> bool:
+    """Whether some nodes are ends of edges, or of edges of some relations."""
+    if relations is None:
+        has_in_edges = int(topology.indptr[last]) > int(topology.indptr[first])
+        return has_in_edges or bool(((topology.indices >= first) & (topology.indices < last)).any())
+    for links, _ in iterate_in_links(topology):
+        ends = torch.stack([links.head, links.tail])
+        if bool((((ends >= first) & (ends < last)).any(0) & mark_relations(links, relations)).any()):
+            return True
+    return False
 
 
 def ranks_self(graph: Graph, config: TrainConfig) -> bool:

@@ -172,7 +172,8 @@ def validate_held_out_links(links: HeldOutLinks | None, num_nodes: int, num_rela
     """Return links to validate and test on as they are, if nodes and relations exist.
 
     Raises:
-        InputError: A link leads to a node that does not exist, or has a relation that the edges do not have.
+        InputError: A link leads to a node that does not exist, or has a relation that the edges do not have; candidates
+            are no nodes, or hold the answer twice.
     """
     for part, given in () if links is None else zip(("val", "test"), links, strict=True):
         for what, values, limit in (
@@ -191,18 +192,26 @@ def validate_held_out_links(links: HeldOutLinks | None, num_nodes: int, num_rela
     for part, given, candidates in () if links is None else zip(("val", "test"), links, links.candidates, strict=True):
         for end, nodes in {} if candidates is None else candidates._asdict().items():
             if nodes is not None:
-                _validate_candidates(f"{end} of {part} links", nodes, len(given), num_nodes)
+                _validate_candidates(f"{end} of {part} links", nodes, getattr(given, end), num_nodes)
     return links
 
 
-def _validate_candidates(what: str, nodes: Tensor, num_links: int, num_nodes: int) -> None:
-    bad = (nodes < 0) | (nodes >= num_nodes)
+def _validate_candidates(what: str, nodes: Tensor, answers: Tensor, num_nodes: int) -> None:
+    bad, num_links = (nodes < 0) | (nodes >= num_nodes), len(answers)
     if nodes.dim() != 2 or len(nodes) != num_links or nodes.is_floating_point() or bool(bad.any()):
         raise InputError(
             f"the candidates for the {what} cannot be used",
             needed=f"node numbers from 0 to {num_nodes - 1}, a row for each of {num_links:,} links",
             got=f"{nodes.dtype} of shape {list(nodes.shape)}, {int(bad.sum())} of them no nodes",
             repair="correct them, or leave them out: links are then ranked among all nodes",
+        )
+    twice = ((nodes == answers[:, None]).sum(1) > 1).nonzero()[:, 0]
+    if len(twice):
+        raise InputError(
+            f"the candidates for the {what} hold the answer twice",
+            needed="wrong answers; the right one is passed over if it is among them once",
+            got=f"{len(twice):,} links with their answer more than once, the first is link {int(twice[0])}",
+            repair="take the answers out of the candidates",
         )
 
 
