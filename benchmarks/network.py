@@ -122,6 +122,7 @@ class Hosts:
         words = f"--strategy {cell.strategy} --model {cell.model} --layers {options.layers} --hidden {options.hidden}"
         words += f" --seed 0 --epochs {epochs}"
         words += f" --batch-size {cell.batch} --fanout {options.fanout}" if cell.batch else ""
+        words += f" {options.train}"
         # No evaluation but the last one, which both runs have.
         settings = [*filter(None, cell.setting.split(":")), f"eval_every={1 << 30}"]
         settings += [f"overlap={options.overlap}"] if cell.strategy == "full" else []
@@ -197,6 +198,7 @@ def _parse() -> argparse.Namespace:
         help="mini-batches: each host has a folder of its own, with its own features by this partition",
     )
     add("--one-host", action="store_true", help="all workers on this machine, without a network")
+    add("--train", default="", help="further options of `outgrow train`, in one text: such as '--task links'")
     add("--overlap", choices=("true", "false"), default="true", help="see `full`")
     add("--layers", type=int, default=2)
     add("--hidden", type=int, default=128)

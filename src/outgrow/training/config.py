@@ -73,7 +73,7 @@ class TrainConfig:
         embedding_lr: Their learning rate; None for ``lr``. A schedule scales both.
         patience: Number of epochs without a better validation score after which to stop; None for all epochs.
         seed: Seed of all random draws in training.
-        batch_size: Seed nodes per step, over all workers; None for all training nodes.
+        batch_size: Seed nodes, or links, per step, over all workers; None for all to train on.
         fanout: Neighbours to sample per hop, from the seeds outward, -1 for all, as ``(10, 10)`` or
             ``"10,10"``; an entry may be a tuple of one number per relation. None for all neighbours. It is also
             taken as ``num_neighbors``.
