@@ -132,20 +132,22 @@ class LinkBatches:
         seeds, plan = self._plan_fetch(needed)
         mine = (owner == self.shard.comm.rank).nonzero()[:, 0]
         own = links.select_links(mine)
-        shape = len(pairs[0]) // max(1, len(links)), len(links)
-        first_, second, relation = (each.view(shape)[:, mine].reshape(-1) for each in pairs)
-        num_nodes = self.shard.topology.num_nodes
+        # The links come first, then each number of negatives.
+        tails, heads, relations = (each.view(-1, len(links))[:, mine].reshape(-1) for each in pairs)
         return LinkBatch(
             seeds=seeds,
-            excluded=ExcludedEdges(PairSet.from_pairs(links.head, links.tail, num_nodes))
-            if self.options.excludes_targets
-            else None,
+            excluded=self._exclude_targets(links),
             num_links=len(links),
             links=own,
-            pairs=(first_, second, relation),
+            pairs=(tails, heads, relations),
             queries=None if self.planner is None else self.planner.group_links(own, candidates, None),
             fetch_plan=plan,
         )
+
+    def _exclude_targets(self, links: LinkTriples) -> ExcludedEdges | None:
+        if not self.options.excludes_targets:
+            return None
+        return ExcludedEdges(PairSet.from_pairs(links.head, links.tail, self.shard.topology.num_nodes))
 
     def _owners(self, nodes: Tensor) -> Tensor:
         """Return ``[n]`` int64: the worker that owns each node."""
@@ -155,7 +157,7 @@ class LinkBatches:
     def _list_needed(self, links: LinkTriples, owner: Tensor, pairs: Pairs, candidates: list[Tensor]) -> list[Tensor]:
         """Return ``[n]`` int64, ascending, for each worker: the nodes whose rows its links need."""
         size, num_nodes = self.shard.comm.size, self.shard.topology.num_nodes
-        worker = owner.repeat(len(pairs[0]) // max(1, len(links)))
+        worker = owner.repeat(len(pairs[0]) // len(links))
         found = [worker * num_nodes + each for each in pairs[:2]]
         # None are drawn where links have negatives of their own.
         for drawn, (first, last) in zip(candidates, pairwise(self.options.ends.tolist()), strict=False):
