@@ -183,7 +183,7 @@ def train(
             metrics=request.metrics,
             task=request.task,
         )
-        model.schema, model.temporal_strategy = describe_schema(graph), settings.temporal_strategy
+        model.schema, model.temporal_strategy = describe_schema(request.targeted), settings.temporal_strategy
         if torchrun_world_size():
             run = join_torchrun_session(
                 session,

@@ -21,14 +21,16 @@ from outgrow.graph.link_numbers import LinkNumbers
 from outgrow.graph.link_split import LinkSplit, mark_train_links, split_links, take_held_out_links
 from outgrow.graph.link_triples import iterate_in_links, mark_relations
 from outgrow.graph.topology import Topology
+from outgrow.nn.decoder import Decoder
 from outgrow.nn.model import Model
 from outgrow.ops.aggregation.relation_edges import validate_relations
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.config import TrainConfig
 from outgrow.training.link_evaluation import LinkEvaluation
 from outgrow.training.link_training import GIVEN_OR_ALL, count_drawn_candidates, make_link_options
 from outgrow.training.loop_options import make_row_optimizer
-from outgrow.training.monitor import Monitor
+from outgrow.training.monitor import Monitor, choose_link_monitor
 
 SPLIT_OPTIONS = ("val_links", "test_links", "split_seed")
 """Options of a split that is drawn."""
@@ -197,6 +199,20 @@ def _count_edges(topology: Topology, relations: Tensor | None) -> int:
     return sum(int((topology.relation == each).sum()) for each in relations.tolist())
 
 
+def make_link_training(
+    graph: Graph, model: Model, config: TrainConfig, strategy: Strategy, comm: Comm
+) -> tuple[Problem, LinkEvaluation]:
+    """Shard the graph without held-out links; return the training problem and the evaluation. All workers together."""
+    split = make_link_split(graph, config)
+    # Held-out links are no edges of the training graph: message passing must not see the answers.
+    given = remove_held_out_links(graph, split)
+    options = find_link_options(graph, config, strategy) if strategy.uses_minibatches else None
+    share = strategy.shard_graph(given, comm, model, config.batch_config, links=options)
+    problem = make_link_problem(graph, model, config, share, strategy)
+    monitor = choose_link_monitor(config.monitor, config.monitor_mode)
+    return problem, make_link_evaluation(graph, model, split, share, config, monitor, memory_limit=problem.memory_limit)
+
+
 def make_link_evaluation(
     graph: Graph,
     model: Model,
@@ -208,7 +224,7 @@ def make_link_evaluation(
     memory_limit: int | None = None,
 ) -> LinkEvaluation:
     """Make the evaluation of a model on held-out links."""
-    assert model.decoder is not None
+    assert isinstance(model.decoder, Decoder)
     # Without relations, a link and its reverse count as the same.
     directed = graph.topology.relation is not None
     # Known links are left out of each ranking (filtered MRR).
