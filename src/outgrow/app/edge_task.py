@@ -91,7 +91,7 @@ def read_edge_data(graph: Graph, task: EdgeTask) -> EdgeData:
     """
     topology, column = take_edge_column(graph.topology, task.target, graph.name)
     if isinstance(task, EdgeRegression):
-        values, count = read_numbers(column, graph.name), 1
+        values, count = read_numbers(column, graph.name, task.unknown), 1
         known = ~values.isnan()
     else:
         values, count = read_classes(column, graph.name)
@@ -191,14 +191,16 @@ def choose_edge_metrics(
 
 
 def make_edge_training(
-    data: EdgeData,
+    whole: Graph,
     model: Model,
     config: TrainConfig,
     strategy: Strategy,
     comm: Comm,
+    edge_task: EdgeTask,
     objects: Mapping[str, Metric],
 ) -> tuple[Problem, EdgeEvaluation]:
-    """Shard the graph; return the training problem and the evaluation. All workers together."""
+    """Shard the graph without the target; return the training problem and the evaluation. All workers together."""
+    data = read_edge_data(whole, edge_task)
     graph = align_with_model(data.graph, model)
     assert graph.features is not None
     assert isinstance(model.decoder, EdgeDecoder)
@@ -224,7 +226,7 @@ def make_edge_training(
         batches=config.batch_config,
         checkpoint_steps=config.checkpoint_steps,
         memory_limit=strategy.memory_limit if in_batches else None,
-        find_feature_file=partial(find_feature_file, graph),
+        find_feature_file=partial(find_feature_file, whole),
     )
     metrics, monitor = choose_edge_metrics(data, config, objects)
     val, test = (EdgeScorer(share, model.decoder, labels, part) for part in (data.split.val, data.split.test))

@@ -20,6 +20,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.link_numbers import LinkNumbers
 from outgrow.graph.link_split import LinkSplit, mark_train_links, split_links, take_held_out_links
 from outgrow.graph.link_triples import iterate_in_links, mark_relations
+from outgrow.graph.store.reader import find_feature_file
 from outgrow.graph.topology import Topology
 from outgrow.nn.decoder import Decoder
 from outgrow.nn.model import Model
@@ -209,6 +210,7 @@ def make_link_training(
     options = find_link_options(graph, config, strategy) if strategy.uses_minibatches else None
     share = strategy.shard_graph(given, comm, model, config.batch_config, links=options)
     problem = make_link_problem(graph, model, config, share, strategy)
+    problem = replace(problem, find_feature_file=partial(find_feature_file, graph))
     monitor = choose_link_monitor(config.monitor, config.monitor_mode)
     return problem, make_link_evaluation(graph, model, split, share, config, monitor, memory_limit=problem.memory_limit)
 

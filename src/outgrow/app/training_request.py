@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from outgrow.app.auto_strategy import ClusterSpec, select_strategy
@@ -32,7 +32,6 @@ from outgrow.app.strategy_registry import resolve_strategy
 from outgrow.app.targets import describe_targets, require_options_of_model, restore_whole_graph, select_graph_targets
 from outgrow.graph.graph import Graph
 from outgrow.inference.modes import validate_evaluation
-from outgrow.nn.edge_decoder import EdgeDecoder
 from outgrow.nn.edge_tasks import EdgeTask
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
@@ -172,10 +171,7 @@ def _choose_edge_strategy(
     check_optimization(config, model, len(data.split.train))
     choose_edge_metrics(data, config, objects)
     if is_torchrun_leader() if leads is None else leads:
-        assert isinstance(model.decoder, EdgeDecoder)
-        # What the decoder reads is read.
-        unread = replace(graph, topology=graph.topology.without_edge_features) if model.decoder.edge_dim else graph
-        warn_of_unread_weights(unread, model)
+        warn_of_unread_weights(graph, model)
         warn_of_probe(model)
         chosen, _ = select_strategy(strategy, {}, graph, model, config, ClusterSpec.from_workers(workers))
     else:

@@ -181,8 +181,13 @@ def read_classes(column: EdgeColumn, where: str) -> tuple[Tensor, int]:
     return values, count
 
 
-def read_numbers(column: EdgeColumn, where: str) -> Tensor:
+def read_numbers(column: EdgeColumn, where: str, unknown: float | None = None) -> Tensor:
     """Return ``[E]`` numbers, NaN where unknown.
+
+    Args:
+        column: The column.
+        where: Name of the graph, for errors.
+        unknown: The number that stands for an unknown one; None for NaN alone.
 
     Raises:
         InputError: The column is one of categories, or a number is infinite.
@@ -201,7 +206,11 @@ def read_numbers(column: EdgeColumn, where: str) -> Tensor:
             got=f"{int(column.values.isinf().sum()):,} infinite ones",
             repair="correct them",
         )
-    return column.values
+    if unknown is None:
+        return column.values
+    # As the column holds it.
+    stands = torch.tensor(unknown).to(column.values)
+    return torch.where(column.values == stands, torch.nan, column.values)
 
 
 def split_edge_targets(topology: Topology, known_E: Tensor, *, val: float, test: float, seed: int) -> EdgeTargetSplit:

@@ -96,9 +96,11 @@ class EdgeClassification(EdgeTask):
 class EdgeRegression(EdgeTask):
     """A number of each edge; scored by the mean absolute error, of which less is better.
 
-    Edges whose target is NaN are neither trained on nor scored: they carry messages alone.
+    Edges of unknown target are neither trained on nor scored: they carry messages alone.
 
     Attributes:
+        unknown: The number that stands for an unknown target, as NaN does; None for NaN alone, which tables and arrays of
+            features of edges cannot have.
         loss: ``"mse"``, ``"mae"``, ``"huber"``, or your function of outputs and targets, both ``[n, 1]``, that returns
             the loss of each edge, ``[n]``: see `NodeRegression`.
 
@@ -107,6 +109,7 @@ class EdgeRegression(EdgeTask):
     """
 
     kind: ClassVar[str] = "edge-regression"
+    unknown: float | None = None
     loss: Callable[..., Tensor] | str = "mse"
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from outgrow.app.compatibility import select_read_features, validate_problem
-from outgrow.app.edge_task import make_edge_training, read_edge_data
+from outgrow.app.edge_task import make_edge_training
 from outgrow.app.link_task import make_link_training
 from outgrow.app.loggers.tensorboard import TensorBoard
 from outgrow.app.messages import log_warning
@@ -233,20 +233,15 @@ class Session:
         """Shard the graph; return the training problem and the evaluation."""
         model, comm, config = self.model, self.comm, self.config
         graph = select_read_features(self.graph, model)
-        problem: Problem
-        evaluation: Evaluation
         if isinstance(self.task, EdgeTask):
-            data = read_edge_data(graph, self.task)
-            problem, evaluation = make_edge_training(data, model, config, self.strategy, comm, self.metrics)
-        elif model.decoder is None:
-            problem, evaluation = self._make_node_problem(graph, self.task)
-        else:
-            problem, evaluation = make_link_training(graph, model, config, self.strategy, comm)
-        return replace(problem, find_feature_file=partial(find_feature_file, graph)), evaluation
+            return make_edge_training(graph, model, config, self.strategy, comm, self.task, self.metrics)
+        if model.decoder is None:
+            return self._make_node_problem(graph, self.task)
+        return make_link_training(graph, model, config, self.strategy, comm)
 
     def _make_node_problem(self, graph: Graph, task: NodeTask | None) -> tuple[Problem, Evaluation]:
         """Return the problem and the evaluation of a model of nodes."""
-        model, config = self.model, self.config
+        model, config, in_batches = self.model, self.config, self.strategy.uses_minibatches
         share = self.strategy.shard_graph(graph, self.comm, model, config.batch_config)
         # Workers map the store of the graph itself; of its labels and splits, those of the targets count.
         targeted = select_graph_targets(graph, config)
@@ -254,8 +249,9 @@ class Session:
         problem = replace(
             make_problem(targeted, model, config.seed, share, config.batch_config, task),
             checkpoint_steps=config.checkpoint_steps,
-            memory_limit=self.strategy.memory_limit if self.strategy.uses_minibatches else None,
-            embedding_optimizer=make_row_optimizer(config, batches=self.strategy.uses_minibatches),
+            memory_limit=self.strategy.memory_limit if in_batches else None,
+            embedding_optimizer=make_row_optimizer(config, batches=in_batches),
+            find_feature_file=partial(find_feature_file, graph),
         )
         labels = targeted.task_labels
         assert labels is not None
