@@ -19,7 +19,7 @@ from outgrow.engine.link_options import LinkOptions, LinkSteps
 from outgrow.engine.link_step_loss import LinkStepLoss
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import GraphShard, PartitionShard
-from outgrow.graph.edge_targets import EdgeTargetSplit, read_classes, split_edge_targets, take_edge_column
+from outgrow.graph.edge_targets import EdgeTargetSplit, read_edge_classes, split_edge_targets, take_edge_column
 from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, RGCN, SAGE, EdgeMLP, Model
 from outgrow.nn.edge_decoder import EdgeDecoder
@@ -100,7 +100,7 @@ def graph_of(case: Case) -> Topology:
 def data_of(case: Case) -> tuple[Topology, Tensor, EdgeTargetSplit]:
     """The graph without the target, the targets, and their split."""
     rest, column = take_edge_column(graph_of(case), 1, "graph")
-    values = column.values if case.task == "numbers" else read_classes(column, "graph")[0]
+    values = column.values if case.task == "numbers" else read_edge_classes(column, "graph")[0]
     known = ~values.isnan() if case.task == "numbers" else values >= 0
     return underived(rest), values, split_edge_targets(rest, known, val=0.1, test=0.1, seed=0)
 

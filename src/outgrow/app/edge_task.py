@@ -14,14 +14,13 @@ from outgrow.app.runs.data import align_with_model
 from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 from outgrow.engine.edge_labels import EdgeLabels
-from outgrow.engine.edge_scores import EdgeScorer
 from outgrow.engine.link_options import LinkOptions, LinkSteps
 from outgrow.engine.objective import LinkTargets
 from outgrow.graph.edge_targets import (
     UNKNOWN,
     EdgeTargetSplit,
-    read_classes,
-    read_numbers,
+    read_edge_classes,
+    read_edge_numbers,
     split_edge_targets,
     take_edge_column,
 )
@@ -36,6 +35,7 @@ from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.config import TrainConfig
 from outgrow.training.edge_evaluation import EdgeEvaluation
+from outgrow.training.edge_scores import EdgeScorer
 from outgrow.training.link_training import TARGET
 from outgrow.training.loop_options import make_row_optimizer
 from outgrow.training.metric_fit import make_task_metrics
@@ -91,10 +91,10 @@ def read_edge_data(graph: Graph, task: EdgeTask) -> EdgeData:
     """
     topology, column = take_edge_column(graph.topology, task.target, graph.name)
     if isinstance(task, EdgeRegression):
-        values, count = read_numbers(column, graph.name, task.unknown), 1
+        values, count = read_edge_numbers(column, graph.name, task.unknown), 1
         known = ~values.isnan()
     else:
-        values, count = read_classes(column, graph.name)
+        values, count = read_edge_classes(column, graph.name)
         known = values != UNKNOWN
     split = split_edge_targets(topology, known, val=task.val_links, test=task.test_links, seed=task.split_seed)
     return EdgeData(replace(graph, topology=topology), values, count, split, task.make_row_task())

@@ -150,7 +150,7 @@ def _find_ones(rows_nC: Tensor) -> Tensor:
     return torch.where(rows_nC.any(1), rows_nC.float().argmax(1), UNKNOWN)
 
 
-def read_classes(column: EdgeColumn, where: str) -> tuple[Tensor, int]:
+def read_edge_classes(column: EdgeColumn, where: str) -> tuple[Tensor, int]:
     """Return ``[E]`` int32 classes, -1 where unknown, and their number.
 
     Raises:
@@ -181,7 +181,7 @@ def read_classes(column: EdgeColumn, where: str) -> tuple[Tensor, int]:
     return values, count
 
 
-def read_numbers(column: EdgeColumn, where: str, unknown: float | None = None) -> Tensor:
+def read_edge_numbers(column: EdgeColumn, where: str, unknown: float | None = None) -> Tensor:
     """Return ``[E]`` numbers, NaN where unknown.
 
     Args:

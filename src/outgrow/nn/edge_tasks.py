@@ -99,8 +99,8 @@ class EdgeRegression(EdgeTask):
     Edges of unknown target are neither trained on nor scored: they carry messages alone.
 
     Attributes:
-        unknown: The number that stands for an unknown target, as NaN does; None for NaN alone, which tables and arrays of
-            features of edges cannot have.
+        unknown: The number that stands for an unknown target, as NaN does; None for NaN alone, which features of edges
+            of tables and arrays cannot have.
         loss: ``"mse"``, ``"mae"``, ``"huber"``, or your function of outputs and targets, both ``[n, 1]``, that returns
             the loss of each edge, ``[n]``: see `NodeRegression`.
 

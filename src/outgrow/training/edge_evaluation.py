@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outgrow.engine.edge_scores import EdgeScorer
 from outgrow.nn.node_task import NodeTask
 from outgrow.training.collected_rows import CollectedRows, collect_parts
+from outgrow.training.edge_scores import EdgeScorer
 from outgrow.training.evaluation import Evaluator, Metrics
 from outgrow.training.metric_request import LOSS
 from outgrow.training.metrics import NodeMetric, TaskMetrics
