@@ -63,6 +63,7 @@ def test_classes_that_both_ends_tell_are_learned(options: dict[str, Any], unknow
     scores = run.summary["scores"]["test"]
     assert run.summary["task"] == "edges"
     assert run.summary["metric"] == "accuracy"
+    assert run.summary["task_options"]["target"] == 0
     assert scores["accuracy"] > majority() + 0.4
     assert scores["f1-macro"] > 0.9
 
@@ -172,6 +173,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("no task", {}, "needs to be told its target"),
     ("an option twice", {"task": CLASS(target=0), "val_links": 0.2}, "described twice"),
     ("an option of links", {"task": CLASS(target=0), "hide": 0.2}, "described twice"),
+    (
+        "an option of links in a config",
+        {"task": CLASS(target=0), "config": og.TrainConfig(hide=0.2)},
+        "described twice",
+    ),
+    ("a task by name", {"task": "edge-classification"}, "needs to be told its target"),
     ("no validation", {"task": CLASS(target=0, val_links=1e-9)}, "too few edges with a known target"),
     (
         "a batch too large",

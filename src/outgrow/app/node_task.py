@@ -105,29 +105,33 @@ def resolve_task(
         _require_model_of_task(model, "of node types", NodeTask)
         return config.with_options(**{name: value for name, value in options.items() if name != "task"}), dict(task)
     if not isinstance(task, EdgeTask | NodeTask | LinkPrediction):
-        if task is not None:
-            if not isinstance(task, Mapping):
-                validate_types({"task": task}, {"task": EdgeTask | NodeTask | LinkPrediction | str | None})
-            _require_model_of_task(model, str(task), NodeTask)
-        elif isinstance(model.decoder, EdgeDecoder):
+        if task is not None and not isinstance(task, Mapping):
+            validate_types({"task": task}, {"task": EdgeTask | NodeTask | LinkPrediction | str | None})
+        if isinstance(model.decoder, EdgeDecoder):
             raise InputError(
                 "a model with a decoder of edges needs to be told its target",
                 needed="task, such as og.EdgeClassification(target=...), with the name of a column",
-                got="no task",
+                got="no task" if task is None else f"task={task!r}",
                 repair="give og.train the task; targets of edges are predicted from Python alone",
             )
+        if task is not None:
+            _require_model_of_task(model, str(task), NodeTask)
         return config.with_options(**options), None
     _require_model_of_task(model, type(task).__name__, type(task))
     rest = {name: value for name, value in options.items() if name != "task"}
     settings = config.with_options(**rest)
     twice = [] if isinstance(task, NodeTask) else [name for name in _LINK_OPTIONS if name in options]
+    if isinstance(task, EdgeTask):
+        # Those of a `TrainConfig` too, where the task has none of the name.
+        others = [name for name in _LINK_OPTIONS if name not in (*twice, *task.loop_options())]
+        twice += [name for name in others if getattr(settings, name) != getattr(TrainConfig(), name)]
     twice += [] if isinstance(task, LinkPrediction) else list(given_task_options(settings))
     if twice:
         raise InputError(
             "the task is described twice",
             needed="a task, or options of it",
             got=f"task={type(task).__name__}(...) and {', '.join(twice)}",
-            repair="give the options to the task",
+            repair="give the options to the task, or leave those out that it does not have",
         )
     if isinstance(task, LinkPrediction):
         return settings.with_options(**asdict(task)), None

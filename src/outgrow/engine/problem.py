@@ -108,11 +108,8 @@ class Problem:
         return "" if steps.num_steps == 1 and steps.hide == 0 else f", link_steps {steps.num_steps}, hide {steps.hide}"
 
     def describe_task(self) -> dict[str, object]:
-        """Return the options of a task of nodes or edges, as plain values; nothing for links."""
-        if isinstance(self.targets, NodeTargets):
-            return self.targets.task.describe()
-        labels = self.targets.options.labels
-        return {} if labels is None else labels.task.describe()
+        """Return the options of a task of nodes, as plain values; nothing for links and edges."""
+        return self.targets.task.describe() if isinstance(self.targets, NodeTargets) else {}
 
     @cached_property
     def input(self) -> ShardInputs:

@@ -112,8 +112,8 @@ class _EdgeEvaluator:
                 loss += task.loss(logits, labels, total)
         self.collected.release()
         if not total:
-            none = dict.fromkeys(task.figure_directions, math.nan)
-            return Metrics(score=math.nan, loss=math.nan, figures={**none, **self.metrics.compute(), LOSS: math.nan})
+            names = [*task.figure_directions, *([LOSS] if self.monitor == LOSS else ())]
+            return Metrics(score=math.nan, figures={**dict.fromkeys(names, math.nan), **self.metrics.compute()})
         whole = comm.all_reduce(torch.stack(counts).sum(0))
         loss_of_all = comm.all_reduce(loss).item()
         figures = {**task.figures_from_counts(whole), **self.metrics.compute()}

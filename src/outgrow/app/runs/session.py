@@ -331,7 +331,7 @@ class Session:
             "seconds": dict(seconds),
             "graph": self.graph.name,
             "task": "edges" if isinstance(self.task, EdgeTask) else "nodes" if self.model.decoder is None else "links",
-            "task_options": trainer.problem.describe_task(),
+            "task_options": self.task.describe() if isinstance(self.task, EdgeTask) else problem.describe_task(),
             "metric": trainer.evaluation.monitor.name,
             "metric_mode": trainer.evaluation.monitor.mode,
             "scores": {
