@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from outgrow.app.api import predict as predict
     from outgrow.app.api import train as train
     from outgrow.app.append_tables import append as append
+    from outgrow.app.edge_task import hide_edge_target as hide_edge_target
     from outgrow.app.export_inputs import export_inputs as export_inputs
     from outgrow.app.graph_sources import from_arrays as from_arrays
     from outgrow.app.graph_sources import save_graph as save_graph
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from outgrow.graph.graph import NodeType as NodeType
     from outgrow.graph.graph import Split as Split
     from outgrow.graph.type_labels import TypeLabels as TypeLabels
+    from outgrow.nn.edge_tasks import EdgeClassification as EdgeClassification
+    from outgrow.nn.edge_tasks import EdgeRegression as EdgeRegression
     from outgrow.nn.regression import NodeRegression as NodeRegression
     from outgrow.nn.tasks import LinkPrediction as LinkPrediction
     from outgrow.nn.tasks import MultiLabel as MultiLabel
@@ -79,6 +82,7 @@ _HOME = {
     "embed": "outgrow.app.api",
     "export_inputs": "outgrow.app.export_inputs",
     "from_arrays": "outgrow.app.graph_sources",
+    "hide_edge_target": "outgrow.app.edge_task",
     "load": "outgrow.app.api",
     "plan": "outgrow.app.api",
     "predict": "outgrow.app.api",
@@ -107,6 +111,8 @@ _HOME = {
     "NodeType": "outgrow.graph.graph",
     "Split": "outgrow.graph.graph",
     "TypeLabels": "outgrow.graph.type_labels",
+    "EdgeClassification": "outgrow.nn.edge_tasks",
+    "EdgeRegression": "outgrow.nn.edge_tasks",
     "LinkPrediction": "outgrow.nn.tasks",
     "MultiLabel": "outgrow.nn.tasks",
     "NodeClassification": "outgrow.nn.tasks",
@@ -124,6 +130,8 @@ _HOME = {
 __all__ = [
     "Callback",
     "DataWarning",
+    "EdgeClassification",
+    "EdgeRegression",
     "Full",
     "Graph",
     "InputError",
@@ -159,6 +167,7 @@ __all__ = [
     "embed",
     "export_inputs",
     "from_arrays",
+    "hide_edge_target",
     "launch",
     "load",
     "load_run",

@@ -148,7 +148,7 @@ def train(
     request = make_training_request(graph, model, strategy, worker_settings, config, options)
     graph, settings, chosen = request.graph, request.config, request.strategy
     resumes = resolve_resume(resume, out)
-    facts = graph_record(graph) if out is not None and is_torchrun_leader() else {}
+    facts = graph_record(graph, request.targeted) if out is not None and is_torchrun_leader() else {}
 
     def make_directory(again: bool) -> RunDirectory | None:
         config = {
@@ -183,7 +183,7 @@ def train(
             metrics=request.metrics,
             task=request.task,
         )
-        model.schema, model.temporal_strategy = describe_schema(graph), settings.temporal_strategy
+        model.schema, model.temporal_strategy = describe_schema(request.targeted), settings.temporal_strategy
         if torchrun_world_size():
             run = join_torchrun_session(
                 session,

@@ -19,6 +19,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, Fanout, require_fanouts_for_sampler
 from outgrow.inference.modes import validate_evaluation
 from outgrow.nn.attention import GATConv
+from outgrow.nn.edge_decoder import EdgeDecoder
 from outgrow.nn.encoder import Encoder
 from outgrow.nn.layer import Conv, Layer
 from outgrow.nn.model import Model
@@ -227,7 +228,8 @@ def _validate_edge_features(graph: Graph, model: Model) -> None:
 
 def warn_of_unread_weights(graph: Graph, model: Model) -> None:
     """Warn if edges have weights that a layer of the model does not read, or features that no layer reads."""
-    if graph.num_edge_features and not any(layer.conv.edge_dim for layer in model.layers_list()):
+    in_decoder = isinstance(model.decoder, EdgeDecoder) and model.decoder.edge_dim
+    if graph.num_edge_features and not in_decoder and not any(layer.conv.edge_dim for layer in model.layers_list()):
         warn_about_data(
             f"the features of the edges of {graph.name!r} are read by no layer of the model; "
             "edge_dim=graph.num_edge_features lets a layer that can read them do so"

@@ -17,6 +17,7 @@ from outgrow.graph.link_split import LinkSplit
 from outgrow.graph.store.reader import find_feature_file
 from outgrow.graph.topology import Topology
 from outgrow.inference.link_ranking import KnownLinks, LinkRanker
+from outgrow.nn.decoder import Decoder
 from outgrow.nn.model import Model
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.base import Problem, Strategy
@@ -98,7 +99,7 @@ def make_link_evaluation(
     memory_limit: int | None = None,
 ) -> LinkEvaluation:
     """Make the evaluation of a model on held-out links."""
-    assert model.decoder is not None
+    assert isinstance(model.decoder, Decoder)
     # Without relations, a link and its reverse count as the same.
     directed = graph.topology.relation is not None
     # Known links are left out of each ranking (filtered MRR).

@@ -21,6 +21,8 @@ from outgrow.app.compatibility import stage_name
 from outgrow.core.block import Block, Edges
 from outgrow.core.user_warnings import warn_about_model
 from outgrow.nn.convolution import SAGEConv
+from outgrow.nn.decoder import Decoder
+from outgrow.nn.edge_decoder import EdgeDecoder
 from outgrow.nn.encoder import Encoder, LinearEncoder
 from outgrow.nn.hetero import HeteroConv
 from outgrow.nn.hetero_encoder import HeteroEncoder
@@ -232,13 +234,20 @@ def _find_untrained(model: Model) -> list[str]:
         total = (x * torch.linspace(1, 2, x.numel(), dtype=x.dtype).view_as(x)).sum()
         if model.decoder is not None:
             # Not of a node with itself: a distance of zero has no gradient.
-            total = total + model.decoder.score(x[:1], torch.zeros(1, dtype=torch.int64), x[1:2]).sum()
+            total = total + _score_toy_edge(model.decoder, x)
         grads: Sequence[Tensor | None] = (
             torch.autograd.grad(total, [each for _, each in named], allow_unused=True) if named else ()
         )
     except Exception:  # reported by `_probe_stage`
         return []
     return [name for (name, _), grad in zip(named, grads, strict=True) if grad is None]
+
+
+def _score_toy_edge(decoder: Decoder | EdgeDecoder, x: Tensor) -> Tensor:
+    ends = x[:1], torch.zeros(1, dtype=torch.int64), x[1:2]
+    if isinstance(decoder, Decoder):
+        return decoder.score(*ends).sum()
+    return decoder.score(*ends, x.new_ones(1, decoder.edge_dim) if decoder.edge_dim else None).sum()
 
 
 def _toy_rows(module: Encoder | Layer) -> Tensor:

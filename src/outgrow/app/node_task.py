@@ -12,6 +12,9 @@ from outgrow.app.type_tasks import complete_single_task, make_type_tasks, requir
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_types
 from outgrow.graph.graph import Graph
+from outgrow.nn.decoder import Decoder
+from outgrow.nn.edge_decoder import EdgeDecoder
+from outgrow.nn.edge_tasks import EdgeTask
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NODE_TASKS, LinkPrediction, MultiLabel, NodeClassification, NodeRegression, NodeTask
 from outgrow.nn.type_tasks import TypeTasks
@@ -85,7 +88,7 @@ def task_of_nodes(
 
 def resolve_task(
     model: Model, config: TrainConfig, options: Mapping[str, object]
-) -> tuple[TrainConfig, NodeTask | Mapping[str, NodeTask] | None]:
+) -> tuple[TrainConfig, EdgeTask | NodeTask | Mapping[str, NodeTask] | None]:
     """Return the options of the loop, and the task, or those of node types, if objects are given.
 
     Args:
@@ -99,38 +102,55 @@ def resolve_task(
     task = options.get("task")
     if isinstance(task, Mapping) and not all(isinstance(each, str) for each in task.values()):
         validate_types({"tasks of types": list(task.values())}, {"tasks of types": Sequence[NodeTask]})
-        _require_model_of_task(model, "of node types", of_links=False)
+        _require_model_of_task(model, "of node types", NodeTask)
         return config.with_options(**{name: value for name, value in options.items() if name != "task"}), dict(task)
-    if not isinstance(task, NodeTask | LinkPrediction):
+    if not isinstance(task, EdgeTask | NodeTask | LinkPrediction):
+        if task is not None and not isinstance(task, Mapping):
+            validate_types({"task": task}, {"task": EdgeTask | NodeTask | LinkPrediction | str | None})
+        if isinstance(model.decoder, EdgeDecoder):
+            raise InputError(
+                "a model with a decoder of edges needs to be told its target",
+                needed="task, such as og.EdgeClassification(target=...), with the name of a column",
+                got="no task" if task is None else f"task={task!r}",
+                repair="give og.train the task; targets of edges are predicted from Python alone",
+            )
         if task is not None:
-            if not isinstance(task, Mapping):
-                validate_types({"task": task}, {"task": NodeTask | LinkPrediction | str | None})
-            _require_model_of_task(model, str(task), of_links=False)
+            _require_model_of_task(model, str(task), NodeTask)
         return config.with_options(**options), None
-    of_links = isinstance(task, LinkPrediction)
-    _require_model_of_task(model, type(task).__name__, of_links=of_links)
+    _require_model_of_task(model, type(task).__name__, type(task))
     rest = {name: value for name, value in options.items() if name != "task"}
     settings = config.with_options(**rest)
-    twice = [name for name in _LINK_OPTIONS if name in options] if of_links else list(given_task_options(settings))
+    twice = [] if isinstance(task, NodeTask) else [name for name in _LINK_OPTIONS if name in options]
+    if isinstance(task, EdgeTask):
+        # Those of a `TrainConfig` too, where the task has none of the name.
+        others = [name for name in _LINK_OPTIONS if name not in (*twice, *task.loop_options())]
+        twice += [name for name in others if getattr(settings, name) != getattr(TrainConfig(), name)]
+    twice += [] if isinstance(task, LinkPrediction) else list(given_task_options(settings))
     if twice:
         raise InputError(
             "the task is described twice",
             needed="a task, or options of it",
             got=f"task={type(task).__name__}(...) and {', '.join(twice)}",
-            repair="give the options to the task",
+            repair="give the options to the task, or leave those out that it does not have",
         )
     if isinstance(task, LinkPrediction):
         return settings.with_options(**asdict(task)), None
+    if isinstance(task, EdgeTask):
+        return settings.with_options(**task.loop_options()), task
     return settings.with_options(**task.options()), task
 
 
-def describe_outputs(graph: Graph, task: NodeTask | None) -> dict[str, Any]:
+def describe_outputs(graph: Graph, task: NodeTask | EdgeTask | None) -> dict[str, Any]:
     """Return what ``config.json`` records of the outputs of a model: their number, and what they mean.
 
     Args:
         graph: The graph, with the labels of the targets alone.
         task: The task; None for a model of links.
     """
+    if isinstance(task, EdgeTask):
+        # Predictions of nodes are embeddings alone, as of links.
+        nothing = {"classes": graph.num_classes, "class_names": [], "several_labels": False}
+        return {**nothing, "task": task.kind, "edge_target": task.target}
     record = {
         "classes": graph.num_classes if task is None else graph_for_model(graph, task).num_classes,
         "class_names": list(graph.class_names),
@@ -193,11 +213,18 @@ def graph_for_model(graph: Graph, task: NodeTask) -> Graph:
     return graph if outputs == graph.num_classes else replace(graph, num_classes=outputs)
 
 
-def _require_model_of_task(model: Model, name: str, *, of_links: bool) -> None:
-    if (model.decoder is not None) != of_links:
-        raise InputError(
-            f"task {name} does not fit the model",
-            needed="a model with a decoder for og.LinkPrediction, and one without for tasks of nodes",
-            got="a model without a decoder" if of_links else "a model with a decoder, which predicts links",
-            repair="give model.with_decoder(og.nn.Dot())" if of_links else "build the model without a decoder",
-        )
+def _require_model_of_task(model: Model, name: str, kind: type) -> None:
+    """Check that a model has the decoder, or none, that tasks of a kind need."""
+    of_links, of_edges = issubclass(kind, LinkPrediction), issubclass(kind, EdgeTask)
+    if (isinstance(model.decoder, Decoder), isinstance(model.decoder, EdgeDecoder)) == (of_links, of_edges):
+        return
+    has = "with a decoder, which predicts links" if model.decoder is not None else "without a decoder"
+    has = "with a decoder of edges, which predicts their targets" if isinstance(model.decoder, EdgeDecoder) else has
+    repair = "give model.with_decoder(og.nn.Dot())" if of_links else "build the model without a decoder"
+    raise InputError(
+        f"task {name} does not fit the model",
+        needed="a model with a decoder for og.LinkPrediction, one with a decoder of edges for og.EdgeClassification "
+        "and og.EdgeRegression, and one without for tasks of nodes",
+        got=f"a model {has}",
+        repair="give model.with_decoder(og.nn.EdgeMLP(columns, outputs))" if of_edges else repair,
+    )

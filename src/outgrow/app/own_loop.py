@@ -257,7 +257,7 @@ def prepare(
         workers = replace(workers, number=_launched.comm.size)
     leads = None if _launched is None else _launched.comm.is_rank_zero
     request = make_training_request(graph, model, strategy, workers, config, options, leads=leads)
-    model.schema, model.temporal_strategy = describe_schema(request.graph), request.config.temporal_strategy
+    model.schema, model.temporal_strategy = describe_schema(request.targeted), request.config.temporal_strategy
     session = Session(
         graph=request.graph,
         model=model,

@@ -27,6 +27,7 @@ from outgrow.core.validation import validate_choice, validate_positive, validate
 from outgrow.graph.graph import Graph
 from outgrow.graph.link_answers import KnownAnswers, LinkQuestions, find_answer_ranges, find_known_answers
 from outgrow.inference.top_links import EmbeddedNodes, find_best_answers
+from outgrow.nn.decoder import Decoder
 from outgrow.nn.model import Model
 
 NodesAskedAbout = int | str | Sequence[int] | Sequence[str] | Tensor | None
@@ -183,7 +184,7 @@ def top_links(
         memory=options.get("memory"),
     )
     (rows,) = compute_output_tables(request, [embedding_depth(model)])
-    assert model.decoder is not None
+    assert isinstance(model.decoder, Decoder)
     known = find_known_answers(graph, questions)
     nothing = KnownAnswers(known.question[:0], known.answer[:0])
     best = find_best_answers(
@@ -221,11 +222,12 @@ def require_decoder(model: Model) -> None:
     Raises:
         InputError: It has no decoder.
     """
-    if model.decoder is None:
+    if not isinstance(model.decoder, Decoder):
+        has = "none" if model.decoder is None else f"{type(model.decoder).__name__}, which predicts targets of edges"
         raise InputError(
             "the model predicts no links",
-            needed="a model with a decoder",
-            got=f"{type(model).__name__} without one",
+            needed="a model with a decoder of links",
+            got=f"{type(model).__name__} with {has}",
             repair="train with --task links, or model.with_decoder(og.nn.DistMult(width, relations))",
         )
 

@@ -14,6 +14,13 @@ from outgrow.app.compatibility import (
     validate_strategy,
     warn_of_unread_weights,
 )
+from outgrow.app.edge_task import (
+    EdgeData,
+    choose_edge_metrics,
+    read_edge_data,
+    validate_edge_problem,
+    validate_edge_training,
+)
 from outgrow.app.link_task import count_targets, validate_link_options
 from outgrow.app.messages import log_message
 from outgrow.app.metric_checks import validate_metrics
@@ -24,6 +31,8 @@ from outgrow.app.runs.workers import Workers, validate_workers
 from outgrow.app.strategy_registry import resolve_strategy
 from outgrow.app.targets import describe_targets, require_options_of_model, restore_whole_graph, select_graph_targets
 from outgrow.graph.graph import Graph
+from outgrow.inference.modes import validate_evaluation
+from outgrow.nn.edge_tasks import EdgeTask
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
 from outgrow.nn.type_tasks import TypeTasks
@@ -43,12 +52,12 @@ class TrainingRequest:
 
     Attributes:
         graph: The graph, with types and relations in the order of the model.
-        targeted: The graph with the labels of the targets alone.
+        targeted: The graph with the labels of the targets alone; without the target of edges.
         model: The model.
         config: Options of the loop.
         strategy: The strategy; of a group of processes, the first one's counts.
         workers: The workers.
-        task: Task of nodes, as it was given or as ``config`` and the labels name it; None for links.
+        task: Task of nodes, as it was given or as ``config`` and the labels name it; of edges; None for links.
         metrics: Metrics that were given as objects, by name.
     """
 
@@ -58,7 +67,7 @@ class TrainingRequest:
     config: TrainConfig
     strategy: Strategy
     workers: Workers
-    task: NodeTask | None
+    task: NodeTask | EdgeTask | None
     metrics: Mapping[str, Metric]
 
 
@@ -93,6 +102,21 @@ def make_training_request(
     # What is left of the options belongs to the loop, which refuses unknown names.
     settings, own_task = resolve_task(model, config or TrainConfig(), options)
     require_options_of_model(settings, of_links=model.decoder is not None)
+    if isinstance(own_task, EdgeTask):
+        data = read_edge_data(graph, own_task)
+        targeted = align_with_model(data.graph, model)
+        checked = data._replace(graph=targeted)
+        chosen = _choose_edge_strategy(checked, model, settings, strategy, workers, request.objects, leads)
+        return TrainingRequest(
+            graph=graph,
+            targeted=targeted,
+            model=model,
+            config=settings,
+            strategy=chosen,
+            workers=workers,
+            task=own_task,
+            metrics=request.objects,
+        )
     if model.decoder is None:
         graph, settings = restore_whole_graph(graph, settings)
     graph = align_with_model(graph, model)
@@ -127,3 +151,31 @@ def make_training_request(
         task=task,
         metrics=request.objects,
     )
+
+
+def _choose_edge_strategy(
+    data: EdgeData,
+    model: Model,
+    config: TrainConfig,
+    strategy: str | Strategy,
+    workers: Workers,
+    objects: Mapping[str, Metric],
+    leads: bool | None,
+) -> Strategy:
+    """Check a training on targets of edges, and return its strategy: see `make_training_request`."""
+    graph = data.graph
+    validate_problem(graph, model)
+    validate_edge_problem(data, model)
+    validate_workers(graph, workers)
+    validate_fanout(graph, model, config)
+    check_optimization(config, model, len(data.split.train))
+    choose_edge_metrics(data, config, objects)
+    if is_torchrun_leader() if leads is None else leads:
+        warn_of_unread_weights(graph, model)
+        warn_of_probe(model)
+        chosen, _ = select_strategy(strategy, {}, graph, model, config, ClusterSpec.from_workers(workers))
+    else:
+        chosen, _ = resolve_strategy(strategy, batches=not config.batch_config.is_full_graph)
+    validate_edge_training(data, model, chosen, config)
+    validate_evaluation(config.evaluation, ranks_all_nodes=False, patience=config.patience)
+    return chosen

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_type_hints
 from outgrow.core.errors import InputError
 from outgrow.core.validation import to_python_number, validate_choice, validate_types
 
-_TASK_MODULES = ("outgrow.nn.tasks", "outgrow.nn.regression")
+_TASK_MODULES = ("outgrow.nn.tasks", "outgrow.nn.regression", "outgrow.nn.edge_tasks")
 """Modules of `outgrow.nn` whose classes are names of `outgrow`."""
 Target = TypeVar("Target", bound=Callable[..., Any])
 

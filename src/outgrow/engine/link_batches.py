@@ -28,6 +28,7 @@ from outgrow.engine.shard import GraphShard, PartitionShard
 from outgrow.graph.link_numbers import LinkNumbers, count_link_degrees
 from outgrow.graph.link_triples import LinkTriples
 from outgrow.nn.decoder import Decoder
+from outgrow.nn.edge_decoder import EdgeDecoder
 from outgrow.nn.model import Model
 from outgrow.ops.pair_sets import PairSet
 from outgrow.ops.rng import fold_in
@@ -44,6 +45,7 @@ class LinkBatch:
         excluded: The edges that layers do not see; None for none.
         num_links: Number of links over all workers.
         links: The links that the worker scores.
+        edges: ``[L]`` int64, ids of these edges.
         pairs: Their pairs of nodes: see `LinkStepLoss.compute`.
         queries: Their queries; None for negatives of each link.
         fetch_plan: Fetches the rows of other workers' seeds.
@@ -53,6 +55,7 @@ class LinkBatch:
     excluded: ExcludedEdges | None
     num_links: int
     links: LinkTriples
+    edges: Tensor
     pairs: Pairs
     queries: list[CandidateQueries] | None
     fetch_plan: RowFetchPlan
@@ -60,12 +63,12 @@ class LinkBatch:
     def __len__(self) -> int:
         return self.num_links
 
-    def loss(self, out: Tensor, decoder: Decoder, options: LinkOptions) -> Tensor:
+    def loss(self, out: Tensor, decoder: Decoder | EdgeDecoder, options: LinkOptions) -> Tensor:
         """Return the worker's share of the loss, differentiable. All workers together, also without seeds.
 
         Args:
             out: ``[n, C]`` rows of the seeds.
-            decoder: Scores links.
+            decoder: Scores links, or edges with targets.
             options: Options of training.
         """
         plan = self.fetch_plan
@@ -73,7 +76,7 @@ class LinkBatch:
         if plan.comm.size > 1:
             nodes = torch.cat([nodes, plan.nodes])
             rows = torch.cat([out, plan.fetch_rows(out, Kind.ACTIVATIONS).wait()])
-        loss = LinkStepLoss(decoder, options, self.links, self.num_links, plan.comm)
+        loss = LinkStepLoss(decoder, options, self.links, self.num_links, plan.comm, self.edges)
         return loss.compute(rows, SortedRowNumbers(nodes), self.pairs, self.queries)
 
 
@@ -81,7 +84,8 @@ class LinkBatches:
     """Draws batches of the links of a graph. Final; may be called from several threads at once.
 
     Args:
-        shard: The worker's shard of the graph, whose edges but loops are the links.
+        shard: The worker's shard of the graph, whose edges but loops are the links; of edges with targets, those to
+            train on.
         options: Options of training.
         batches: Links of a batch.
         seed: Seed of every random draw.
@@ -92,7 +96,8 @@ class LinkBatches:
         self.options = options
         self.batches = batches
         self.seed = seed
-        self.numbers = LinkNumbers(shard.topology, options.relations)
+        edges = None if options.labels is None else options.labels.train
+        self.numbers = LinkNumbers(shard.topology, options.relations, edges)
         self.planner = None
         if options.ranks_candidates:
             by_degree = options.sampling == DEGREE
@@ -139,6 +144,7 @@ class LinkBatches:
             excluded=self._exclude_targets(links),
             num_links=len(links),
             links=own,
+            edges=edges[mine],
             pairs=(tails, heads, relations),
             queries=None if self.planner is None else self.planner.group_links(own, candidates, None),
             fetch_plan=plan,

@@ -1,4 +1,4 @@
-"""The objective for links: those of the graph should score higher than negatives."""
+"""The objective for links: those of the graph should score higher than negatives, or their targets are learned."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from outgrow.engine.row_exchange import RowFetchPlan
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.link_triples import LinkTriples, collect_in_links, mark_relations
 from outgrow.nn.decoder import Decoder
+from outgrow.nn.edge_decoder import EdgeDecoder
 from outgrow.ops.pair_draws import PairRange, mark_pairs
 from outgrow.ops.rng import fold_in
 
@@ -26,6 +27,8 @@ NEGATIVES = 0x4C494E4B
 
 _ROWS = 5
 """Copies of the rows: own and received ones, their gradient and its two parts."""
+_PER_EDGE = 8
+"""Copies of a row for an edge with a target: both ends, hidden units, and their gradients."""
 _PER_NODE = 10
 """Bytes of a node in a step: its row number, and whether its row is read, and fetched."""
 _PER_PAIR = 96
@@ -43,18 +46,21 @@ class LinkObjective:
 
     Args:
         shard: What the worker holds of the graph, which is trained on; loops are no links.
-        decoder: Scores links.
+        decoder: Scores links, or edges with targets.
         options: Options of training.
     """
 
     as_rowwise = None
 
-    def __init__(self, shard: GraphShard, decoder: Decoder, options: LinkOptions) -> None:
+    def __init__(self, shard: GraphShard, decoder: Decoder | EdgeDecoder, options: LinkOptions) -> None:
         self.shard = shard
         self.decoder = decoder
         self.options = options
         links, number = collect_in_links(shard.topology, shard.owned_nodes)
-        predicted = links.non_loop_mask & mark_relations(links, options.relations)
+        if options.labels is None:
+            predicted = links.non_loop_mask & mark_relations(links, options.relations)
+        else:
+            predicted = options.labels.mark_trained(number)
         self.links = links.select_links(predicted)
         # Edge numbers of the whole graph key the random draws: negatives do not depend on the partition.
         self.number = number[predicted]
@@ -68,7 +74,8 @@ class LinkObjective:
         if self.planner is None:
             pairs = links * (1 + self.options.negatives)
             rows = own + min(others, 2 * pairs)
-            return _ROWS * rows * columns * number_bytes + _PER_PAIR * pairs + 2 * BLOCK_BYTES
+            beside = self._bytes_of_outputs(links, columns, number_bytes)
+            return _ROWS * rows * columns * number_bytes + _PER_PAIR * pairs + 2 * BLOCK_BYTES + beside
         everyone = self.options.scores_all_nodes
         fetched = others if everyone else min(others, links + self.options.negatives)
         rows = (_ROWS + 2 * everyone) * (own + fetched) * columns * number_bytes
@@ -88,7 +95,12 @@ class LinkObjective:
             nodes = min(num_nodes, 2 * links + kinds * options.negatives)
         rows = (_ROWS + 2 * everyone) * nodes * columns * number_bytes
         ends = (_PER_PAIR + _PER_LINK) * links if shared else _PER_PAIR * links * (1 + options.negatives)
+        ends += self._bytes_of_outputs(links, columns, number_bytes)
         return rows + ends + _PER_NODE * num_nodes + (BLOCK_COPIES * BLOCK_BYTES if shared else 2 * BLOCK_BYTES)
+
+    def _bytes_of_outputs(self, links: int, columns: int, number_bytes: int) -> int:
+        """Return the bytes of rows for each edge with a target."""
+        return 0 if self.options.labels is None else _PER_EDGE * links * columns * number_bytes
 
     def to(self, device: torch.device) -> LinkObjective:
         """Return the objective itself, which uses the device of the output."""
@@ -182,7 +194,7 @@ class LinksOfStep:
         draws = self._draw(key)
         self._drawn = None
         at, known = self._gather_rows(out, draws, rows)
-        loss = LinkStepLoss(self.decoder, self.options, self.links, self.num_targets, self.shard.comm)
+        loss = LinkStepLoss(self.decoder, self.options, self.links, self.num_targets, self.shard.comm, self.number)
         return loss.compute(known, at, draws.pairs, draws.queries)
 
     def _draw(self, key: int) -> _StepDraws:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from outgrow.engine.edge_labels import EdgeLabels
 from outgrow.nn.link_losses import AllAnswers, BinaryCrossEntropy, LinkLoss
 from outgrow.ops.pair_draws import PairRange
 from outgrow.ops.rng import fold_in
@@ -103,6 +104,8 @@ class LinkOptions:
         ranks_self: Whether the node that is asked about is a negative too, as it is where it is ranked.
         excludes_targets: Whether layers do not see the edges between the ends of the links of a batch; for mini-batches
             alone, as steps over the whole graph hide edges (``steps``).
+        labels: Targets of edges, which are learned in the place of which edges there are; without negatives. None for
+            links.
     """
 
     ends: Tensor
@@ -115,6 +118,7 @@ class LinkOptions:
     filters_negatives: bool = True
     ranks_self: bool = False
     excludes_targets: bool = False
+    labels: EdgeLabels | None = None
 
     @property
     def scores_all_nodes(self) -> bool:

@@ -12,6 +12,7 @@ from outgrow.engine.link_candidates import CandidateQueries
 from outgrow.engine.link_options import LinkOptions
 from outgrow.graph.link_triples import LinkTriples
 from outgrow.nn.decoder import Decoder
+from outgrow.nn.edge_decoder import EdgeDecoder
 from outgrow.nn.link_losses import AllAnswers
 from outgrow.ops.link_scores import NodePairs, sample_negatives
 from outgrow.ops.rng import fold_in
@@ -46,21 +47,29 @@ class LinkStepLoss:
     """The loss of a worker's links of a step. Final.
 
     Args:
-        decoder: Scores links.
+        decoder: Scores links, or edges with targets.
         options: Options of training.
         links: The worker's links of the step.
         num_targets: Number of links of the step over all workers.
         comm: Communicator of the workers.
+        number: ``[L]`` int64, ids of these edges.
     """
 
     def __init__(
-        self, decoder: Decoder, options: LinkOptions, links: LinkTriples, num_targets: int, comm: Comm
+        self,
+        decoder: Decoder | EdgeDecoder,
+        options: LinkOptions,
+        links: LinkTriples,
+        num_targets: int,
+        comm: Comm,
+        number: Tensor,
     ) -> None:
         self.decoder = decoder
         self.options = options
         self.links = links
         self.num_targets = num_targets
         self.comm = comm
+        self.number = number
 
     def compute(self, rows: Tensor, at: RowNumbers, pairs: Pairs, queries: Sequence[CandidateQueries] | None) -> Tensor:
         """Return the sum over the worker's links, divided by their number over all workers.
@@ -71,6 +80,10 @@ class LinkStepLoss:
             pairs: Pairs of the links and of negatives of their own; of the links alone if there are ``queries``.
             queries: Queries with candidates that links have in common; None for negatives of each link.
         """
+        if self.options.labels is not None:
+            assert isinstance(self.decoder, EdgeDecoder)
+            labels, total = self.options.labels, self.num_targets
+            return labels.compute_loss(self.decoder, rows, at, self.links, self.number, total)
         value = self._loss_of_pairs(rows, at, pairs) if queries is None else self._loss_of_queries(rows, at, queries)
         if self.options.regularizer is not None:
             value = value + self._penalty(rows, at) / self.num_targets
@@ -90,6 +103,7 @@ class LinkStepLoss:
     def _loss_of_queries(self, rows: Tensor, at: RowNumbers, queries: Sequence[CandidateQueries]) -> Tensor:
         """Return the loss with candidates that links have in common; the rest as `_loss_of_pairs`."""
         head, tail, relation = self.links
+        assert isinstance(self.decoder, Decoder)
         if isinstance(self.options.loss, AllAnswers):
             scores, parts = rows.new_empty(0), self._count_queries(queries)
         else:
@@ -103,15 +117,17 @@ class LinkStepLoss:
 
     def _score_pairs(self, rows: Tensor, first: Tensor, second: Tensor, relation: Tensor) -> Tensor:
         """Return ``[P]``: the decoder's scores of pairs of rows, in the given order."""
+        assert isinstance(self.decoder, Decoder)
         tails, heads, relations = (each.to(rows.device) for each in (first, second, relation))
         pairs = NodePairs.from_endpoints(tails, heads, relations, len(rows))
-        score = self.decoder(rows, pairs)
+        score: Tensor = self.decoder(rows, pairs)
         return torch.zeros_like(score).index_copy(0, pairs.order, score)
 
     def _penalty(self, rows: Tensor, at: RowNumbers) -> Tensor:
         """Return the penalty of both ends and of the relation of each link, summed over the worker's links."""
         regularizer = self.options.regularizer
         assert regularizer is not None
+        assert isinstance(self.decoder, Decoder)
         head, tail, relation = self.links
         # How often a row is an end, so that no row per link is made.
         ends = torch.bincount(at[torch.cat([head, tail])], minlength=len(rows))

@@ -242,7 +242,7 @@ class NodeTargets:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LinkTargets:
-    """Links to train on: the edges of the graph, or those of some relations.
+    """Links to train on: the edges of the graph, those of some relations, or those with a target.
 
     Attributes:
         options: How they are trained on.

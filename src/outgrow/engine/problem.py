@@ -108,7 +108,7 @@ class Problem:
         return "" if steps.num_steps == 1 and steps.hide == 0 else f", link_steps {steps.num_steps}, hide {steps.hide}"
 
     def describe_task(self) -> dict[str, object]:
-        """Return the options of a task of nodes, as plain values; nothing for links."""
+        """Return the options of a task of nodes, as plain values; nothing for links and edges."""
         return self.targets.task.describe() if isinstance(self.targets, NodeTargets) else {}
 
     @cached_property

@@ -15,10 +15,15 @@ class LinkNumbers:
     Args:
         topology: In-edges of all nodes.
         relations: ``[n]`` int64, the relations whose links are predicted; None for all.
+        edges: ``[L]`` int64, ascending: ids of the edges that are links, whatever their relations; None to find them.
     """
 
-    def __init__(self, topology: Topology, relations: Tensor | None = None) -> None:
+    def __init__(self, topology: Topology, relations: Tensor | None = None, edges: Tensor | None = None) -> None:
         self._topology = topology
+        self._links: Tensor | None = edges
+        if edges is not None:
+            self._count = len(edges)
+            return
         others, links = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, dtype=torch.int64)]
         count = 0
         for chunk, number in iterate_in_links(topology):

@@ -23,7 +23,7 @@ from outgrow.graph.topology import Topology
 from outgrow.ops.backend import as_numpy, as_tensor, parallel_kernel, prange
 from outgrow.ops.rng import fold_in, hash64, uniform01
 
-_TRAIN, _VAL, _TEST = 0, 1, 2
+TRAIN, VAL, TEST = 0, 1, 2
 _SPLIT = 6
 
 
@@ -177,14 +177,14 @@ class _HeldOutEdges(NamedTuple):
     @staticmethod
     def draw(topology: Topology, *, val: float, test: float, seed: int, relations: Tensor | None) -> _HeldOutEdges:
         removed = torch.zeros(topology.num_edges, dtype=torch.bool)
-        found, pairs, num_train = {_VAL: list[LinkTriples](), _TEST: list[LinkTriples]()}, list[Tensor](), 0
+        found, pairs, num_train = {VAL: list[LinkTriples](), TEST: list[LinkTriples]()}, list[Tensor](), 0
         for links, number in iterate_in_links(topology):
-            parts = _draw_link_parts(links, val=val, test=test, seed=seed)
+            parts = draw_link_parts(links, val=val, test=test, seed=seed)
             chosen = mark_relations(links, relations)
             for part, those in found.items():
                 those.append(links.select_links((parts == part) & chosen))
-            num_train += int(((parts == _TRAIN) & links.non_loop_mask & chosen).sum())
-            out = parts != _TRAIN
+            num_train += int(((parts == TRAIN) & links.non_loop_mask & chosen).sum())
+            out = parts != TRAIN
             removed[number] = out
             if relations is not None:
                 pairs.append(_encode_pairs(links.select_links(out & chosen), topology.num_nodes))
@@ -193,7 +193,7 @@ class _HeldOutEdges(NamedTuple):
             of_links = torch.cat(pairs)
             for links, number in iterate_in_links(topology):
                 removed[number] &= torch.isin(_encode_pairs(links, topology.num_nodes), of_links)
-        return _HeldOutEdges(removed, _join_links(found[_VAL]), _join_links(found[_TEST]), num_train)
+        return _HeldOutEdges(removed, _join_links(found[VAL]), _join_links(found[TEST]), num_train)
 
 
 def _join_links(parts: Sequence[LinkTriples]) -> LinkTriples:
@@ -207,10 +207,10 @@ def _encode_pairs(links: LinkTriples, num_nodes: int) -> Tensor:
 
 def mark_train_links(links: LinkTriples, *, val: float, test: float, seed: int) -> Tensor:
     """Return ``[P]`` bool: which links `split_links` leaves to train on, loops excepted."""
-    return (_draw_link_parts(links, val=val, test=test, seed=seed) == _TRAIN) & links.non_loop_mask
+    return (draw_link_parts(links, val=val, test=test, seed=seed) == TRAIN) & links.non_loop_mask
 
 
-def _draw_link_parts(links: LinkTriples, *, val: float, test: float, seed: int) -> Tensor:
+def draw_link_parts(links: LinkTriples, *, val: float, test: float, seed: int) -> Tensor:
     """Return ``[P]`` int8: the part of each link."""
     part = np.empty(len(links), dtype=np.int8)
     ends = as_numpy(links.head), as_numpy(links.tail)
@@ -318,6 +318,6 @@ def _draw_parts(
         low, high = min(head[e], tail[e]), max(head[e], tail[e])
         number = uniform01(hash64(hash64(key, np.uint64(low)), np.uint64(high)))
         if low == high or number >= held_out:
-            out[e] = _TRAIN
+            out[e] = TRAIN
         else:
-            out[e] = _TEST if number < test else _VAL
+            out[e] = TEST if number < test else VAL

@@ -26,6 +26,8 @@ from outgrow.nn.distance_decoders import RotatE as RotatE
 from outgrow.nn.distance_decoders import TransE as TransE
 from outgrow.nn.edge_attention import GATv2Conv as GATv2Conv
 from outgrow.nn.edge_attention import TransformerConv as TransformerConv
+from outgrow.nn.edge_decoder import EdgeDecoder as EdgeDecoder
+from outgrow.nn.edge_decoder import EdgeMLP as EdgeMLP
 from outgrow.nn.edge_messages import EdgeConv as EdgeConv
 from outgrow.nn.edge_messages import GINEConv as GINEConv
 from outgrow.nn.edge_messages import NNConv as NNConv

@@ -1,4 +1,4 @@
-"""Model: a sequence of layers, with an optional encoder of features and an optional decoder of links."""
+"""Model: a sequence of layers, with an optional encoder of features and an optional decoder of links or edges."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from outgrow.core.graph_schema import GraphSchema
 from outgrow.core.graph_types import GraphTypes
 from outgrow.core.validation import validate_probability
 from outgrow.nn.decoder import Decoder
+from outgrow.nn.edge_decoder import EdgeDecoder
 from outgrow.nn.encoder import Encoder, SequentialEncoder
 from outgrow.nn.layer import Features, Layer
 from outgrow.ops.block_rows import BlockRows
@@ -45,7 +46,8 @@ class Model(nn.Module):
         layers: At least one layer.
         input_dropout: Probability of zeroing an element of the input features, in [0, 1).
         encoder: Encoder of the features of each node, before the first layer; None for none.
-        decoder: Decoder that scores links from the output of the last layer; None for a model of nodes.
+        decoder: Decoder that scores links, or predicts targets of edges, from the output of the last layer; None for a
+            model of nodes.
 
     Attributes:
         schema: Names of the graph that the model was trained on, by which other graphs are matched; None before.
@@ -67,7 +69,7 @@ class Model(nn.Module):
         *,
         input_dropout: float = 0.0,
         encoder: Encoder | None = None,
-        decoder: Decoder | None = None,
+        decoder: Decoder | EdgeDecoder | None = None,
     ) -> None:
         super().__init__()
         if not len(layers):
@@ -105,8 +107,8 @@ class Model(nn.Module):
         return first.accepts_sparse
 
     @check_arguments()
-    def with_decoder(self, decoder: Decoder) -> Model:
-        """Return a model of links with the same layers; both models share the parameters.
+    def with_decoder(self, decoder: Decoder | EdgeDecoder) -> Model:
+        """Return a model of links, or of edges, with the same layers; both models share the parameters.
 
         Raises:
             InputError: The decoder does not accept the width of the last layer.

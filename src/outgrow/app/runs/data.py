@@ -17,9 +17,15 @@ from outgrow.nn.model import Model
 from outgrow.nn.node_embedding import find_embeddings
 
 
-def graph_record(graph: Graph) -> dict[str, Any]:
-    """Return the part of ``config.json`` that says what the graph of a run was."""
-    record: dict[str, Any] = {"graph_schema": describe_schema(graph).as_record(), "data": fingerprint_graph(graph)}
+def graph_record(graph: Graph, seen: Graph | None = None) -> dict[str, Any]:
+    """Return the part of ``config.json`` that says what the graph of a run was.
+
+    Args:
+        graph: The graph.
+        seen: The graph as the model sees it, if that lacks a target among the features of edges; None for the same.
+    """
+    schema = describe_schema(seen or graph).as_record()
+    record: dict[str, Any] = {"graph_schema": schema, "data": fingerprint_graph(graph)}
     return record if graph.ids is None else {**record, "ids": summarize_ids(graph.ids)}
 
 

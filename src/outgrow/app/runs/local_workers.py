@@ -17,6 +17,7 @@ from outgrow.app.runs.signals import GRACE_SECONDS, catch_interruption
 from outgrow.app.runs.workers import GRAPH, Workers
 from outgrow.core.errors import InputError
 from outgrow.graph.store.reader import matches_store, open_store, write_store
+from outgrow.nn.edge_tasks import EdgeTask
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
 from outgrow.runtime.distributed.job_files import serialize_by_value
@@ -57,7 +58,7 @@ class TrainingJob:
         grace_seconds: How long training may go on after a signal that asks to end it.
         callbacks: Callbacks of the user.
         metrics: Metrics that were given as objects, by name.
-        task: Task of a model of nodes; None for the one that the options of the loop name.
+        task: Task of a model of nodes or edges; None for the one that the options of the loop name.
     """
 
     store: Path | None
@@ -72,7 +73,7 @@ class TrainingJob:
     grace_seconds: float = GRACE_SECONDS
     callbacks: tuple[Callback, ...] = ()
     metrics: Mapping[str, Metric] = field(default_factory=dict)
-    task: NodeTask | None = None
+    task: NodeTask | EdgeTask | None = None
 
     def __call__(self, context: WorkerContext) -> WorkerResult | None:
         """Train as one worker; return the result on worker 0, None on the others."""

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from outgrow.app.messages import is_quiet, log_detail, log_message
+from outgrow.nn.edge_tasks import EdgeTask
 from outgrow.nn.tasks import MultiLabel, NodeClassification, NodeRegression, NodeTask
 from outgrow.training.callbacks import Callback, EpochReport
 from outgrow.training.config import TrainConfig
@@ -40,7 +41,7 @@ class ProgressDisplay(Callback, ABC):
         """Close the display."""
 
 
-def make_progress_display(task: NodeTask | None, config: TrainConfig, *, show: bool) -> ProgressDisplay:
+def make_progress_display(task: NodeTask | EdgeTask | None, config: TrainConfig, *, show: bool) -> ProgressDisplay:
     """Return the display that suits standard error, or a silent one unless ``show``.
 
     Args:
@@ -49,6 +50,7 @@ def make_progress_display(task: NodeTask | None, config: TrainConfig, *, show: b
         show: Whether to show anything.
     """
     # A bar redraws its line with control characters, which would fill a log file.
+    task = task.make_row_task() if isinstance(task, EdgeTask) else task
     own = "MRR" if task is None else _METRICS.get(task.kind, task.metric.replace("_", " "))
     metric = f"val {config.monitor or own}"
     if not show:

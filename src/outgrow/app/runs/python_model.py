@@ -21,6 +21,7 @@ from outgrow.app.runs.directory import convert_write_errors
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write
 from outgrow.graph.graph import Graph
+from outgrow.nn.edge_tasks import EdgeTask
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
 from outgrow.runtime.distributed.job_files import serialize_by_value
@@ -32,7 +33,7 @@ _PICKLE = "model.pkl"
 _PLAIN = (str, int, float, bool, type(None))
 
 
-def describe_python_model(model: Model, graph: Graph, task: NodeTask | None) -> dict[str, Any]:
+def describe_python_model(model: Model, graph: Graph, task: NodeTask | EdgeTask | None) -> dict[str, Any]:
     """Return what ``config.json`` records of a model: of those of the command line, what it records too.
 
     Args:

@@ -71,6 +71,15 @@ def open_run_directory(out: Path, config: Mapping[str, Any], *, allow_changed_da
     record = opened.config
     # Only what is predicted is compared: the checkpoint checks the model, and other options may change.
     _validate_same_targets(record["train"], config["train"])
+    # A model may have outputs for two columns alike.
+    target = record.get("model", {}).get("edge_target"), config.get("model", {}).get("edge_target")
+    if target[0] != target[1]:
+        raise InputError(
+            "the run cannot go on with another target of edges",
+            needed=f"target {target[0]}, as the run was started with",
+            got=f"target {target[1]}",
+            repair="give the same task, or start a new run in another out",
+        )
     with opened.locked_unless_refused():
         newest = opened.newest_to_resume()
         if not allow_changed_data:

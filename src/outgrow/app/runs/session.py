@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from outgrow.app.compatibility import select_read_features, validate_problem
+from outgrow.app.edge_task import make_edge_training
 from outgrow.app.link_run import excludes_targets, open_link_problem
 from outgrow.app.loggers.tensorboard import TensorBoard
 from outgrow.app.messages import log_warning
@@ -34,6 +35,7 @@ from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.shard import FullGraphShard, GraphShard
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.reader import find_feature_file
+from outgrow.nn.edge_tasks import EdgeTask
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
 from outgrow.ops.linear import use_bfloat16_matmul
@@ -112,7 +114,7 @@ class Session:
         data: Fingerprint of the graph's contents, which checkpoints record; empty if there are none.
         grace_seconds: How long training may go on after a signal that asks to end it.
         metrics: Metrics that were given as objects, by name; ``config`` names these and the others.
-        task: Task of a model of nodes; None for the one that the options of the loop name.
+        task: Task of a model of nodes or edges; None for the one that the options of the loop name.
     """
 
     graph: Graph
@@ -130,7 +132,7 @@ class Session:
     data: Mapping[str, str] = field(default_factory=dict)
     grace_seconds: float = GRACE_SECONDS
     metrics: Mapping[str, Metric] = field(default_factory=dict)
-    task: NodeTask | None = None
+    task: NodeTask | EdgeTask | None = None
 
     def prepare_worker(self) -> None:
         """Choose the device of this worker, and return freed memory to the system. Before memory is measured.
@@ -231,31 +233,36 @@ class Session:
 
     def _make_problem(self) -> tuple[Problem, Evaluation]:
         """Shard the graph; return the training problem and the evaluation."""
-        model = self.model
-        comm = self.comm
+        model, comm, config = self.model, self.comm, self.config
         graph = select_read_features(self.graph, model)
+        if isinstance(self.task, EdgeTask):
+            return make_edge_training(graph, model, config, self.strategy, comm, self.task, self.metrics)
         if model.decoder is None:
-            share = self.strategy.shard_graph(graph, comm, model, self.config.batch_config)
-            # Workers map the store of the graph itself; of its labels and splits, those of the targets count.
-            targeted = select_graph_targets(graph, self.config)
-            task = self.task or make_node_task(targeted, self.config)
-            problem = make_problem(targeted, model, self.config.seed, share, self.config.batch_config, task)
-            problem = replace(
-                problem,
-                checkpoint_steps=self.config.checkpoint_steps,
-                memory_limit=self.strategy.memory_limit if self.strategy.uses_minibatches else None,
-                find_feature_file=partial(find_feature_file, graph),
-                embedding_optimizer=make_row_optimizer(self.config, batches=self.strategy.uses_minibatches),
-            )
-            labels = targeted.task_labels
-            assert labels is not None
-            # Nodes without a known target are not scored.
-            val, test = (task.select_known(labels, part) for part in (targeted.split.val, targeted.split.test))
-            metrics, monitor = choose_metrics(targeted, model, task, self.config, self.metrics)
-            trained = problem.node_targets.task
-            tasks = trained.with_shares_of(labels, val), trained.with_shares_of(labels, test)
-            return problem, NodeEvaluation(problem, val, test, metrics=metrics, monitor=monitor, tasks=tasks)
-        return open_link_problem(graph, model, self.strategy, self.config, comm)
+            return self._make_node_problem(graph, self.task)
+        return open_link_problem(graph, model, self.strategy, config, comm)
+
+    def _make_node_problem(self, graph: Graph, task: NodeTask | None) -> tuple[Problem, Evaluation]:
+        """Return the problem and the evaluation of a model of nodes."""
+        model, config, in_batches = self.model, self.config, self.strategy.uses_minibatches
+        share = self.strategy.shard_graph(graph, self.comm, model, config.batch_config)
+        # Workers map the store of the graph itself; of its labels and splits, those of the targets count.
+        targeted = select_graph_targets(graph, config)
+        task = task or make_node_task(targeted, config)
+        problem = replace(
+            make_problem(targeted, model, config.seed, share, config.batch_config, task),
+            checkpoint_steps=config.checkpoint_steps,
+            memory_limit=self.strategy.memory_limit if in_batches else None,
+            embedding_optimizer=make_row_optimizer(config, batches=in_batches),
+            find_feature_file=partial(find_feature_file, graph),
+        )
+        labels = targeted.task_labels
+        assert labels is not None
+        # Nodes without a known target are not scored.
+        val, test = (task.select_known(labels, part) for part in (targeted.split.val, targeted.split.test))
+        metrics, monitor = choose_metrics(targeted, model, task, config, self.metrics)
+        trained = problem.node_targets.task
+        tasks = trained.with_shares_of(labels, val), trained.with_shares_of(labels, test)
+        return problem, NodeEvaluation(problem, val, test, metrics=metrics, monitor=monitor, tasks=tasks)
 
     def _train_model(self, trainer: Trainer) -> TrainResult:
         """Train the model.
@@ -325,8 +332,8 @@ class Session:
             "found": problem.run_facts,
             "seconds": dict(seconds),
             "graph": self.graph.name,
-            "task": "nodes" if self.model.decoder is None else "links",
-            "task_options": trainer.problem.describe_task(),
+            "task": "edges" if isinstance(self.task, EdgeTask) else "nodes" if self.model.decoder is None else "links",
+            "task_options": self.task.describe() if isinstance(self.task, EdgeTask) else problem.describe_task(),
             "metric": trainer.evaluation.monitor.name,
             "metric_mode": trainer.evaluation.monitor.mode,
             "scores": {
