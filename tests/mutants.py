@@ -62,6 +62,7 @@ def list_mutants() -> list[Mutant]:
     from promises import MUTANTS as PROMISES
     from suites.broken_link_steps import MUTANTS as LINK_STEPS
     from suites.disagreements import MUTANTS as DISAGREEMENTS
+    from suites.edge_targets import MUTANTS as EDGE_TARGETS
     from suites.embedding_mutants import MUTANTS as EMBEDDINGS
     from suites.evaluation import MUTANTS as EVALUATIONS
     from suites.held_out import MUTANTS as HELD_OUT
@@ -85,6 +86,9 @@ def list_mutants() -> list[Mutant]:
         },
         "suites/test_link_steps.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in LINK_STEPS.items()
+        },
+        "suites/test_edge_targets.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in EDGE_TARGETS.items()
         },
         "suites/test_links.py::test_a_mutant_is_found": {name: (each.__doc__, each) for name, each in LINKS.items()},
         "suites/test_held_out.py::test_a_mutant_is_found": {

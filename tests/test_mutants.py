@@ -25,6 +25,7 @@ NUMBERS = {
     "tests/suites/test_objectives.py": 5,
     "tests/suites/test_links.py": 7,
     "tests/suites/test_link_steps.py": 15,
+    "tests/suites/test_edge_targets.py": 3,
     "tests/suites/test_held_out.py": 5,
     "tests/suites/test_loop.py": 4,
     "tests/suites/test_evaluation.py": 4,

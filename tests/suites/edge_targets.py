@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -264,5 +264,6 @@ def target_among_features() -> Iterator[Hits]:
         yield hits
 
 
-BETWEEN_WORKERS: tuple[Mutant, ...] = (mean_over_own_edges,)
-ANYWHERE: tuple[Mutant, ...] = (features_of_other_edges, target_among_features)
+MUTANTS: Mapping[str, Mutant] = {
+    mutant.__name__: mutant for mutant in (mean_over_own_edges, features_of_other_edges, target_among_features)
+}

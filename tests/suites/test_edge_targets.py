@@ -9,14 +9,12 @@ import torch
 
 from outgrow.engine.shard import FullGraphShard
 from suites.edge_targets import (
-    ANYWHERE,
-    BETWEEN_WORKERS,
     BROKEN,
     KEYS,
+    MUTANTS,
     Case,
     Found,
     Key,
-    Mutant,
     found_on,
     gradients,
     reference,
@@ -62,9 +60,9 @@ def test_workers_together() -> None:
 
 
 @pytest.mark.mutant
-@pytest.mark.parametrize("mutant", [*ANYWHERE, *BETWEEN_WORKERS], ids=lambda mutant: mutant.__name__)
-def test_a_mutant_is_found(mutant: Mutant) -> None:
-    with mutant() as hits:
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found(name: str) -> None:
+    with MUTANTS[name]() as hits:
         found = run_in_threads(partial(gradients, keys=BROKEN), WORKERS)[0]
     assert hits.count > 0
     assert min(difference(gradient, key[1]) for key, gradient in found.items()) > VISIBLE

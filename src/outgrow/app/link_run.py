@@ -18,12 +18,13 @@ from outgrow.graph.store.reader import find_feature_file
 from outgrow.graph.topology import Topology
 from outgrow.inference.link_ranking import KnownLinks, LinkRanker
 from outgrow.nn.decoder import Decoder
+from outgrow.nn.edge_decoder import EdgeDecoder
 from outgrow.nn.model import Model
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.config import TrainConfig
 from outgrow.training.link_evaluation import LinkEvaluation
-from outgrow.training.link_training import GIVEN_OR_ALL, NONE, count_drawn_candidates, make_link_options
+from outgrow.training.link_training import GIVEN_OR_ALL, NONE, TARGET, count_drawn_candidates, make_link_options
 from outgrow.training.loop_options import make_row_optimizer
 from outgrow.training.monitor import Monitor, choose_link_monitor
 
@@ -44,9 +45,13 @@ def open_link_problem(
     return problem, make_link_evaluation(graph, model, split, share, config, monitor, memory_limit=limit)
 
 
-def excludes_targets(config: TrainConfig, strategy: Strategy) -> bool:
-    """Whether layers do not see the edges between the ends of the links of a batch."""
-    return strategy.uses_minibatches and config.exclude != NONE
+def is_exact(strategy: Strategy, config: TrainConfig, model: Model) -> bool:
+    """Whether a strategy computes the gradient of the reference, also where batches exclude edges from messages."""
+    of_links = isinstance(model.decoder, Decoder) and config.exclude != NONE
+    # Of targets of edges nothing is excluded unless it is asked for.
+    of_targets = isinstance(model.decoder, EdgeDecoder) and config.exclude == TARGET
+    excludes = strategy.uses_minibatches and (of_links or of_targets)
+    return (strategy.is_exact_without_edges if excludes else strategy.is_exact)(config.batch_config)
 
 
 def find_link_options(graph: Graph, config: TrainConfig, strategy: Strategy) -> LinkOptions:

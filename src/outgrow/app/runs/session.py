@@ -14,7 +14,7 @@ import torch
 
 from outgrow.app.compatibility import select_read_features, validate_problem
 from outgrow.app.edge_task import make_edge_training
-from outgrow.app.link_run import excludes_targets, open_link_problem
+from outgrow.app.link_run import is_exact, open_link_problem
 from outgrow.app.loggers.tensorboard import TensorBoard
 from outgrow.app.messages import log_warning
 from outgrow.app.metric_checks import choose_metrics
@@ -227,9 +227,7 @@ class Session:
     def _is_exact(self) -> bool:
         """Whether this session computes the gradient of the reference."""
         layers = all(layer.conv.exact for layer in self.model.layers_list()) and not probe_model(self.model).inexact
-        excludes = self.model.decoder is not None and excludes_targets(self.config, self.strategy)
-        is_exact = self.strategy.is_exact_without_edges if excludes else self.strategy.is_exact
-        return is_exact(self.config.batch_config) and layers and not self.config.uses_bfloat16
+        return is_exact(self.strategy, self.config, self.model) and layers and not self.config.uses_bfloat16
 
     def _make_problem(self) -> tuple[Problem, Evaluation]:
         """Shard the graph; return the training problem and the evaluation."""
