@@ -179,6 +179,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "described twice",
     ),
     ("a task by name", {"task": "edge-classification"}, "needs to be told its target"),
+    (
+        "a batch too large for a strategy",
+        {"task": CLASS(target=0), "batch_size": 2700, "strategy": "sampled", "model": reader},
+        "larger than the edges",
+    ),
     ("no validation", {"task": CLASS(target=0, val_links=1e-9)}, "too few edges with a known target"),
     (
         "a batch too large",

@@ -19,6 +19,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR, Fanout, require_fanouts_for_sampler
 from outgrow.inference.modes import validate_evaluation
 from outgrow.nn.attention import GATConv
+from outgrow.nn.decoder import Decoder
 from outgrow.nn.edge_decoder import EdgeDecoder
 from outgrow.nn.encoder import Encoder
 from outgrow.nn.layer import Conv, Layer
@@ -278,13 +279,14 @@ def validate_strategy(graph: Graph, model: Model, strategy: Strategy, config: Tr
     Raises:
         InputError: It does not support the mini-batches, the graph or the model; or the model cannot be evaluated so.
     """
-    if model.decoder is not None:
+    # Of targets of edges: see `outgrow.app.edge_task.validate_edge_training`.
+    if isinstance(model.decoder, Decoder):
         validate_link_batches(graph, strategy, config)
     strategy.validate_graph(graph, config.batch_config)
     strategy.validate_model(model)
     if strategy.uses_minibatches:
         strategy.validate_num_batches(config.batch_config, count_targets(graph, model, config))
-    needs_all = model.decoder is not None and ranks_all_nodes(graph, config)
+    needs_all = isinstance(model.decoder, Decoder) and ranks_all_nodes(graph, config)
     validate_evaluation(config.evaluation, ranks_all_nodes=needs_all, patience=config.patience)
 
 

@@ -231,8 +231,7 @@ class Session:
 
     def _make_problem(self) -> tuple[Problem, Evaluation]:
         """Shard the graph; return the training problem and the evaluation."""
-        model, comm, config = self.model, self.comm, self.config
-        graph = select_read_features(self.graph, model)
+        model, comm, config, graph = self.model, self.comm, self.config, select_read_features(self.graph, self.model)
         if isinstance(self.task, EdgeTask):
             return make_edge_training(graph, model, config, self.strategy, comm, self.task, self.metrics)
         if model.decoder is None:
