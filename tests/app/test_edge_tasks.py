@@ -68,7 +68,6 @@ def test_classes_that_both_ends_tell_are_learned(options: dict[str, Any], unknow
     assert scores["f1-macro"] > 0.9
 
 
-@pytest.mark.real_processes
 def test_numbers_are_learned_on_two_workers() -> None:
     # The numbers alone.
     graph = og.hide_edge_target(og.hide_edge_target(graph_of(unknown=True), 2), 0)

@@ -40,6 +40,11 @@ class Call(NamedTuple):
     named: Mapping[str, Any] = {}
 
 
+def valued() -> og.Graph:
+    """A graph whose edges have features."""
+    return og.from_arrays(edges(), num_nodes=NODES, edge_features=np.ones((120, 2), "f4"))
+
+
 def edges() -> np.ndarray:
     return np.random.default_rng(0).integers(0, NODES, (2, 120))
 
@@ -110,6 +115,9 @@ def list_calls(folder: Path) -> list[Call]:
         Call(og.NodeClassification, (), {"class_weight": [1.0, 2.0, 1.0], "label_smoothing": 0.1}),
         Call(og.MultiLabel, (), {"pos_weight": "balanced"}),
         Call(og.NodeRegression, (), {"loss": "huber", "sample_weight": None}),
+        Call(og.EdgeClassification, (), {"target": 0, "class_weight": "balanced", "label_smoothing": 0.1}),
+        Call(og.hide_edge_target, (valued(), 0), {}),
+        Call(og.EdgeRegression, (), {"target": "stars", "unknown": -1.0, "loss": "mae", "val_links": 0.1}),
         Call(
             og.LinkPrediction,
             (),
@@ -194,6 +202,7 @@ def list_calls(folder: Path) -> list[Call]:
         Call(nn.TransE, (4, 2), {"p": 2, "margin": 6.0}),
         Call(nn.RotatE, (4, 2), {"p": 1, "margin": 6.0}),
         Call(nn.MLPDecoder, (4, 2), {"hidden": 3}),
+        Call(nn.EdgeMLP, (4, 2), {"num_relations": 2, "edge_dim": 3, "hidden": 5}),
         Call(nn.Projection, (4, 3), {"bias": True}),
         Call(nn.HeteroEncoder, ({"a": 3}, 4), {"embeddings": {"b": 5}, "without_input": ["c"]}),
         Call(nn.to_hetero, (nn.SAGE(4, 3, 2), TYPES), {"combine": "mean"}),
