@@ -126,7 +126,7 @@ def test_an_epoch_that_was_begun_on_other_data_begins_again(tmp_path: Path) -> N
 def test_a_run_that_recorded_nothing_says_so(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("outgrow.app.api.graph_record", lambda given: {"data": {}, "graph_schema": None})
+        patch.setattr("outgrow.app.api.graph_record", lambda *given: {"data": {}, "graph_schema": None})
         train(out, graph(), epochs=2)
     with pytest.warns(DataWarning, match="recorded no fingerprint"):
         train(out, graph(), epochs=4, resume=True)
