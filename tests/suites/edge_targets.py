@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -16,7 +16,6 @@ from torch.nn import functional
 from outgrow.engine.batches import BatchConfig
 from outgrow.engine.edge_labels import EdgeLabels
 from outgrow.engine.link_options import LinkOptions, LinkSteps
-from outgrow.engine.link_step_loss import LinkStepLoss
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import GraphShard, PartitionShard
 from outgrow.graph.edge_targets import EdgeTargetSplit, read_edge_classes, split_edge_targets, take_edge_column
@@ -28,6 +27,7 @@ from outgrow.nn.tasks import NodeClassification, NodeRegression
 from outgrow.ops.rng import fold_in, permute_range
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem
+from suites.broken_link_steps import mean_over_own_links_of_the_batch
 from suites.cases import DEALS
 from suites.exactness import EPOCH, Gradient, step_of, underived
 from suites.hits import Hits
@@ -225,14 +225,7 @@ def _loss_of(
 @contextmanager
 def mean_over_own_edges() -> Iterator[Hits]:
     """The loss of a step is the mean over the worker's own edges."""
-    hits, right = Hits(), LinkStepLoss.__init__
-
-    def begin(self: LinkStepLoss, *given: Any) -> None:
-        right(self, *given)
-        hits.note(self.num_targets != len(self.links))
-        self.num_targets = max(1, len(self.links))
-
-    with patch.object(LinkStepLoss, "__init__", begin):
+    with mean_over_own_links_of_the_batch() as hits:
         yield hits
 
 

@@ -280,12 +280,13 @@ def validate_strategy(graph: Graph, model: Model, strategy: Strategy, config: Tr
         InputError: It does not support the mini-batches, the graph or the model; or the model cannot be evaluated so.
     """
     # Of targets of edges: see `outgrow.app.edge_task.validate_edge_training`.
+    count = count_targets(graph, model, config) if strategy.uses_minibatches else 0
     if isinstance(model.decoder, Decoder):
-        validate_link_batches(graph, strategy, config)
+        validate_link_batches(strategy, config, count)
     strategy.validate_graph(graph, config.batch_config)
     strategy.validate_model(model)
     if strategy.uses_minibatches:
-        strategy.validate_num_batches(config.batch_config, count_targets(graph, model, config))
+        strategy.validate_num_batches(config.batch_config, count)
     needs_all = isinstance(model.decoder, Decoder) and ranks_all_nodes(graph, config)
     validate_evaluation(config.evaluation, ranks_all_nodes=needs_all, patience=config.patience)
 

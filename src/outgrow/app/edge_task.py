@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from outgrow.app.link_batch_checks import require_batch_size, require_no_temporal_draws
 from outgrow.app.runs.data import align_with_model
 from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
@@ -148,20 +149,9 @@ def validate_edge_training(data: EdgeData, model: Model, strategy: Strategy, con
             got=wrong,
             repair="leave it out, or choose strategy " + ("full" if batches else "sampled"),
         )
-    if config.temporal_strategy is not None:
-        raise InputError(
-            "targets of edges cannot be trained on with temporal draws",
-            needed="edges without times of their own: both ends would be drawn at the time of the edge",
-            got=f"temporal_strategy {config.temporal_strategy}",
-            repair="leave temporal_strategy out",
-        )
-    if batches and config.batch_size is not None and config.batch_size > count:
-        raise InputError(
-            "a batch is larger than the edges to train on",
-            needed=f"at most {count:,} edges in a batch",
-            got=f"batch_size {config.batch_size:,}",
-            repair="give a smaller --batch-size (batch_size), or leave it out for all edges in one step",
-        )
+    require_no_temporal_draws(config, "targets of edges")
+    if batches:
+        require_batch_size(config, count, "edges")
     strategy.validate_graph(data.graph, config.batch_config)
     strategy.validate_model(model)
     if batches:

@@ -102,45 +102,35 @@ def make_training_request(
     # What is left of the options belongs to the loop, which refuses unknown names.
     settings, own_task = resolve_task(model, config or TrainConfig(), options)
     require_options_of_model(settings, of_links=model.decoder is not None)
-    if isinstance(own_task, EdgeTask):
-        data = read_edge_data(graph, own_task)
-        targeted = align_with_model(data.graph, model)
-        checked = data._replace(graph=targeted)
-        chosen = _choose_edge_strategy(checked, model, settings, strategy, workers, request.objects, leads)
-        return TrainingRequest(
-            graph=graph,
-            targeted=targeted,
-            model=model,
-            config=settings,
-            strategy=chosen,
-            workers=workers,
-            task=own_task,
-            metrics=request.objects,
-        )
-    if model.decoder is None:
-        graph, settings = restore_whole_graph(graph, settings)
-    graph = align_with_model(graph, model)
-    targeted = graph if model.decoder is not None else select_graph_targets(graph, settings)
-    task = task_of_nodes(targeted, model, settings, own=own_task)
-    if isinstance(own_task, Mapping) and task is not None and not isinstance(task, TypeTasks):
-        settings = settings.with_options(**task.options())
-    validate_problem(targeted, model, task)
-    if model.decoder is not None:
-        validate_link_options(graph, settings, options)
-    validate_workers(graph, workers)
-    validate_fanout(graph, model, settings)
-    check_optimization(settings, model, count_targets(targeted, model, settings))
-    validate_metrics(targeted, model, settings, request.objects, task)
     # Worker 0 chooses and broadcasts its choice; the others only need a strategy to start with.
-    if is_torchrun_leader() if leads is None else leads:
-        warn_of_unread_weights(graph, model)
-        warn_of_probe(model)
-        if settings.targets is None and task is not None and (described := describe_targets(task)):
-            log_message(described)
-        chosen, _ = select_strategy(strategy, {}, targeted, model, settings, ClusterSpec.from_workers(workers))
+    leads = is_torchrun_leader() if leads is None else leads
+    task: NodeTask | EdgeTask | None
+    if isinstance(own_task, EdgeTask):
+        task, data = own_task, read_edge_data(graph, own_task)
+        targeted = align_with_model(data.graph, model)
+        data = data._replace(graph=targeted)
+        _validate_edges(data, model, settings, workers, request.objects)
+        chosen = _choose_strategy(targeted, model, settings, strategy, workers, leads=leads)
+        validate_edge_training(data, model, chosen, settings)
+        validate_evaluation(settings.evaluation, ranks_all_nodes=False, patience=settings.patience)
     else:
-        chosen, _ = resolve_strategy(strategy, batches=not settings.batch_config.is_full_graph)
-    validate_strategy(graph, model, chosen, settings)
+        if model.decoder is None:
+            graph, settings = restore_whole_graph(graph, settings)
+        graph = align_with_model(graph, model)
+        targeted = graph if model.decoder is not None else select_graph_targets(graph, settings)
+        task = task_of_nodes(targeted, model, settings, own=own_task)
+        if isinstance(own_task, Mapping) and task is not None and not isinstance(task, TypeTasks):
+            settings = settings.with_options(**task.options())
+        validate_problem(targeted, model, task)
+        if model.decoder is not None:
+            validate_link_options(graph, settings, options)
+        validate_workers(graph, workers)
+        validate_fanout(graph, model, settings)
+        check_optimization(settings, model, count_targets(targeted, model, settings))
+        validate_metrics(targeted, model, settings, request.objects, task)
+        told = None if settings.targets is not None or task is None else describe_targets(task)
+        chosen = _choose_strategy(targeted, model, settings, strategy, workers, leads=leads, told=told)
+        validate_strategy(graph, model, chosen, settings)
     return TrainingRequest(
         graph=graph,
         targeted=targeted,
@@ -153,29 +143,33 @@ def make_training_request(
     )
 
 
-def _choose_edge_strategy(
-    data: EdgeData,
+def _choose_strategy(
+    graph: Graph,
     model: Model,
     config: TrainConfig,
     strategy: str | Strategy,
     workers: Workers,
-    objects: Mapping[str, Metric],
-    leads: bool | None,
+    *,
+    leads: bool,
+    told: str | None = None,
 ) -> Strategy:
-    """Check a training on targets of edges, and return its strategy: see `make_training_request`."""
-    graph = data.graph
-    validate_problem(graph, model)
+    """Warn, tell of targets, and choose, in the process that leads; return any strategy for these batches in others."""
+    if not leads:
+        return resolve_strategy(strategy, batches=not config.batch_config.is_full_graph)[0]
+    warn_of_unread_weights(graph, model)
+    warn_of_probe(model)
+    if told:
+        log_message(told)
+    return select_strategy(strategy, {}, graph, model, config, ClusterSpec.from_workers(workers))[0]
+
+
+def _validate_edges(
+    data: EdgeData, model: Model, config: TrainConfig, workers: Workers, objects: Mapping[str, Metric]
+) -> None:
+    """Check a training on targets of edges but for its strategy: see `make_training_request`."""
+    validate_problem(data.graph, model)
     validate_edge_problem(data, model)
-    validate_workers(graph, workers)
-    validate_fanout(graph, model, config)
+    validate_workers(data.graph, workers)
+    validate_fanout(data.graph, model, config)
     check_optimization(config, model, len(data.split.train))
     choose_edge_metrics(data, config, objects)
-    if is_torchrun_leader() if leads is None else leads:
-        warn_of_unread_weights(graph, model)
-        warn_of_probe(model)
-        chosen, _ = select_strategy(strategy, {}, graph, model, config, ClusterSpec.from_workers(workers))
-    else:
-        chosen, _ = resolve_strategy(strategy, batches=not config.batch_config.is_full_graph)
-    validate_edge_training(data, model, chosen, config)
-    validate_evaluation(config.evaluation, ranks_all_nodes=False, patience=config.patience)
-    return chosen

@@ -178,10 +178,7 @@ class LinkBatches:
     def _plan_fetch(self, needed: list[Tensor]) -> tuple[Tensor, RowFetchPlan]:
         """Return the worker's seeds, and the plan that fetches the rows of others, which all workers know."""
         comm = self.shard.comm
-        mine, size = comm.rank, comm.size
-        if size == 1:
-            [seeds] = needed
-            return seeds, RowFetchPlan(comm, seeds, seeds[:0], (0,))
+        mine = comm.rank
         owners = [self._owners(each) for each in needed]
         asked = [
             nodes[owner == mine] if worker != mine else nodes[:0]
@@ -191,7 +188,7 @@ class LinkBatches:
         seeds = torch.unique(torch.cat([own, *asked]))
         foreign = owners[mine] != mine
         nodes, of_owner = needed[mine][foreign], owners[mine][foreign]
-        counts = tuple(torch.bincount(of_owner, minlength=size).tolist())
+        counts = tuple(torch.bincount(of_owner, minlength=comm.size).tolist())
         plan = RowFetchPlan(comm, seeds, nodes[of_owner.argsort(stable=True)], counts)
         # Known without a message.
         plan.split_sizes = SplitSizes(tuple(len(each) for each in asked), counts)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from outgrow.graph.link_triples import LinkTriples, iterate_in_links, mark_relations
 from outgrow.graph.topology import Topology
+from outgrow.ops.csc import find_self_loops
 
 
 class LinkNumbers:
@@ -20,27 +21,18 @@ class LinkNumbers:
 
     def __init__(self, topology: Topology, relations: Tensor | None = None, edges: Tensor | None = None) -> None:
         self._topology = topology
-        self._links: Tensor | None = edges
-        if edges is not None:
-            self._count = len(edges)
-            return
-        others, links = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, dtype=torch.int64)]
-        count = 0
-        for chunk, number in iterate_in_links(topology):
-            is_link = chunk.non_loop_mask & mark_relations(chunk, relations)
-            count += int(is_link.sum())
-            if relations is None:
-                others.append(number[~is_link])
-            else:
-                links.append(number[is_link])
-        self._count = count
-        # Loops are few, links of relations may be few: the smaller list is kept.
-        self._links = None if relations is None else torch.cat(links)
-        skipped = torch.cat(others)
-        self._before = skipped - torch.arange(len(skipped))
+        self._links = edges
+        if edges is None and relations is not None:
+            chunks = iterate_in_links(topology)
+            found = [number[links.non_loop_mask & mark_relations(links, relations)] for links, number in chunks]
+            self._links = torch.cat([torch.empty(0, dtype=torch.int64), *found])
+        if self._links is None:
+            # All other edges are links, so the loops are listed, which are few.
+            loops = find_self_loops(topology.indptr, topology.indices)
+            self._before = loops - torch.arange(len(loops))
 
     def __len__(self) -> int:
-        return self._count
+        return self._topology.num_edges - len(self._before) if self._links is None else len(self._links)
 
     def find_edges(self, place: Tensor) -> Tensor:
         """Return ``[L]`` int64: the ids of the edges that are links number ``place``, ``[L]`` int64."""

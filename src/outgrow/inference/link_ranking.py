@@ -19,13 +19,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outgrow.core.ledger import Kind
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.link_split import LinkCandidates
 from outgrow.graph.link_triples import LinkTriples
 from outgrow.inference.link_ranks import ENDS, LinkRanks
 from outgrow.inference.query_scores import CHUNK_BYTES, QueryScores
-from outgrow.inference.scored_rows import ScoredRows, TensorRows
+from outgrow.inference.scored_rows import ScoredRows, TensorRows, fetch_scored_rows
 from outgrow.nn.decoder import Decoder
 from outgrow.ops.candidate_scores import draw_candidates
 from outgrow.ops.rng import fold_in
@@ -138,6 +137,9 @@ class LinkRanker:
         self.candidates = candidates
         self.num_drawn = num_drawn
 
+    def __len__(self) -> int:
+        return len(self.links)
+
     @property
     def reads_all_nodes(self) -> bool:
         """Whether links are ranked among all nodes of a type, not among candidates that are given or drawn."""
@@ -160,7 +162,7 @@ class LinkRanker:
                     if given is None:
                         read[first:last] = True
                     else:
-                        read[given.long()] = True
+                        read[given] = True
         return own[read[own]]
 
     @torch.no_grad()
@@ -181,7 +183,7 @@ class LinkRanker:
         for first, last in pairwise(self.ends.tolist()):
             for side in (0, 1):
                 for number, asked in self._iterate_queries(side, first, last):
-                    of_queries = self._fetch_rows(rows, asked.node).double()
+                    of_queries = fetch_scored_rows(rows, asked.node, self.shard.comm).double()
                     scored = QueryScores(decoder, of_queries, asked.relation, rows, ENDS[side])
                     at = number + side * count
                     rank[at], scores[:, at] = self._rank_chunk(scored, number, asked, side, (first, last))
@@ -269,16 +271,6 @@ class LinkRanker:
                 drawn[undecided[~right]] = found[~right]
                 undecided = undecided[right]
         return drawn
-
-    def _fetch_rows(self, rows: ScoredRows, nodes: Tensor) -> Tensor:
-        """Return the rows of nodes on all workers, ``[Q, F]``, from the owner of each node."""
-        at = find_positions(rows.nodes, nodes)
-        mine = at >= 0
-        # Zero on the workers that do not own the node, so a sum hands each row to all of them.
-        found = torch.zeros(len(at), rows.width, dtype=rows.dtype, device=rows.device)
-        some, place = rows.select(at[mine])
-        found[mine.to(rows.device)] = some[place.to(rows.device)]
-        return self.shard.comm.all_reduce(found, Kind.ACTIVATIONS)
 
 
 def _queries_of_side(links: LinkTriples, side: int) -> RankingQueries:

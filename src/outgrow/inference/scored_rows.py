@@ -1,6 +1,6 @@
 """Rows of a worker's own nodes that links are ranked by: in memory, or in a file that is read in blocks.
 
-Letters: ``N`` own nodes, ``F`` columns, ``P`` positions.
+Letters: ``N`` own nodes, ``F`` columns, ``P`` positions, ``Q`` nodes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from outgrow.core.ledger import Kind
+from outgrow.ops.rows.positions import find_positions
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.storage.row_storage import RowStorage
 
 
@@ -91,3 +94,14 @@ class StorageRows:
             block = torch.empty(min(last, start + size) - start, self.width, dtype=self.dtype)
             self.storage.read_range(start, start + len(block), block)
             yield start, block
+
+
+def fetch_scored_rows(rows: ScoredRows, nodes_Q: Tensor, comm: Comm) -> Tensor:
+    """Return the rows of the same nodes on all workers, ``[Q, F]``, from the owner of each. All workers together."""
+    at = find_positions(rows.nodes, nodes_Q)
+    mine = at >= 0
+    # Zero on the workers that do not own the node, so a sum hands each row to all of them.
+    found = torch.zeros(len(at), rows.width, dtype=rows.dtype, device=rows.device)
+    some, place = rows.select(at[mine])
+    found[mine.to(rows.device)] = some[place.to(rows.device)]
+    return comm.all_reduce(found, Kind.ACTIVATIONS)

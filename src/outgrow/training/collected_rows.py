@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 
 import torch
@@ -84,18 +83,3 @@ class CollectedRows:
         if not self._readers:
             self._whole = self._storage = self._last = None
             self._stack.close()
-
-
-def collect_parts(
-    nodes: tuple[Tensor, Tensor], collect: Callable[[Tensor, int], CollectedRows], *, together: bool
-) -> list[CollectedRows]:
-    """Return what collects the rows of validation and of test nodes; the same for both if they are given together.
-
-    Args:
-        nodes: Both, ascending.
-        collect: Makes what collects some nodes for a number of readers.
-        together: Whether both are given the same output.
-    """
-    if together:
-        return [collect(torch.unique(torch.cat(nodes)), 2)] * 2
-    return [collect(each, 1) for each in nodes]

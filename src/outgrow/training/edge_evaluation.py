@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from outgrow.nn.node_task import NodeTask
-from outgrow.training.collected_rows import CollectedRows, collect_parts
+from outgrow.training.collected_rows import CollectedRows
+from outgrow.training.collecting_evaluation import CollectingEvaluation, CollectingEvaluator
 from outgrow.training.edge_scores import EdgeScorer
 from outgrow.training.evaluation import Evaluator, Metrics
 from outgrow.training.metric_request import LOSS
@@ -17,15 +18,15 @@ from outgrow.training.metrics import NodeMetric, TaskMetrics
 from outgrow.training.monitor import Monitor
 
 
-class EdgeEvaluation:
+class EdgeEvaluation(CollectingEvaluation[EdgeScorer]):
     """Evaluation of edges with targets that are held out. Final.
 
     Args:
         val: Scores the edges to validate on.
         test: Scores those to test on.
-        metrics: Metrics beside the task's own.
         monitor: The metric that is monitored.
-        memory_limit: Limit on the bytes in the worker's DEVICE tier, of which rows take a part; None for what there is.
+        metrics: Metrics beside the task's own.
+        memory_limit: See `CollectingEvaluation`.
     """
 
     def __init__(
@@ -37,11 +38,8 @@ class EdgeEvaluation:
         metrics: Sequence[NodeMetric] = (),
         memory_limit: int | None = None,
     ) -> None:
-        self.val, self.test = val, test
+        super().__init__(val, test, monitor, memory_limit)
         self.metrics = metrics
-        self.monitor = monitor
-        self.memory_limit = memory_limit
-        self._scored_nodes: tuple[Tensor, Tensor] | None = None
 
     @property
     def task(self) -> NodeTask:
@@ -53,55 +51,19 @@ class EdgeEvaluation:
         """Name of the task's metric."""
         return self.task.metric
 
-    @property
-    def scored_nodes(self) -> tuple[Tensor, Tensor]:
-        """The own nodes that are ends of edges to score."""
-        if self._scored_nodes is None:
-            self._scored_nodes = self.val.find_scored_nodes(), self.test.find_scored_nodes()
-        return self._scored_nodes
-
-    @property
-    def has_validation(self) -> bool:
-        """Whether there are edges to validate on."""
-        return len(self.val.edges) > 0
-
-    def validation_evaluator(self) -> Evaluator:
-        """Return an evaluator of the edges to validate on, with their loss."""
-        return self._make_evaluator(self.val, self._collect(self.scored_nodes[0], 1))
-
-    def final_evaluators(self, *, together: bool) -> tuple[Evaluator, Evaluator]:
-        """Return evaluators of the edges to validate and to test on, with their losses."""
-        val, test = collect_parts(self.scored_nodes, self._collect, together=together)
-        return self._make_evaluator(self.val, val), self._make_evaluator(self.test, test)
-
-    def _make_evaluator(self, scorer: EdgeScorer, rows: CollectedRows) -> _EdgeEvaluator:
+    def _make_evaluator(self, scorer: EdgeScorer, rows: CollectedRows) -> Evaluator:
         metrics = TaskMetrics(scorer.shard.comm, self.task, self.metrics)
         return _EdgeEvaluator(scorer, metrics, self.monitor.name, rows)
 
-    def _collect(self, nodes: Tensor, readers: int) -> CollectedRows:
-        return CollectedRows.of_worker(nodes, self.val.shard.comm, self.memory_limit, readers)
 
-
-class _EdgeEvaluator:
-    """Scores edges once the rows of all their ends were added."""
-
+class _EdgeEvaluator(CollectingEvaluator[EdgeScorer]):
     def __init__(self, scorer: EdgeScorer, metrics: TaskMetrics, monitor: str, collected: CollectedRows) -> None:
-        self.scorer = scorer
+        super().__init__(scorer, collected)
         self.metrics = metrics
         self.monitor = monitor
-        self.collected = collected
-
-    @property
-    def reads_output(self) -> bool:
-        """Whether there is an edge to score, for which rows are kept."""
-        return len(self.scorer.edges) > 0
-
-    def update(self, nodes: Tensor, out: Tensor) -> None:
-        if self.reads_output:
-            self.collected.add(nodes, out)
 
     def compute(self) -> Metrics:
-        task, comm, total = self.metrics.task, self.scorer.shard.comm, len(self.scorer.edges)
+        task, comm, total = self.metrics.task, self.scorer.shard.comm, len(self.scorer)
         values = self.scorer.labels.values
         counts, loss = list[Tensor](), torch.zeros((), dtype=torch.float64)
         if total:

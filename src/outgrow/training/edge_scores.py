@@ -11,12 +11,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from outgrow.core.ledger import Kind
 from outgrow.engine.edge_labels import EdgeLabels
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.link_numbers import LinkNumbers
 from outgrow.inference.query_scores import CHUNK_BYTES
-from outgrow.inference.scored_rows import ScoredRows
+from outgrow.inference.scored_rows import ScoredRows, fetch_scored_rows
 from outgrow.nn.edge_decoder import EdgeDecoder
 from outgrow.ops.rows.positions import find_positions
 
@@ -41,6 +40,9 @@ class EdgeScorer:
         self.edges = edges
         self._numbers = LinkNumbers(shard.topology, edges=edges)
 
+    def __len__(self) -> int:
+        return len(self.edges)
+
     def find_scored_nodes(self) -> Tensor:
         """Return ``[m]`` int64, ascending: the own nodes that are ends of the edges."""
         read = torch.zeros(self.shard.topology.num_nodes, dtype=torch.bool)
@@ -63,7 +65,7 @@ class EdgeScorer:
         for number in torch.split(self.edges, size) if len(self.edges) else ():
             links = self._numbers.find_links(number)
             heads, at_head = torch.unique(links.head, return_inverse=True)
-            fetched_UF = self._fetch_rows(rows, heads)
+            fetched_UF = fetch_scored_rows(rows, heads, self.shard.comm).double()
             at_tail = find_positions(self.shard.owned_nodes, links.tail)
             mine = (at_tail >= 0).nonzero()[:, 0]
             some, place = rows.select(find_positions(rows.nodes, links.tail[mine]))
@@ -71,13 +73,3 @@ class EdgeScorer:
             features = self.labels.read_features(number[mine], decoder, tails)
             relations = links.relation[mine].to(tails.device)
             yield number[mine], decoder.score(fetched_UF[at_head[mine].to(tails.device)], relations, tails, features)
-
-    def _fetch_rows(self, rows: ScoredRows, nodes: Tensor) -> Tensor:
-        """Return ``[U, F]`` float64: rows of nodes on all workers, from the owner of each node."""
-        at = find_positions(rows.nodes, nodes)
-        mine = at >= 0
-        # Zero on the workers that do not own the node, so a sum hands each row to all of them.
-        found = torch.zeros(len(at), rows.width, dtype=rows.dtype, device=rows.device)
-        some, place = rows.select(at[mine])
-        found[mine.to(rows.device)] = some[place.to(rows.device)]
-        return self.shard.comm.all_reduce(found, Kind.ACTIVATIONS).to(torch.float64)

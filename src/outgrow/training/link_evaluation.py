@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
-
 from outgrow.core.validation import replace_non_finite
 from outgrow.inference.link_ranking import LinkRanker
-from outgrow.training.collected_rows import CollectedRows, collect_parts
+from outgrow.training.collected_rows import CollectedRows
+from outgrow.training.collecting_evaluation import CollectingEvaluation, CollectingEvaluator
 from outgrow.training.evaluation import Evaluator, Metrics
 from outgrow.training.monitor import Monitor, choose_link_monitor
 
 
-class LinkEvaluation:
+class LinkEvaluation(CollectingEvaluation[LinkRanker]):
     """Evaluation by ranking links. Final.
 
     Args:
         val: Validation links.
         test: Test links.
         monitor: The metric that is monitored; None for the mean reciprocal rank.
-        memory_limit: Limit on the bytes in the worker's DEVICE tier, of which rows take a part; None for what there is.
+        memory_limit: See `CollectingEvaluation`.
     """
 
     metric = "mrr"
@@ -29,57 +28,19 @@ class LinkEvaluation:
     def __init__(
         self, val: LinkRanker, test: LinkRanker, monitor: Monitor | None = None, *, memory_limit: int | None = None
     ) -> None:
-        self.val, self.test = val, test
-        self.monitor = monitor or choose_link_monitor(None, None)
-        self.memory_limit = memory_limit
-        self._scored_nodes: tuple[Tensor, Tensor] | None = None
+        super().__init__(val, test, monitor or choose_link_monitor(None, None), memory_limit)
 
-    @property
-    def scored_nodes(self) -> tuple[Tensor, Tensor]:
-        """The own nodes whose rows the rankings read."""
-        if self._scored_nodes is None:
-            self._scored_nodes = self.val.find_scored_nodes(), self.test.find_scored_nodes()
-        return self._scored_nodes
-
-    @property
-    def has_validation(self) -> bool:
-        """Whether there are validation links."""
-        return len(self.val.links) > 0
-
-    def validation_evaluator(self) -> Evaluator:
-        """Return an evaluator of the validation links."""
-        return _LinkEvaluator(self.val, self.monitor.name, self._collect(self.scored_nodes[0], 1))
-
-    def final_evaluators(self, *, together: bool) -> tuple[Evaluator, Evaluator]:
-        """Return evaluators of the validation and test links."""
-        collected = collect_parts(self.scored_nodes, self._collect, together=together)
-        pairs = zip((self.val, self.test), collected, strict=True)
-        one, other = (_LinkEvaluator(ranking, self.monitor.name, rows) for ranking, rows in pairs)
-        return one, other
-
-    def _collect(self, nodes: Tensor, readers: int) -> CollectedRows:
-        return CollectedRows.of_worker(nodes, self.val.shard.comm, self.memory_limit, readers)
+    def _make_evaluator(self, scorer: LinkRanker, rows: CollectedRows) -> Evaluator:
+        return _LinkEvaluator(scorer, self.monitor.name, rows)
 
 
-class _LinkEvaluator:
-    """Ranks links once the rows of all nodes that it reads were added."""
-
+class _LinkEvaluator(CollectingEvaluator[LinkRanker]):
     def __init__(self, ranking: LinkRanker, monitor: str, collected: CollectedRows) -> None:
-        self.ranking = ranking
+        super().__init__(ranking, collected)
         self.monitor = monitor
-        self.collected = collected
-
-    @property
-    def reads_output(self) -> bool:
-        """Whether there is a link to rank, for which rows are kept."""
-        return len(self.ranking.links) > 0
-
-    def update(self, nodes: Tensor, out: Tensor) -> None:
-        if self.reads_output:
-            self.collected.add(nodes, out)
 
     def compute(self) -> Metrics:
-        ranks = self.ranking.rank_links(self.collected.rows)
+        ranks = self.scorer.rank_links(self.collected.rows)
         self.collected.release()
         figures = ranks.compute_metrics()
         return Metrics(score=figures[self.monitor], loss=0.0, figures=figures, ranks=ranks)
