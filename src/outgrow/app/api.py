@@ -12,17 +12,14 @@ from torch import Tensor
 from outgrow._version import __version__
 from outgrow.app.compatibility import (
     validate_argument_types,
-    validate_fanout,
-    validate_problem,
 )
 from outgrow.app.graph_sources import make_table_options, reader_for_object, reader_for_path
 from outgrow.app.messages import log_warning
 from outgrow.app.node_outputs import compute_embeddings, compute_logits
-from outgrow.app.node_task import task_of_nodes
 from outgrow.app.output_request import Nodes, make_output_request
 from outgrow.app.own_loop import require_not_launched
 from outgrow.app.plan.machine_profiles import select_machine
-from outgrow.app.plan.question import PlanSite, candidate_layouts, query_for_graph
+from outgrow.app.plan.question import PlanSite, candidate_layouts, query_for_graph, validate_planned_problem
 from outgrow.app.plan.table import PlanReport
 from outgrow.app.runs.config import record_source
 from outgrow.app.runs.data import graph_record
@@ -219,8 +216,8 @@ def plan(
     """Estimate seconds, memory and bytes of an epoch with every strategy, or say why one cannot run.
 
     Args:
-        graph: Graph with features, labels and a training split.
-        model: Model that labels nodes.
+        graph: Graph with features, labels and a training split; for links with features and edges.
+        model: Model that labels nodes, or predicts links.
         workers: Number of worker processes; None for the best number for each strategy.
         memory: Memory limit of one worker, such as ``"2GiB"``; None for what the machine has.
         hardware: Another machine: a name that ``outgrow plan --help`` lists, or a file written by
@@ -240,8 +237,7 @@ def plan(
     validate_positive("plan", workers=workers)
     settings = (config or TrainConfig()).with_options(**options)
     graph = graph if model.decoder is not None else select_graph_targets(graph, settings)
-    validate_problem(graph, model, task_of_nodes(graph, model, settings, plans=True))
-    validate_fanout(graph, model, settings)
+    validate_planned_problem(graph, model, settings, options)
     # Without a number of workers, the profile of a fully used machine is the one to plan with.
     profile, _ = select_machine(hardware, WorkerLayout(workers=workers or available_cores()), device)
     site = PlanSite(profile, candidate_layouts(profile, workers, graph.num_nodes), memory)

@@ -15,6 +15,7 @@ from outgrow.app.runs.workers import Workers
 from outgrow.app.strategy_registry import resolve_strategy
 from outgrow.core.errors import InputError
 from outgrow.graph.graph import Graph
+from outgrow.nn.edge_decoder import EdgeDecoder
 from outgrow.nn.model import Model
 from outgrow.planning.estimate import Estimate
 from outgrow.planning.estimators.registry import estimate_strategy
@@ -111,9 +112,9 @@ def plan_strategy(graph: Graph, model: Model, config: TrainConfig, cluster: Clus
     Raises:
         InputError: No strategy fits; the message numbers possible fixes.
     """
-    if model.decoder is not None:
+    if isinstance(model.decoder, EdgeDecoder):
         usual = _default_strategy(config, cluster)
-        return usual, f"strategy {usual.name}: models of links are not planned"
+        return usual, f"strategy {usual.name}: targets of edges are not planned"
     # A plan within a limit would search for chunks, which takes long on a large graph and decides nothing.
     if cluster.workers == 1 and cluster.memory is not None and graph.num_edges > COUNTED_EDGES:
         usual = _default_if_fits(graph, model, config, cluster)

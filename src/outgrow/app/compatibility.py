@@ -273,14 +273,25 @@ def _describe_outputs(task: NodeTask) -> str:
     return f"one for each {'target' if task.kind == NodeRegression.kind else 'class'}"
 
 
-def validate_strategy(graph: Graph, model: Model, strategy: Strategy, config: TrainConfig) -> None:
+def validate_strategy(
+    graph: Graph, model: Model, strategy: Strategy, config: TrainConfig, *, num_targets: int | None = None
+) -> None:
     """Check that a strategy can train a model on a graph, with the mini-batches and evaluations of ``config``.
+
+    Args:
+        graph: The graph.
+        model: The model.
+        strategy: The strategy.
+        config: Options of the training loop.
+        num_targets: Number of nodes or links to train on; None to count them.
 
     Raises:
         InputError: It does not support the mini-batches, the graph or the model; or the model cannot be evaluated so.
     """
-    # Of targets of edges: see `outgrow.app.edge_task.validate_edge_training`.
-    count = count_targets(graph, model, config) if strategy.uses_minibatches else 0
+    count = 0
+    if strategy.uses_minibatches:
+        # Of targets of edges: see `outgrow.app.edge_task.validate_edge_training`.
+        count = count_targets(graph, model, config) if num_targets is None else num_targets
     if isinstance(model.decoder, Decoder):
         validate_link_batches(strategy, config, count)
     strategy.validate_graph(graph, config.batch_config)

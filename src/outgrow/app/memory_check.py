@@ -10,6 +10,7 @@ from outgrow.app.plan.table import numbered_fixes
 from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import available_bytes
 from outgrow.graph.graph import Graph
+from outgrow.nn.edge_decoder import EdgeDecoder
 from outgrow.nn.model import Model
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimators.registry import KNOWN, estimate_strategy
@@ -38,8 +39,8 @@ def validate_memory(
 ) -> None:
     """Check that this host, or its container, has enough memory to train with a strategy.
 
-    Not checked, since there is no estimate: GPUs, workers started by torchrun, link models, and strategies
-    that are not Outgrow's.
+    Not checked, since there is no estimate: GPUs, workers started by torchrun, targets of edges, and
+    strategies that are not Outgrow's.
 
     Args:
         strategy: Chosen strategy.
@@ -52,7 +53,7 @@ def validate_memory(
     Raises:
         InputError: The workers would need more memory than is available.
     """
-    unknown = model.decoder is not None or not isinstance(strategy, KNOWN)
+    unknown = isinstance(model.decoder, EdgeDecoder) or not isinstance(strategy, KNOWN)
     if unknown or torchrun_world_size() or choose_device(device, SingleProcessComm()).type != "cpu":
         return
     # Estimates include the whole process: a single worker is this one, whose memory is already taken.
@@ -105,7 +106,8 @@ def fit_prefetch(
         InputError: One batch at a time does not fit, as is estimated; the message numbers possible fixes.
     """
     limit = strategy.memory_limit
-    if limit is None or not strategy.uses_minibatches or model.decoder is not None or not isinstance(strategy, KNOWN):
+    unknown = isinstance(model.decoder, EdgeDecoder) or not isinstance(strategy, KNOWN)
+    if limit is None or not strategy.uses_minibatches or unknown:
         return strategy
     on_cpu = choose_device(device, SingleProcessComm()).type == "cpu"
     profile = find_profile(_ANY_MACHINE if on_cpu else _ANY_GPU)

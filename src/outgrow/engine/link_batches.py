@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -18,14 +17,13 @@ from torch import Tensor
 from outgrow.core.ledger import Kind
 from outgrow.engine.batches import BatchConfig, draw_order
 from outgrow.engine.excluded_edges import ExcludedEdges
-from outgrow.engine.graph_answers import GraphAnswers
-from outgrow.engine.link_candidates import CandidatePlanner, CandidateQueries
-from outgrow.engine.link_objective import NEGATIVES
-from outgrow.engine.link_options import DEGREE, LinkOptions
-from outgrow.engine.link_step_loss import LinkStepLoss, Pairs, draw_pairs
+from outgrow.engine.link_candidates import CandidateQueries
+from outgrow.engine.link_draws import DrawnLinks, LinkDraws
+from outgrow.engine.link_options import LinkOptions
+from outgrow.engine.link_step_loss import LinkStepLoss, Pairs
 from outgrow.engine.row_exchange import RowFetchPlan
 from outgrow.engine.shard import GraphShard, PartitionShard
-from outgrow.graph.link_numbers import LinkNumbers, count_link_degrees
+from outgrow.graph.link_numbers import LinkNumbers
 from outgrow.graph.link_triples import LinkTriples
 from outgrow.nn.decoder import Decoder
 from outgrow.nn.edge_decoder import EdgeDecoder
@@ -98,11 +96,7 @@ class LinkBatches:
         self.seed = seed
         edges = None if options.labels is None else options.labels.train
         self.numbers = LinkNumbers(shard.topology, options.relations, edges)
-        self.planner = None
-        if options.ranks_candidates:
-            by_degree = options.sampling == DEGREE
-            degree = count_link_degrees(shard.topology, options.relations) if by_degree else None
-            self.planner = CandidatePlanner(options, GraphAnswers(shard.topology), degree)
+        self.draws = LinkDraws(shard.topology, options)
 
     @property
     def num_links(self) -> int:
@@ -120,25 +114,15 @@ class LinkBatches:
             epoch: Number of the epoch.
             step: Number of the batch.
         """
-        size = self.batches.size or self.num_links
-        first, last = step * size, min((step + 1) * size, self.num_links)
-        place = draw_order(first, last, self.num_links, self.seed, epoch)
-        # Ascending, since neither draws nor the loss depend on the order, and edges are read in order.
-        edges = self.numbers.find_edges(place).sort().values
-        links = self.numbers.find_links(edges)
-        key = fold_in(self.seed, epoch, step)
+        drawn = self.draw_links(epoch, step)
+        links, edges, pairs, candidates = drawn
         owner = self._owners(links.tail)
-        pairs, candidates = (links.tail, links.head, links.relation), list[Tensor]()
-        if self.planner is None:
-            pairs = draw_pairs(links, edges, self.options, fold_in(key, NEGATIVES))
-        else:
-            candidates = self.planner.draw_candidates(links, edges, key)
-        needed = self._list_needed(links, owner, pairs, candidates)
-        seeds, plan = self._plan_fetch(needed)
+        seeds, plan = self._plan_fetch(self.draws.list_needed(drawn, owner, self.shard.comm.size))
         mine = (owner == self.shard.comm.rank).nonzero()[:, 0]
         own = links.select_links(mine)
         # The links come first, then each number of negatives.
         tails, heads, relations = (each.view(-1, len(links))[:, mine].reshape(-1) for each in pairs)
+        planner = self.draws.planner
         return LinkBatch(
             seeds=seeds,
             excluded=self._exclude_targets(links),
@@ -146,9 +130,18 @@ class LinkBatches:
             links=own,
             edges=edges[mine],
             pairs=(tails, heads, relations),
-            queries=None if self.planner is None else self.planner.group_links(own, candidates, None),
+            queries=None if planner is None else planner.group_links(own, candidates, None),
             fetch_plan=plan,
         )
+
+    def draw_links(self, epoch: int, step: int) -> DrawnLinks:
+        """Return the links of a batch over all workers, with their negatives."""
+        size = self.batches.size or self.num_links
+        first, last = step * size, min((step + 1) * size, self.num_links)
+        place = draw_order(first, last, self.num_links, self.seed, epoch)
+        # Ascending, since neither draws nor the loss depend on the order, and edges are read in order.
+        edges = self.numbers.find_edges(place).sort().values
+        return self.draws.draw_negatives(self.numbers.find_links(edges), edges, fold_in(self.seed, epoch, step))
 
     def _exclude_targets(self, links: LinkTriples) -> ExcludedEdges | None:
         if not self.options.excludes_targets:
@@ -159,21 +152,6 @@ class LinkBatches:
         """Return ``[n]`` int64: the worker that owns each node."""
         shard = self.shard
         return shard.owner[nodes].long() if isinstance(shard, PartitionShard) else torch.zeros_like(nodes)
-
-    def _list_needed(self, links: LinkTriples, owner: Tensor, pairs: Pairs, candidates: list[Tensor]) -> list[Tensor]:
-        """Return ``[n]`` int64, ascending, for each worker: the nodes whose rows its links need."""
-        size, num_nodes = self.shard.comm.size, self.shard.topology.num_nodes
-        worker = owner.repeat(len(pairs[0]) // len(links))
-        found = [worker * num_nodes + each for each in pairs[:2]]
-        # None are drawn where links have negatives of their own.
-        for drawn, (first, last) in zip(candidates, pairwise(self.options.ends.tolist()), strict=False):
-            # Workers score candidates of the types that their links have as ends.
-            of_type = [(each >= first) & (each < last) for each in (links.head, links.tail)]
-            asks = torch.unique(owner[of_type[0] | of_type[1]])
-            found.append((asks[:, None] * num_nodes + drawn).reshape(-1))
-        codes = torch.unique(torch.cat(found))
-        starts = torch.searchsorted(codes, torch.arange(size + 1) * num_nodes).tolist()
-        return [codes[starts[each] : starts[each + 1]] - each * num_nodes for each in range(size)]
 
     def _plan_fetch(self, needed: list[Tensor]) -> tuple[Tensor, RowFetchPlan]:
         """Return the worker's seeds, and the plan that fetches the rows of others, which all workers know."""

@@ -194,7 +194,7 @@ class LinkRanker:
         # The same chunks on all workers, since each chunk takes part in an exchange.
         given = self.num_drawn if self.num_drawn is not None else self._given_candidates(side)
         width = given if isinstance(given, int) else 1 if given is None else given.shape[1]
-        size = max(1, min(QUERIES, CHUNK_BYTES // (_PAIR_BYTES * width)))
+        size = count_queries_per_chunk(width)
         asked = _queries_of_side(self.links, side)
         here = ((asked.answer >= first) & (asked.answer < last)).nonzero()[:, 0]
         for part in torch.split(here, size) if len(here) else ():
@@ -271,6 +271,11 @@ class LinkRanker:
                 drawn[undecided[~right]] = found[~right]
                 undecided = undecided[right]
         return drawn
+
+
+def count_queries_per_chunk(num_candidates: int) -> int:
+    """Return the most queries that are ranked together; with one candidate for all nodes, which are a block each."""
+    return max(1, min(QUERIES, CHUNK_BYTES // (_PAIR_BYTES * num_candidates)))
 
 
 def _queries_of_side(links: LinkTriples, side: int) -> RankingQueries:

@@ -19,9 +19,11 @@ from outgrow.planning.evaluation_memory import (
     inference_before_times_bytes,
     time_order_bytes,
 )
+from outgrow.planning.link_memory import link_loss_bytes, ranking_bytes, whole_graph_link_bytes
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.workload import (
     BatchStats,
+    LinkStepStats,
     NeighborhoodStats,
     OrchestrateStats,
     PartitionStats,
@@ -160,15 +162,17 @@ def inference_bytes(work: Workload, nodes: float, sources: float, edges: float) 
     return held + model.number_bytes * edges * of_edge + input_bytes(work, nodes, sources)
 
 
-def full_graph_peak_bytes(work: Workload, costs: CostModel, partition: PartitionStats) -> int:
-    """Return the peak bytes of the largest worker that trains and evaluates whole layers."""
+def full_graph_peak_bytes(
+    work: Workload, costs: CostModel, partition: PartitionStats, links: LinkStepStats | None = None
+) -> int:
+    """Return the peak bytes of the largest worker that trains and evaluates whole layers; of links with their steps."""
     part = int(partition.edges.argmax())
     nodes = float(partition.nodes[part])
     # One self-loop for each node.
     edges = float(partition.edges[part] + partition.nodes[part])
     sources = nodes + float(partition.halo[part].sum())
     held = process_bytes(costs) + model_bytes(work, costs) + metric_bytes(work, costs)
-    return held + round(training_bytes(work, nodes, sources, edges))
+    return held + round(training_bytes(work, nodes, sources, edges) + whole_graph_link_bytes(work, costs, links))
 
 
 def minibatch_bytes(work: Workload, neighborhood: NeighborhoodStats, *, num_prefetched: float) -> float:
@@ -210,6 +214,7 @@ def minibatch_peak_bytes(
     prefetch: int = _PREFETCH,
     *,
     limited: bool = False,
+    links: LinkStepStats | None = None,
 ) -> int:
     """Return the peak bytes of mini-batches and of evaluations.
 
@@ -220,6 +225,7 @@ def minibatch_peak_bytes(
         stats: Statistics of the batches.
         prefetch: Batches that are sampled ahead of the one being computed.
         limited: Whether the strategy has a limit of memory, and so keeps no freed memory beyond its peak.
+        links: Statistics of the batches of links; None for nodes.
     """
     part = int(partition.edges.argmax())
     nodes = float(partition.nodes[part])
@@ -242,6 +248,9 @@ def minibatch_peak_bytes(
     evaluation = max(held, default=0.0) + metric_bytes(work, costs)
     if limited:
         training += _NODE_BYTES * work.graph.nodes
+    if links is not None:
+        training += link_loss_bytes(work, links)
+        evaluation += ranking_bytes(work, costs)
     # The two phases alternate; the allocator keeps some of the memory of the one that is not running.
     held_always = process_bytes(costs) + model_bytes(work, costs)
     return held_always + round(max(training, evaluation) + _LEFT * min(training, evaluation))

@@ -214,7 +214,7 @@ def dataset_sizes(graph: Graph) -> DatasetSizes:
         in_blocks=isinstance(features, BlockRows),
         train=len(graph.split.train),
         classes=graph.num_classes,
-        resident_bytes=0 if graph.whole.store is not None else _resident_bytes(graph),
+        resident_bytes=0 if graph.whole.store is not None else count_resident_bytes(graph),
         val=len(graph.split.val),
         test=len(graph.split.test),
         label_bytes=_label_bytes(graph),
@@ -242,7 +242,7 @@ def _label_bytes(graph: Graph) -> int:
     return 8 if labels is None else labels.nbytes // max(1, len(labels))
 
 
-def _resident_bytes(graph: Graph) -> int:
+def count_resident_bytes(graph: Graph) -> int:
     """Return the bytes of features and topology in memory."""
     assert graph.features is not None
     topology = graph.topology
@@ -253,10 +253,10 @@ def _resident_bytes(graph: Graph) -> int:
     )
 
 
-def model_sizes(model: Model, graph: Graph) -> ModelSizes:
-    """Return the sizes of a model for a graph with features."""
+def model_sizes(model: Model, graph: Graph, *, hides_edges: bool = False) -> ModelSizes:
+    """Return the sizes of a model for a graph with features; ``hides_edges``: layers see other edges in each step."""
     assert graph.features is not None
-    constant = has_static_first_aggregate(model, graph.features)
+    constant = has_static_first_aggregate(model, graph.features) and not hides_edges
     first = model.layers_list()[0].aggregate_first()
     layers = [
         _layer_sizes(layer, graph, constant=constant and number == index == 0, run=number)
@@ -279,7 +279,7 @@ def model_sizes(model: Model, graph: Graph) -> ModelSizes:
         else _layer_sizes(first, graph, constant=constant, run=0),
         encoder_numbers=0 if model.encoder is None else count_matrix_numbers(model.encoder, graph),
         reads_types=model.reads_types,
-        layer_plans=tuple(plan_layers(model, graph.features, cache=True)),
+        layer_plans=tuple(plan_layers(model, graph.features, cache=not hides_edges)),
         embedding_numbers=count_embedding_numbers(model, graph.num_nodes),
     )
 

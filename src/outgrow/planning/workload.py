@@ -6,18 +6,15 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.last_layer import MOST_ROWS
-from outgrow.graph.chunk_graph import ChunkGraph
-from outgrow.graph.topology import Topology
+from outgrow.engine.link_options import LinkOptions
 from outgrow.inference.modes import AUTO
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, Matrix, WaveStats
+from outgrow.planning.link_work import LinkWork
 from outgrow.planning.sizes import DatasetSizes, ModelSizes
-from outgrow.runtime.distributed.serialization import serialize
 from outgrow.strategies.offload.wave_plan import TransferOptions
 
 
@@ -82,6 +79,7 @@ class SamplingSpec(NamedTuple):
         time_steps: Time steps in which models migrate to the seeds; None if each worker computes its own seeds.
         pregather: Whether rows that several time steps need are requested only once.
         workers_per_host: Consecutive workers that share a host, and so the features.
+        links: How links are trained on; None for nodes.
     """
 
     batches: BatchConfig
@@ -93,6 +91,7 @@ class SamplingSpec(NamedTuple):
     time_steps: int | None = None
     pregather: bool = True
     workers_per_host: int = 1
+    links: LinkOptions | None = None
 
 
 class GatherStats(NamedTuple):
@@ -208,6 +207,29 @@ class OrchestrateStats(NamedTuple):
     hot: HotStats
 
 
+class LinkStepStats(NamedTuple):
+    """Mean statistics of the full batches, or of the steps over the whole graph, of an epoch of links.
+
+    Attributes:
+        steps: Steps of an epoch.
+        num_full_steps: Links of an epoch, divided by those of a step.
+        links: ``[P]`` float64, links that each worker scores.
+        queries: ``[P]`` float64, distinct queries that it scores with candidates; 0 where links have negatives of
+            their own.
+        candidates: Mean number of candidates of a query.
+        read_rows: ``[P]`` float64, own nodes whose rows some worker reads.
+        fetched_rows: ``[P, P]`` float64, rows of the second worker's nodes that the first reads; 0 on the diagonal.
+    """
+
+    steps: int
+    num_full_steps: float
+    links: NDArray[np.float64]
+    queries: NDArray[np.float64]
+    candidates: float
+    read_rows: NDArray[np.float64]
+    fetched_rows: NDArray[np.float64]
+
+
 class ScoredNeighborhood(NamedTuple):
     """The neighbourhood of nodes that are scored, with all neighbours, over all workers.
 
@@ -253,8 +275,14 @@ class BatchStatsSource(Protocol):
     def orchestrate_stats(self, spec: SamplingSpec, parts: int, hot_ratio: float, super_batch: int) -> OrchestrateStats:
         """Return the statistics of batches whose hot nodes the CPU computes in the bottom layer."""
 
+    def link_step_stats(self, spec: SamplingSpec, parts: int, chunks: int | None = None) -> LinkStepStats:
+        """Return the statistics of steps of links; by the owners that `tensor` assigns with so many chunks if given."""
+
     def scored_neighborhood(self, layers: int, *, with_test: bool) -> ScoredNeighborhood:
-        """Return the neighbourhood of the validation nodes, and of the test nodes if ``with_test``."""
+        """Return the neighbourhood of the validation nodes, and of the test nodes if ``with_test``.
+
+        Of links the nodes whose rows their ranking reads.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,6 +298,7 @@ class Workload:
         seed: Seed of the run.
         evaluation: How validation and test nodes are evaluated in runs of mini-batches.
         metric_bytes: Bytes of what metrics keep of the scored nodes, in the HOST tier of worker 0.
+        links: The links to train on and to rank; None for nodes.
     """
 
     graph: DatasetSizes
@@ -280,6 +309,7 @@ class Workload:
     seed: int = 0
     evaluation: tuple[str, str] = (AUTO, AUTO)
     metric_bytes: int = 0
+    links: LinkWork | None = None
 
     @property
     def input_row_bytes(self) -> float:
@@ -292,53 +322,25 @@ class Workload:
     @property
     def last_shares(self) -> tuple[float, float]:
         """Shares of the nodes and of the edges that the last layer computes in training by `full`."""
+        if self.links is not None:
+            # As `outgrow.engine.last_layer.find_read_rows` decides: sums are over all edges nevertheless.
+            stats = self.link_step_stats("", 1)
+            assert stats is not None
+            read = float(stats.read_rows.sum()) / max(1, self.graph.nodes)
+            return (read if read <= MOST_ROWS else 1.0), 1.0
         share = self.graph.target_nodes / max(1, self.graph.nodes)
         # As `outgrow.engine.last_layer.find_last_rows` decides.
         if not self.model.reads_types or len(self.model.layers) == 1 or not 0 < share <= MOST_ROWS:
             return 1.0, 1.0
         return share, self.graph.target_edges / max(1, self.graph.edges)
 
+    def link_step_stats(self, partition: str, parts: int) -> LinkStepStats | None:
+        """Return the statistics of steps of links by the owners of a partition method; None for nodes."""
+        if self.links is None:
+            return None
+        return self.sampling.link_step_stats(self.sampling_spec(partition), parts)
+
     def sampling_spec(self, partition: str) -> SamplingSpec:
         """Return the options of batches in which each worker has seeds among its own nodes."""
-        return SamplingSpec(self.batches, self.model.views, self.seed, partition)
-
-
-def single_worker_stats(nodes: int, edges: int) -> PartitionStats:
-    """Return the statistics of a graph that is on one worker."""
-    return PartitionStats(np.array([nodes]), np.array([edges]), np.zeros((1, 1), dtype=np.int64), 0)
-
-
-def count_partition(topology: Topology, part: Tensor, parts: int, borders: tuple[int, ...] = ()) -> PartitionStats:
-    """Count the statistics of a partition.
-
-    Args:
-        topology: The graph.
-        part: ``[V]`` the worker of each node.
-        parts: ``P``.
-        borders: ``[T + 1]``: the first node of each type, and ``V``; empty not to tell types apart.
-    """
-    graph = ChunkGraph(topology, self_loops=False)
-    owner = part.long()
-    own = [(owner == worker).nonzero()[:, 0] for worker in range(parts)]
-    # A source with many edges to a worker is sent once, so distinct ids count.
-    sources = [graph.source_ids(nodes) for nodes in own]
-    halo = np.stack([torch.bincount(owner[needed], minlength=parts).numpy() for needed in sources])
-    np.fill_diagonal(halo, 0)
-    return PartitionStats(
-        nodes=np.array([len(nodes) for nodes in own]),
-        edges=np.array([graph.count_in_edges(nodes) for nodes in own]),
-        halo=halo,
-        # The pickled size, headers included, because the broadcast counts that.
-        owner_bytes=len(serialize(part)),
-        typed_halo=_count_typed_halo(owner, sources, parts, borders) if borders else None,
-    )
-
-
-def _count_typed_halo(owner: Tensor, sources: list[Tensor], parts: int, borders: tuple[int, ...]) -> Matrix:
-    inner, count = torch.tensor(borders[1:-1]), len(borders) - 1
-    found = np.zeros((count, parts, parts), dtype=np.int64)
-    for worker, needed in enumerate(sources):
-        kinds = torch.bucketize(needed, inner, right=True)
-        found[:, worker] = torch.bincount(kinds * parts + owner[needed], minlength=count * parts).view(count, parts)
-        found[:, worker, worker] = 0
-    return found
+        links = None if self.links is None else self.links.options
+        return SamplingSpec(self.batches, self.model.views, self.seed, partition, links=links)

@@ -13,7 +13,7 @@ from outgrow.graph.partition.presampled import PresampledMetis, presample_weight
 from outgrow.graph.partition.quality import measure_quality
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
-from outgrow.strategies.split.strategy import make_presampled_partition
+from outgrow.strategies.split.presampling import make_presampled_partition
 from support import topology_of
 
 PARTS = 4

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 
 from outgrow.app.compatibility import select_read_features, validate_fanout, validate_problem, validate_strategy
+from outgrow.app.link_recipes import fit_to_links
+from outgrow.app.link_task import validate_link_options
 from outgrow.app.metric_checks import estimate_metric_bytes
-from outgrow.app.model_registry import MODELS, build_model, model_options, resolve_model_options
-from outgrow.app.node_task import make_node_task
+from outgrow.app.model_registry import (
+    AUTO,
+    MODELS,
+    build_model,
+    choose_decoder,
+    model_options,
+    resolve_model_options,
+)
+from outgrow.app.node_task import make_node_task, task_of_nodes
+from outgrow.app.plan.link_workload import make_known_links, make_link_problem
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
 from outgrow.app.runs.config import absolute_source, build_seeded_model
@@ -26,13 +36,15 @@ from outgrow.graph import datasets
 from outgrow.graph.builders.validate import require_trainable
 from outgrow.graph.graph import Graph, Split
 from outgrow.graph.topology import Topology
+from outgrow.nn.edge_decoder import EdgeDecoder
 from outgrow.nn.model import Model
 from outgrow.planning.graph_stats.analytic import AnalyticGraph
 from outgrow.planning.graph_stats.counted import CountedGraph, sketch_graph
 from outgrow.planning.graph_stats.known_graphs import known_graph, load_graph_facts
 from outgrow.planning.hardware.profile import MachineProfile
+from outgrow.planning.link_work import LinkWork
 from outgrow.planning.planner import Plan, PlannerQuery, make_plan
-from outgrow.planning.sizes import DatasetSizes, dataset_sizes, model_sizes
+from outgrow.planning.sizes import DatasetSizes, count_resident_bytes, dataset_sizes, model_sizes
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.planning.workload import Workload
 from outgrow.runtime.system.device import DEVICES
@@ -68,15 +80,22 @@ def query_for_graph(graph: Graph, model: Model, config: TrainConfig, site: PlanS
         site: Machine to plan for.
 
     Raises:
-        InputError: The model is a link model.
+        InputError: The model predicts targets of edges, or its links cannot be split.
     """
+    require_planned(model)
+    whole = graph = select_read_features(replace(graph, topology=model_topology(graph.topology, model)), model)
+    links = None
     if model.decoder is not None:
-        raise_links_unplanned(type(model.decoder).__name__)
-    graph = select_read_features(replace(graph, topology=model_topology(graph.topology, model)), model)
+        graph, links = make_link_problem(graph, model, config)
     # Partitions and chunks of a large graph take long to make: its degrees are counted, and a sample is cut.
     needs_parts = site.limit is not None or max(layout.workers for layout in site.layouts) > 1
-    stats = sketch_graph(graph) if needs_parts and graph.num_edges > COUNTED_EDGES else CountedGraph(graph)
-    return _make_query(stats, dataset_sizes(graph), graph, model, config, site)
+    is_large = needs_parts and graph.num_edges > COUNTED_EDGES
+    sizes = dataset_sizes(graph)
+    if links is not None:
+        held = 0 if whole.whole.store is not None else count_resident_bytes(whole)
+        sizes = replace(sizes_of_links(sizes, links), resident_bytes=held)
+    stats = sketch_graph(graph, sizes) if is_large else CountedGraph(graph)
+    return _make_query(stats, sizes, _Problem(whole, model, links), config, site)
 
 
 def query_for_known_graph(
@@ -97,21 +116,57 @@ def query_for_known_graph(
     facts = load_graph_facts(workload)
     known = known_graph(facts)
     placeholder = placeholder_graph(facts)
+    if options.get("decoder") == AUTO:
+        options = {**options, "decoder": choose_decoder(placeholder)}
     built = build_model(model, placeholder, options)
     if not any(layer.conv.edge_dim for layer in built.layers_list()):
         known = known_graph({**facts, "edge_features": 0})
     validate_fanout(placeholder, built, config)
-    return _make_query(known, known.sizes, placeholder, built, config, site)
+    links = None
+    if built.decoder is not None:
+        links = make_known_links(facts, placeholder, built, config)
+        known.sizes = sizes_of_links(known.sizes, links)
+    return _make_query(known, known.sizes, _Problem(placeholder, built, links), config, site)
 
 
-def raise_links_unplanned(decoder: object) -> NoReturn:
-    """Raise an `InputError`: there are no plans for link models."""
-    raise InputError(
-        "models of links are not planned",
-        needed="a model of nodes",
-        got=f"a model with the decoder {decoder}",
-        repair="train it: auto chooses strategy full, or offload with memory",
-    )
+def sizes_of_links(sizes: DatasetSizes, links: LinkWork) -> DatasetSizes:
+    """Return the sizes of a graph whose links are trained on: rows take the place of logits."""
+    val, test = links.ranked_rows
+    return replace(sizes, train=links.num_links, classes=links.columns, label_bytes=0, val=val, test=test)
+
+
+def require_planned(model: Model) -> None:
+    """Check that there are plans for what a model predicts: labels of nodes, or links.
+
+    Raises:
+        InputError: It predicts targets of edges.
+    """
+    if isinstance(model.decoder, EdgeDecoder):
+        raise InputError(
+            "targets of edges are not planned",
+            needed="a model of nodes, or of links",
+            got=f"a model with the decoder {type(model.decoder).__name__}",
+            repair="train it: auto chooses strategy full, sampled for batches, or offload with memory",
+        )
+
+
+def validate_planned_problem(graph: Graph, model: Model, config: TrainConfig, given: Iterable[str] = ()) -> None:
+    """Check that training a model on a loaded graph can be planned.
+
+    Args:
+        graph: The graph.
+        model: The model.
+        config: Options of the training loop.
+        given: Names of options that were given.
+
+    Raises:
+        InputError: It cannot, as the graph, the model or an option cannot be used.
+    """
+    require_planned(model)
+    if model.decoder is not None:
+        validate_link_options(graph, config, given)
+    validate_problem(graph, model, task_of_nodes(graph, model, config, plans=True))
+    validate_fanout(graph, model, config)
 
 
 def placeholder_graph(facts: Mapping[str, Any]) -> Graph:
@@ -167,27 +222,34 @@ def candidate_layouts(profile: MachineProfile, workers: int | None, num_nodes: i
     ]
 
 
+class _Problem(NamedTuple):
+    """What is trained: the whole graph, the model, and the links to train on; None for nodes."""
+
+    graph: Graph
+    model: Model
+    links: LinkWork | None
+
+
 def _make_query(
-    stats: CountedGraph | AnalyticGraph,
-    sizes: DatasetSizes,
-    graph: Graph,
-    model: Model,
-    config: TrainConfig,
-    site: PlanSite,
+    stats: CountedGraph | AnalyticGraph, sizes: DatasetSizes, problem: _Problem, config: TrainConfig, site: PlanSite
 ) -> PlannerQuery:
+    graph, model, links = problem
+    hides = links is not None and links.options.steps.hide > 0
     work = Workload(
         graph=sizes,
-        model=model_sizes(model, graph),
+        model=model_sizes(model, graph, hides_edges=hides),
         partitioning=stats,
         sampling=stats,
         batches=config.batch_config,
         seed=config.seed,
         evaluation=(config.evaluation.val, config.evaluation.test),
         metric_bytes=estimate_metric_bytes(graph, model, config),
+        links=links,
     )
     limit = None if site.limit is None else parse_bytes(site.limit)
+    count = None if links is None else links.num_links
     # Bound here, since the planner (a lower layer) knows neither graphs nor models.
-    require = partial(validate_strategy, graph, model, config=config)
+    require = partial(validate_strategy, graph, model, config=config, num_targets=count)
     return PlannerQuery(work=work, profile=site.profile, layouts=site.layouts, limit=limit, validate=require)
 
 
@@ -229,12 +291,11 @@ def answer_request(request: PlanRequest) -> tuple[Plan, bool]:
     where = request.graph or request.workload or ""
     name = request.model or choose_model(where)
     validate_choice("model", name, MODELS)
-    recipe = find_recipe(where, name)
+    of_links = "decoder" in request.options
+    recipe = find_recipe(where, name, links=of_links, given=request.options)
     config = make_train_config(recipe, request.options, model_options(name))
     loop_options = open_option_names(config.optimizer, config.schedule)
     settings = {**recipe.model, **split_options(name, request.options, (), loop_options)[0]}
-    if "decoder" in settings:
-        raise_links_unplanned(settings["decoder"])
     profile, measured = select_machine(
         request.hardware, WorkerLayout(workers=request.workers or available_cores()), request.device
     )
@@ -251,9 +312,12 @@ def answer_request(request: PlanRequest) -> tuple[Plan, bool]:
         return make_plan(query_for_known_graph(request.workload, name, settings, config, site)), measured
     # Everything above is checked before the graph is loaded, which may take minutes.
     graph = datasets.load_graph(absolute_source(request.graph), data_dir=request.data_dir)
-    require_trainable(graph)
-    graph = select_graph_targets(graph, config)
-    task = make_node_task(graph, config, plans=True)
+    if of_links:
+        config, settings = fit_to_links(graph, name, recipe, request.options, settings)
+    else:
+        require_trainable(graph)
+        graph = select_graph_targets(graph, config)
+    task = None if of_links else make_node_task(graph, config, plans=True)
     built = build_seeded_model(name, graph, resolve_model_options(name, graph, settings), config.seed, task)
     validate_problem(graph, built, task)
     validate_fanout(graph, built, config)

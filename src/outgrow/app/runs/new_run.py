@@ -16,9 +16,10 @@ from outgrow.app.compatibility import (
     validate_strategy,
     warn_of_unread_weights,
 )
-from outgrow.app.link_task import count_targets, find_smallest_end_type, validate_link_graph, validate_link_options
+from outgrow.app.link_recipes import fit_to_links
+from outgrow.app.link_task import count_targets
 from outgrow.app.metric_checks import validate_metric_names, validate_metrics
-from outgrow.app.model_registry import AUTO, MODELS, adds_vectors, choose_decoder, model_options, resolve_model_options
+from outgrow.app.model_registry import MODELS, adds_vectors, model_options, resolve_model_options
 from outgrow.app.node_task import describe_outputs, make_node_task
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
 from outgrow.app.runs.config import absolute_source, build_seeded_model, training_record
@@ -153,19 +154,11 @@ def plan_new_run(
     )
     model_settings = {**recipe.model, **model_part}
     loaded = graph.load()
-    # Vectors of nodes take the place of features that a graph does not have.
-    needs_features = not adds_vectors(name, model_settings)
     if "decoder" not in model_settings:
-        require_trainable(loaded, needs_features=needs_features)
+        # Vectors of nodes take the place of features that a graph does not have.
+        require_trainable(loaded, needs_features=not adds_vectors(name, model_settings))
     else:
-        # Link models learn from the edges alone and need no labels.
-        validate_link_graph(loaded, needs_features=needs_features)
-        recipe = recipe.fit_to_links(loaded.num_edges, find_smallest_end_type(loaded)[1])
-        config = make_train_config(recipe, options, model_options(name))
-        validate_link_options(loaded, config, options)
-        # Resolved before it is recorded, so that a resumed run builds the same model.
-        if model_settings["decoder"] == AUTO:
-            model_settings["decoder"] = choose_decoder(loaded)
+        config, model_settings = fit_to_links(loaded, name, recipe, options, model_settings)
     model_settings = resolve_model_options(name, loaded, model_settings)
     of_links = "decoder" in model_settings
     require_options_of_model(config, of_links=of_links)

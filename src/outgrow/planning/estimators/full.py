@@ -41,5 +41,7 @@ def estimate_full(strategy: Full, work: Workload, costs: CostModel) -> Estimate:
         strategy=strategy,
         traffic=traffic,
         parts=tuple(_full_parts(work, costs, cut, traffic)),
-        peak_bytes=full_graph_peak_bytes(work, costs, cut),
+        peak_bytes=full_graph_peak_bytes(
+            work, costs, cut, work.link_step_stats(strategy.partition, costs.layout.workers)
+        ),
     )

@@ -10,6 +10,7 @@ from outgrow.planning.estimate import EpochPart, Estimate, full_graph_parts, ove
 from outgrow.planning.estimators.full import estimate_full
 from outgrow.planning.estimators.wave_traffic import PassTraffic, add_wave_topology
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec
+from outgrow.planning.link_memory import whole_graph_link_bytes
 from outgrow.planning.peak_memory import base_bytes
 from outgrow.planning.traffic import ID_BYTES, Traffic, WorkerLayout, add_bytes, training_traffic
 from outgrow.planning.workload import ChunkStats, Workload
@@ -46,7 +47,7 @@ def max_chunks(work: Workload, layout: WorkerLayout) -> int:
 
 def offload_peak_bytes(strategy: Offload, work: Workload, costs: CostModel) -> int:
     """Return an upper bound on the bytes that a worker holds with the strategy's chunks, cached waves left out."""
-    base = base_bytes(work, costs)
+    base = base_bytes(work, costs) + _link_bytes(strategy, work, costs)
     extent = _max_wave_sizes(strategy, work, costs)
     return chunked_bytes(base, work.model.layer_plans, extent, work.model.number_bytes)
 
@@ -63,6 +64,10 @@ def count_cached_waves(strategy: Offload, work: Workload, costs: CostModel) -> i
         views=views,
         spare=spare,
     )
+
+
+def _link_bytes(strategy: Offload, work: Workload, costs: CostModel) -> int:
+    return round(whole_graph_link_bytes(work, costs, work.link_step_stats(strategy.partition, costs.layout.workers)))
 
 
 def _max_wave_sizes(strategy: Offload, work: Workload, costs: CostModel) -> WaveSizes:
@@ -105,7 +110,7 @@ def _fits_unchunked(strategy: Offload, work: Workload, costs: CostModel) -> bool
     # Workers agree on one mode, so the largest part decides.
     part = int(cut.edges.argmax())
     return fits_whole(
-        base_bytes(work, costs),
+        base_bytes(work, costs) + _link_bytes(strategy, work, costs),
         work.model.layer_plans,
         num_own=int(cut.nodes[part]),
         num_edges=int(cut.edges[part]),

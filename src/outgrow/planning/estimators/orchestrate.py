@@ -138,6 +138,7 @@ def estimate_orchestrate(strategy: Orchestrate, work: Workload, costs: CostModel
             # Batches of this super-batch and of the next, but for those that are in use anyway.
             prefetch=2 * (strategy.super_batch - 1),
             limited=strategy.memory_limit is not None,
+            links=work.link_step_stats(strategy.partition, workers),
         )
         + _CPU_SIDE_BYTES
         + round(_PER_HOT * found.hot.nodes / workers * width),

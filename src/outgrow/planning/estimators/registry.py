@@ -11,6 +11,7 @@ from outgrow.planning.estimators.orchestrate import estimate_orchestrate
 from outgrow.planning.estimators.sampled import estimate_sampled
 from outgrow.planning.estimators.split import estimate_split
 from outgrow.planning.estimators.tensor import estimate_tensor
+from outgrow.planning.link_costs import add_link_costs
 from outgrow.planning.workload import Workload
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
@@ -36,6 +37,11 @@ def estimate_strategy(strategy: Strategy, work: Workload, costs: CostModel) -> E
     Raises:
         KeyError: The profile has no rate of a link that is crossed.
     """
+    found = _estimate_layers(strategy, work, costs)
+    return found if work.links is None else add_link_costs(found, work, costs)
+
+
+def _estimate_layers(strategy: Strategy, work: Workload, costs: CostModel) -> Estimate:
     match strategy:
         case Full():
             return estimate_full(strategy, work, costs)

@@ -97,4 +97,5 @@ def data_parallel_peak_bytes(strategy: Sampled | Migrate, work: Workload, costs:
     cut = work.partitioning.partition_stats(strategy.partition, costs.layout.workers, spec)
     cached = round(int(stats.cached_rows.sum(1).max()) * work.graph.row_bytes)
     limited = strategy.memory_limit is not None
-    return minibatch_peak_bytes(work, costs, cut, stats, strategy.prefetch, limited=limited) + cached
+    links = work.link_step_stats(strategy.partition, costs.layout.workers)
+    return minibatch_peak_bytes(work, costs, cut, stats, strategy.prefetch, limited=limited, links=links) + cached

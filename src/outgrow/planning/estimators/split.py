@@ -107,6 +107,12 @@ def estimate_split(strategy: SplitParallel, work: Workload, costs: CostModel) ->
         traffic=traffic,
         parts=tuple(_split_parts(work, costs, found, traffic, strategy.sampling_threads)),
         peak_bytes=minibatch_peak_bytes(
-            work, costs, cut, found, strategy.prefetch, limited=strategy.memory_limit is not None
+            work,
+            costs,
+            cut,
+            found,
+            strategy.prefetch,
+            limited=strategy.memory_limit is not None,
+            links=work.link_step_stats(strategy.partition, workers),
         ),
     )

@@ -12,6 +12,7 @@ from outgrow.core.ledger import Kind, Link
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import EpochPart, Estimate, full_graph_parts, transfer_parts
 from outgrow.planning.graph_stats.chunk_waves import Matrix
+from outgrow.planning.link_memory import whole_graph_link_bytes
 from outgrow.planning.peak_memory import base_bytes, metric_bytes, model_bytes, process_bytes, training_bytes
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.traffic import ID_BYTES, Traffic, WorkerLayout, add_bytes, training_traffic
@@ -185,15 +186,23 @@ def estimate_tensor(strategy: TensorParallel, work: Workload, costs: CostModel) 
     edges = work.graph.edges + work.graph.nodes
     parts = tensor_parts(strategy, work, costs, traffic)
     peak = process_bytes(costs) + model_bytes(work, costs) + metric_bytes(work, costs)
-    peak += round(training_bytes(work, nodes, nodes, edges, workers))
+    beside = _link_bytes(strategy, work, costs)
+    peak += round(training_bytes(work, nodes, nodes, edges, workers)) + beside
     if strategy.memory is not None:
-        needs = _memory_needs(strategy, work, costs, round(nodes))
+        needs = [each + beside for each in _memory_needs(strategy, work, costs, round(nodes))]
         # The first that fits reads least from files; its index is the number of tables that are in files.
         fitting = [(passes, needed) for passes, needed in enumerate(needs) if needed <= costs.memory]
         read, peak = fitting[0] if fitting else (0, max(peak, needs[-1]))
         if read:
             parts.append(_file_read_part(work, costs, read))
     return Estimate(strategy=strategy, traffic=traffic, parts=tuple(parts), peak_bytes=peak)
+
+
+def _link_bytes(strategy: TensorParallel, work: Workload, costs: CostModel) -> int:
+    if work.links is None:
+        return 0
+    stats = work.sampling.link_step_stats(work.sampling_spec(""), costs.layout.workers, strategy.chunks)
+    return round(whole_graph_link_bytes(work, costs, stats))
 
 
 def _memory_needs(strategy: TensorParallel, work: Workload, costs: CostModel, num_owned: int) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ import numpy as np
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, Matrix, WaveStats
 from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution, NeighborhoodLevel, Numbers
+from outgrow.planning.graph_stats.link_steps import expect_link_steps, links_of_batch, seed_share
 from outgrow.planning.sizes import DatasetSizes
 from outgrow.planning.workload import (
     BatchStats,
@@ -21,6 +22,7 @@ from outgrow.planning.workload import (
     CrossEdgeStats,
     GatherStats,
     HotStats,
+    LinkStepStats,
     NeighborhoodStats,
     OrchestrateStats,
     OwnerStats,
@@ -134,10 +136,21 @@ class AnalyticGraph:
             np.array([level.edges for level in levels[:0:-1]]),
         )
 
+    def link_step_stats(self, spec: SamplingSpec, parts: int, chunks: int | None = None) -> LinkStepStats:
+        """Return what is expected of steps of links; owners of a number of chunks are as good as any."""
+        locality = 1.0 if parts == 1 else self.edge_locality("range-edges" if chunks else spec.partition, parts)
+        return expect_link_steps(self.degrees, spec, self.sizes.train, parts, locality)
+
     def _neighborhood_levels(
         self, spec: SamplingSpec, seeds: float, hot: Numbers | None = None
     ) -> list[NeighborhoodLevel]:
+        """Return the levels of so many seeds; of the ends of so many links, and of their negatives."""
         hops, sampler = _total_fanouts(spec), spec.batches.sampler
+        if spec.links is not None:
+            # Workers compute the ends that they own, of links of all: as many as the whole batch has, divided.
+            whole = links_of_batch(spec, self.sizes.train)
+            share = seed_share(self.degrees, spec.links, whole) * (seeds / whole)
+            return self.degrees.neighborhood_levels(share, hops, hot, sampler)
         if not spec.batches.is_temporal:
             return self.degrees.neighborhood_levels(seeds, hops, hot, sampler)
         # An upper bound: seeds of different times share no rows, and all in-edges are taken to be before them.

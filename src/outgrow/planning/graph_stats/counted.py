@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
+from outgrow.engine.link_options import LinkOptions
 from outgrow.engine.shard import model_topology
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.graph import Graph
@@ -23,11 +24,15 @@ from outgrow.ops.sampling.neighborhood import with_in_neighbors
 from outgrow.planning.graph_stats.analytic import AnalyticGraph
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, ChunkWaveCounter, Matrix
 from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution
-from outgrow.planning.graph_stats.sampled_batches import SampledBatches, SampledSuperBatches
-from outgrow.planning.sizes import dataset_sizes, model_sizes
+from outgrow.planning.graph_stats.link_steps import MOST_PAIRS, DrawnSteps, expect_link_steps
+from outgrow.planning.graph_stats.partition_counts import count_partition, single_worker_stats
+from outgrow.planning.graph_stats.sampled_batches import SampledBatches
+from outgrow.planning.graph_stats.super_batches import SampledSuperBatches
+from outgrow.planning.sizes import DatasetSizes, dataset_sizes, model_sizes
 from outgrow.planning.workload import (
     BatchStats,
     ChunkStats,
+    LinkStepStats,
     OrchestrateStats,
     OwnerStats,
     PartitionStats,
@@ -35,12 +40,10 @@ from outgrow.planning.workload import (
     ScoredNeighborhood,
     SplitBatchStats,
     Workload,
-    count_partition,
-    single_worker_stats,
 )
 from outgrow.runtime.distributed.serialization import serialize
 from outgrow.strategies.offload.wave_plan import TransferOptions
-from outgrow.strategies.split.strategy import make_presampled_partition
+from outgrow.strategies.split.presampling import make_partition_presampled_for_links, make_presampled_partition
 from outgrow.strategies.tensor.chunk_schedule import assign_owners
 
 _BALL, _MOST_EDGES = 30_000, 2_000_000
@@ -80,23 +83,33 @@ class CountedGraph:
         )
         self.orchestrate_stats = cache(self._orchestrate_stats)
         self.scored_neighborhood = cache(self._scored_neighborhood)
+        self.link_step_stats = cache(self._link_step_stats)
+        self._drawn_steps = cache(lambda spec: DrawnSteps(self.graph.topology, spec))
         # Batches differ in what is cached more often than in who owns what: METIS runs once for all of them.
         self.owners = cache(self._make_owners)
 
     def _node_owners(self, method: str, parts: int, spec: SamplingSpec | None = None) -> Tensor:
         if method != PresampledMetis.name:
-            return self.owners(method, parts, spec is not None, None)
+            # Links are in-edges, which parts have equally many of: nodes to train on are not balanced.
+            return self.owners(method, parts, spec is not None and spec.links is None, None)
         assert spec is not None
-        return self.owners(method, parts, True, (spec.views, spec.batches))
+        return self.owners(method, parts, True, (spec.views, spec.batches, spec.links))
 
     def _make_owners(
-        self, method: str, parts: int, seeded: bool, presampled: tuple[tuple[bool, ...], BatchConfig] | None
+        self,
+        method: str,
+        parts: int,
+        seeded: bool,
+        presampled: tuple[tuple[bool, ...], BatchConfig, LinkOptions | None] | None,
     ) -> Tensor:
         topology, train = self.graph.topology, self.graph.split.train
         if presampled is not None:
-            views, batches = presampled
-            found: Partitioner = make_presampled_partition(
-                [topology.sampling_view(self_loops=looped) for looped in views], train, batches
+            looped, batches, links = presampled
+            views = [topology.sampling_view(self_loops=each) for each in looped]
+            found: Partitioner = (
+                make_presampled_partition(views, train, batches)
+                if links is None
+                else make_partition_presampled_for_links(topology, views, batches, links)
             )
         else:
             # As `Strategy.partition_method`, or what is counted would not be what is trained.
@@ -111,8 +124,7 @@ class CountedGraph:
         )
 
     def _owner_stats(self, chunks: int, parts: int, *, self_loops: bool) -> OwnerStats:
-        view = self.graph.topology.view(self_loops=self_loops)
-        owner = assign_owners(view.indptr, view.indices, chunks, parts)
+        owner = self._owners_by_chunks(chunks, parts, self_loops=self_loops)
         nodes = torch.bincount(owner.long(), minlength=parts).numpy()
         topology = self.graph.topology
         edges = [_count_by_owner(topology, owner, parts, self_loops=looped) for looped in (False, True)]
@@ -149,6 +161,22 @@ class CountedGraph:
             edges.append(count)
         return ScoredNeighborhood(np.array(rows[::-1], dtype=np.float64), np.array(edges[::-1], dtype=np.float64))
 
+    def _link_step_stats(self, spec: SamplingSpec, parts: int, chunks: int | None = None) -> LinkStepStats:
+        assert spec.links is not None
+        drawn = self._drawn_steps(spec._replace(partition=""))
+        if drawn.links_per_step * (1 + spec.links.negatives * (not spec.links.ranks_candidates)) > MOST_PAIRS:
+            degrees = DegreeDistribution.from_degrees(self.graph.topology.indptr.diff())
+            return expect_link_steps(degrees, spec, drawn.num_links, parts, 1 / parts)
+        if parts == 1:
+            return drawn.collect_stats(torch.zeros(self.graph.num_nodes, dtype=torch.int64), 1)
+        if chunks is None:
+            return drawn.collect_stats(self._node_owners(spec.partition, parts, spec).long(), parts)
+        return drawn.collect_stats(self._owners_by_chunks(chunks, parts, self_loops=spec.views[0]).long(), parts)
+
+    def _owners_by_chunks(self, chunks: int, parts: int, *, self_loops: bool) -> Tensor:
+        view = self.graph.topology.view(self_loops=self_loops)
+        return assign_owners(view.indptr, view.indices, chunks, parts)
+
     def _sample_batches(self, spec: SamplingSpec, parts: int) -> SampledBatches:
         return SampledBatches(self.graph, self._node_owners(spec.partition, parts, spec), parts, spec)
 
@@ -160,8 +188,8 @@ def _count_by_owner(topology: Topology, owner: Tensor, parts: int, *, self_loops
     return np.array(counts, dtype=np.int64)
 
 
-def sketch_graph(graph: Graph) -> AnalyticGraph:
-    """A graph that has features and labels, modelled by the in-degrees of its nodes and by a part of it."""
+def sketch_graph(graph: Graph, sizes: DatasetSizes) -> AnalyticGraph:
+    """A graph that has features, of these sizes, modelled by the in-degrees of its nodes and by a part of it."""
     degrees = DegreeDistribution.from_degrees(graph.topology.indptr.diff())
     ball = cache(lambda: bfs_ball(graph.topology))
 
@@ -172,7 +200,7 @@ def sketch_graph(graph: Graph) -> AnalyticGraph:
             return 1 / parts
         return internal_edge_share(ball(), parts)
 
-    return AnalyticGraph(dataset_sizes(graph), degrees, edge_locality)
+    return AnalyticGraph(sizes, degrees, edge_locality)
 
 
 def bfs_ball(topology: Topology) -> Topology:

@@ -96,17 +96,19 @@ class DegreeDistribution:
         return 1 - np.exp(-num_draws * self.degree / max(1.0, self.num_edges))
 
     def neighborhood_levels(
-        self, seeds: float, hops: Sequence[int], hot: Numbers | None = None, sampler: str = NEIGHBOR
+        self, seeds: float | Numbers, hops: Sequence[int], hot: Numbers | None = None, sampler: str = NEIGHBOR
     ) -> list[NeighborhoodLevel]:
         """Return the levels of the neighbourhood of random seeds, the seeds first.
 
         Args:
-            seeds: Number of seeds.
+            seeds: Number of seeds, or ``[k]``, the share of the nodes of each degree that are seeds.
             hops: Fan-out of each hop from the seeds; -1 for all in-edges.
             hot: ``[k]``, share of the nodes of each degree that are not expanded in the last hop.
             sampler: One of `outgrow.graph.sampling.edge_sampler.SAMPLERS`.
         """
-        levels = [NeighborhoodLevel(np.full(len(self.count), min(1.0, seeds / self.num_nodes)), 0.0)]
+        if not isinstance(seeds, np.ndarray):
+            seeds = np.full(len(self.count), min(1.0, seeds / self.num_nodes))
+        levels = [NeighborhoodLevel(seeds, 0.0)]
         for number, hop in enumerate(hops, 1):
             share = levels[-1].share
             cold = share * (1 - hot) if hot is not None and number == len(hops) else share

@@ -9,7 +9,7 @@ along cut edges. Workers sample later batches, each for its own nodes, while the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -27,16 +27,14 @@ from outgrow.engine.batches import BatchConfig, count_sampled_layer
 from outgrow.engine.features.cache import compute_hotness, hottest_owned, validate_cache
 from outgrow.engine.features.remote import input_dtype
 from outgrow.engine.features.store import FeatureRequest, FeatureStore
-from outgrow.engine.link_batches import LinkBatch, LinkBatches
+from outgrow.engine.link_batches import LinkBatch
 from outgrow.engine.link_options import LinkOptions
 from outgrow.engine.prefetch import BackgroundWorker
-from outgrow.engine.shard import FullGraphShard, PartitionShard, sampling_view
+from outgrow.engine.shard import PartitionShard, sampling_view
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.graph.partition.partitioner import Partitioner
-from outgrow.graph.partition.presampled import PresampledMetis, presample_weights, sampling_signature
-from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
-from outgrow.graph.topology import GraphView
+from outgrow.graph.partition.presampled import PresampledMetis
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model, layer_key
 from outgrow.ops import memory_pool
@@ -54,11 +52,14 @@ from outgrow.strategies.split.layers import (
     plan_partial_sums,
     supports_partial_sums,
 )
+from outgrow.strategies.split.presampling import (
+    PRESAMPLING_EPOCH,
+    make_partition_presampled_for_links,
+    make_presampled_partition,
+)
 from outgrow.strategies.split.sampler import SampledSplitBlock, SplitSampler, sample_cooperatively
 
 PRESAMPLED_PARTITION = PresampledMetis.name
-_ANY_SEED = 0  # the partition of a graph is the same for runs of any seed
-_PRESAMPLING_EPOCH = 0  # epochs are numbered from 1
 
 
 @renamed_options(ahead="prefetch", partial="partial_sums")
@@ -121,16 +122,7 @@ class SplitParallel(Strategy):
         if self.partition != PRESAMPLED_PARTITION:
             return super().partition_method_of_links(graph, model, batches, links)
         views = [sampling_view(graph.topology, layer) for layer in model.layers_list()]
-        shard = FullGraphShard(graph.topology)
-        every = torch.empty(0, dtype=torch.int64) if links.relations is None else links.relations
-        about = "links", links.sampling, links.negatives, links.relations is None
-        drawn = LinkBatches(shard, links, batches, _ANY_SEED)
-        return _presample_partition(
-            views,
-            batches,
-            sampling_signature(views, every, batches, *about),
-            lambda: (each.seeds for each in drawn.of_epoch(_PRESAMPLING_EPOCH)),
-        )
+        return make_partition_presampled_for_links(graph.topology, views, batches, links)
 
     def prepare(self, problem: Problem) -> Execution:
         """Return the execution that trains the problem."""
@@ -311,9 +303,9 @@ class _SplitExecution:
     def _presample_nodes(self) -> Iterator[Tensor]:
         """Yield the nodes whose rows each batch of an untrained epoch requests. All workers together."""
         thread = self.sampling_threads[0]
-        for step, batch in enumerate(self.problem.batches_of_epoch(_PRESAMPLING_EPOCH)):
+        for step, batch in enumerate(self.problem.batches_of_epoch(PRESAMPLING_EPOCH)):
             own_seeds = self.problem.select_seeds(batch)
-            yield sample_cooperatively(thread.sampler, thread.comm, own_seeds, _PRESAMPLING_EPOCH, step)[0].own_nodes
+            yield sample_cooperatively(thread.sampler, thread.comm, own_seeds, PRESAMPLING_EPOCH, step)[0].own_nodes
 
 
 def _row_cost(model: Model, index: int, feature_dtype: torch.dtype) -> RowBytes:
@@ -322,28 +314,3 @@ def _row_cost(model: Model, index: int, feature_dtype: torch.dtype) -> RowBytes:
     raw = index == 0 and model.source_is_features
     dtype = feature_dtype if raw else model.dtype
     return RowBytes(dtype=dtype, columns=widths.source[0] * widths.source[1], has_gradient=not raw)
-
-
-def make_presampled_partition(views: Sequence[GraphView], nodes: Tensor, batches: BatchConfig) -> PresampledMetis:
-    """Return METIS balanced by seeds and by the in-edges of an epoch that is sampled first and not trained.
-
-    Args:
-        views: The graph of each layer, with or without self-loops.
-        nodes: ``[n]`` int64, the nodes to train on.
-        batches: Configuration of the batches.
-    """
-    course = sampling_signature(views, nodes, batches)
-    return _presample_partition(
-        views, batches, course, lambda: batches.seeds_of_epoch(nodes, _ANY_SEED, _PRESAMPLING_EPOCH)
-    )
-
-
-def _presample_partition(
-    views: Sequence[GraphView], batches: BatchConfig, course: str, draw_seeds: Callable[[], Iterable[Tensor]]
-) -> PresampledMetis:
-
-    def compute_weights() -> Tensor:
-        sampler = NeighborSampler(views, batches.fanout_per_hop(len(views)), _ANY_SEED, **batches.sampling_options)
-        return presample_weights(sampler, _PRESAMPLING_EPOCH, draw_seeds(), views[0].num_nodes)
-
-    return PresampledMetis(course=course, weights=compute_weights)

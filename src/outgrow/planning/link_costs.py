@@ -1,0 +1,93 @@
+"""What links cost beside the layers: scores of pairs and of candidates, rows that workers fetch, and their ranking.
+
+The factors below were fitted to measured runs; see `outgrow.planning.peak_memory`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from outgrow.core.ledger import Kind
+from outgrow.planning.cost_model import CostModel
+from outgrow.planning.estimate import EpochPart, Estimate
+from outgrow.planning.traffic import ID_BYTES, Bytes, Traffic, WorkerLayout, add_bytes, round_rows
+from outgrow.planning.workload import LinkStepStats, Workload
+from outgrow.strategies.base import Strategy
+from outgrow.strategies.tensor.strategy import TensorParallel
+
+_PASSES_OF_PAIR = 12
+"""Reads and writes of the numbers of a row for a pair: both ends and their gradients, gathered and added up."""
+_PASSES_OF_ROW = 8
+"""Likewise for a row that a step reads: fetched or indexed, and its gradient."""
+_PASSES_OF_SCORE = 12
+"""Reads and writes of a score of a candidate: in the loss, its gradient, and both products."""
+_DRAWN_NUMBERS = 40
+"""Numbers of a pair read or written to draw it, to order it by its ends and to find its rows."""
+
+
+def link_step_stats(strategy: Strategy, work: Workload, layout: WorkerLayout) -> LinkStepStats:
+    """Return the statistics of the strategy's steps of links."""
+    if isinstance(strategy, TensorParallel):
+        return work.sampling.link_step_stats(work.sampling_spec(""), layout.workers, strategy.chunks)
+    return work.sampling.link_step_stats(work.sampling_spec(strategy.partition), layout.workers)
+
+
+def add_link_costs(found: Estimate, work: Workload, costs: CostModel) -> Estimate:
+    """Return the estimate of training on nodes as one on links: in steps, with scores, exchanges and rankings."""
+    links = work.links
+    assert links is not None
+    strategy = found.strategy
+    stats = link_step_stats(strategy, work, costs.layout)
+    # A strategy of batches has counted its steps; on the whole graph every step is a pass over all layers.
+    passes = 1 if strategy.uses_minibatches else stats.steps
+    traffic = link_traffic(strategy, work, stats, costs.layout)
+    epoch: Bytes = Counter({key: passes * count for key, count in found.traffic.epoch.items()})
+    whole = replace(found.traffic, epoch=epoch) + traffic
+    parts = [replace(each, seconds=passes * each.seconds, hidden=passes * each.hidden) for each in found.parts]
+    parts += link_parts(work, costs, stats, traffic)
+    return replace(found, traffic=whole, parts=tuple(parts))
+
+
+def link_traffic(strategy: Strategy, work: Workload, stats: LinkStepStats, layout: WorkerLayout) -> Traffic:
+    """Return the traffic of steps and rankings: rows of ends that others own, and rows of queries.
+
+    Args:
+        strategy: The strategy.
+        work: The graph, the model and the links.
+        stats: Statistics of the steps.
+        layout: The workers.
+    """
+    links = work.links
+    assert links is not None
+    traffic = Traffic()
+    row_bytes = links.columns * work.model.number_bytes
+    fetched = layout.sum_by_link(round_rows(stats.fetched_rows * stats.num_full_steps))
+    for kind in (Kind.ACTIVATIONS, Kind.GRADIENTS):
+        add_bytes(traffic.epoch, kind, fetched, row_bytes)
+    if not strategy.uses_minibatches:
+        # A worker knows its own links; of a batch all workers know all.
+        add_bytes(traffic.epoch, Kind.IDS, fetched, ID_BYTES)
+    # The rows of queries are summed over the workers, all but the owner's zero; test links are ranked in the end.
+    for into, queries in ((traffic.evaluation, links.val_queries), (traffic.once, links.test_queries)):
+        for count, times in queries:
+            add_bytes(into, Kind.ACTIVATIONS, layout.all_reduce_bytes(count * row_bytes), times)
+    return traffic
+
+
+def link_parts(work: Workload, costs: CostModel, stats: LinkStepStats, traffic: Traffic) -> list[EpochPart]:
+    """Return the parts of an epoch beside the layers, of the worker with the most links."""
+    links = work.links
+    assert links is not None
+    columns = links.columns
+    pairs = float(stats.links.max()) * links.num_pairs
+    rows = float(stats.read_rows.max() + stats.fetched_rows.sum(1).max())
+    scores = float(stats.queries.max()) * stats.candidates
+    numbers = columns * (_PASSES_OF_PAIR * pairs + _PASSES_OF_ROW * rows) + _DRAWN_NUMBERS * pairs
+    seconds = costs.memory_pass_seconds(numbers + _PASSES_OF_SCORE * scores)
+    # Scores, and the gradients of queries and of candidates.
+    width = min(columns, max(1.0, stats.candidates))
+    seconds += 3 * costs.matmul_seconds(float(stats.queries.max()), stats.candidates * columns, width)
+    found = [EpochPart(name="scores of links", seconds=stats.num_full_steps * seconds)]
+    sent = costs.transfer_seconds(traffic.epoch, 2.0 * stats.steps)
+    return found + [EpochPart(name=f"rows of links, {link.value}", seconds=took) for link, took in sent.items()]

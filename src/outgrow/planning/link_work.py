@@ -1,0 +1,41 @@
+"""Links to train on and to rank, as far as costs depend on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outgrow.engine.link_options import LinkOptions
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LinkWork:
+    """Links to train on and to rank.
+
+    Attributes:
+        options: How links are trained on.
+        num_links: Number of links to train on.
+        num_known: Number of links that are known answers of a ranking.
+        columns: Numbers of a row of a node that links are scored by.
+        reads_no_neighbours: Whether no layer reads neighbours, so that a step computes the rows that it reads alone.
+        val_queries: Numbers of queries of validation links that are ranked together, and how often so many are.
+        test_queries: Likewise of test links.
+        ranked_rows: Numbers of nodes whose rows are read to rank validation links, and test links.
+        num_candidates: Number of candidates of a query; None for all nodes of a type.
+        copied_bytes: Bytes of the edges that each worker holds once more, without the links that are held out.
+    """
+
+    options: LinkOptions
+    num_links: int
+    num_known: int
+    columns: int
+    reads_no_neighbours: bool
+    val_queries: tuple[tuple[int, int], ...]
+    test_queries: tuple[tuple[int, int], ...]
+    ranked_rows: tuple[int, int]
+    num_candidates: int | None
+    copied_bytes: int
+
+    @property
+    def num_pairs(self) -> int:
+        """Number of pairs of nodes that are scored for a link, with negatives of its own."""
+        return 1 if self.options.ranks_candidates else 1 + self.options.negatives
