@@ -14,8 +14,12 @@ from outgrow.planning.estimate import EpochPart, Estimate
 from outgrow.planning.traffic import ID_BYTES, Bytes, Traffic, WorkerLayout, add_bytes, round_rows
 from outgrow.planning.workload import LinkStepStats, Workload
 from outgrow.strategies.base import Strategy
+from outgrow.strategies.full import Full
+from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.tensor.strategy import TensorParallel
 
+_DEGREE_BYTES = 8
+"""Bytes of an in-degree."""
 _PASSES_OF_PAIR = 12
 """Reads and writes of the numbers of a row for a pair: both ends and their gradients, gathered and added up."""
 _PASSES_OF_ROW = 8
@@ -68,11 +72,24 @@ def link_traffic(strategy: Strategy, work: Workload, stats: LinkStepStats, layou
     if not strategy.uses_minibatches:
         # A worker knows its own links; of a batch all workers know all.
         add_bytes(traffic.epoch, Kind.IDS, fetched, ID_BYTES)
+    if links.options.steps.hide:
+        _add_degrees(traffic.epoch, strategy, work, layout, stats.steps)
     # The rows of queries are summed over the workers, all but the owner's zero; test links are ranked in the end.
     for into, queries in ((traffic.evaluation, links.val_queries), (traffic.once, links.test_queries)):
         for count, times in queries:
             add_bytes(into, Kind.ACTIVATIONS, layout.all_reduce_bytes(count * row_bytes), times)
     return traffic
+
+
+def _add_degrees(epoch: Bytes, strategy: Strategy, work: Workload, layout: WorkerLayout, steps: int) -> None:
+    """Add the in-degrees of nodes without hidden edges, which their owners tell in each step, in each view."""
+    views = len(set(work.model.views))
+    if isinstance(strategy, Full):
+        halo = work.partitioning.partition_stats(strategy.partition, layout.workers).halo
+        add_bytes(epoch, Kind.TOPOLOGY, layout.sum_by_link(halo), _DEGREE_BYTES * views * steps)
+    elif isinstance(strategy, Offload):
+        summed = layout.all_reduce_bytes(_DEGREE_BYTES * work.graph.nodes)
+        add_bytes(epoch, Kind.TOPOLOGY, summed, views * steps)
 
 
 def link_parts(work: Workload, costs: CostModel, stats: LinkStepStats, traffic: Traffic) -> list[EpochPart]:

@@ -44,7 +44,8 @@ def ranking_bytes(work: Workload, costs: CostModel) -> float:
     own = links.columns * work.model.number_bytes * max(links.ranked_rows) / costs.layout.workers
     width = max(links.ranked_rows) if links.num_candidates is None else links.num_candidates
     block = min(float(CHUNK_BYTES), 8.0 * queries * width)
-    return _PER_KNOWN * links.num_known + own + _RANKING_BLOCKS * block
+    # Known answers are looked up on the CPU.
+    return _PER_KNOWN * links.num_known * costs.shares_device + own + _RANKING_BLOCKS * block
 
 
 def whole_graph_link_bytes(work: Workload, costs: CostModel, stats: LinkStepStats | None) -> float:

@@ -103,6 +103,7 @@ class LayerSizes:
         supports_partial_sums: See `outgrow.strategies.split.layers.supports_partial_sums`.
         has_edge_weights: Whether its edges have weights.
         reads_target: Whether it reads the input of its destinations.
+        reads_sources: Whether it reads neighbours at all.
         run_index: Index of its run in `outgrow.strategies.tensor.model_pass.group_propagation_runs`.
         only_propagates: Whether it only propagates.
         weights: Numbers of the matrices that sources are multiplied by, and of those for destinations.
@@ -137,6 +138,7 @@ class LayerSizes:
     inner_numbers: int = 0
     type_widths: tuple[int, ...] = ()
     type_nodes: tuple[int, ...] = ()
+    reads_sources: bool = True
 
     @property
     def source_width(self) -> int:
@@ -308,6 +310,7 @@ def _layer_sizes(layer: Layer, graph: Graph, *, constant: bool, run: int) -> Lay
         groups_by_pair=layer.conv.aggregation.sums_pairs,
         groups_by_relation=groups_by_relation(layer.conv),
         inner_numbers=count_inner_numbers(layer.conv),
+        reads_sources=layer.conv.aggregation.reads_sources,
         **_type_widths(layer, graph),
     )
 

@@ -131,6 +131,11 @@ def training_traffic(
     to_first[0, 1:] = nodes[1:]
     for kind, width in ((Kind.ACTIVATIONS, work.graph.classes * model.number_bytes), (Kind.IDS, ID_BYTES)):
         add_bytes(traffic.once, kind, layout.sum_by_link(to_first), width)
+    if model.embedding_numbers:
+        # Likewise the vectors of nodes, which are shared out evenly.
+        row_bytes = model.embedding_numbers * model.number_bytes // max(1, work.graph.nodes)
+        for kind, width in ((Kind.PARAMETERS, row_bytes), (Kind.IDS, ID_BYTES)):
+            add_bytes(traffic.once, kind, layout.sum_by_link(to_first), width)
     return traffic
 
 
@@ -166,6 +171,8 @@ def add_halo_rows(into: Bytes, kind: Kind, work: Workload, partition: PartitionS
     model = work.model
     # A first layer that takes raw features sends none: features of the halo are copied before training.
     for layer in model.layers[model.source_is_features :]:
+        if not layer.reads_sources:
+            continue
         numbers = layout.sum_by_link(count_sent_numbers(layer, partition.halo, partition.typed_halo))
         add_bytes(into, kind, numbers, model.number_bytes)
 

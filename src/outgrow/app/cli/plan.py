@@ -11,6 +11,7 @@ import typer
 from outgrow.app.cli.options import parse_assignments
 from outgrow.app.messages import log_message
 from outgrow.core.errors import InputError
+from outgrow.core.validation import validate_choice
 
 
 def plan(
@@ -20,16 +21,26 @@ def plan(
     model: Annotated[
         str | None, typer.Option(help="As of `outgrow train`.", show_default="what suits the data set, else sage")
     ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="What is predicted: nodes (their labels) or links (which edges there are).", show_default="nodes"
+        ),
+    ] = None,
     target: Annotated[
         list[str] | None,
         typer.Option(
             help="A node type whose labels are predicted, as of `outgrow train`.", show_default="all with labels"
         ),
     ] = None,
+    link_relations: Annotated[
+        str | None,
+        typer.Option(help="With --task links: as of `outgrow train`.", show_default="all edges"),
+    ] = None,
     layers: Annotated[int | None, typer.Option(help="Number of layers.")] = None,
     hidden: Annotated[int | None, typer.Option(help="Width of hidden layers.")] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Seeds of a step, over all workers.", show_default="all nodes to train on")
+        int | None, typer.Option(help="Nodes or links of a step, over all workers.", show_default="all to train on")
     ] = None,
     fanout: Annotated[
         str | None, typer.Option(help="Neighbours to draw for each hop, such as 10,10.", show_default="all neighbours")
@@ -69,7 +80,12 @@ def plan(
     device: Annotated[str, typer.Option(help="What workers compute on here: auto, cpu or cuda.")] = "auto",
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any other option of the model; may be given several times."),
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Any other option of the model or of training, such as decoder, negatives or link_steps of links; may "
+            "be given several times.",
+        ),
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -95,8 +111,19 @@ def plan(
         "fanout": fanout,
         "sampler": sampler,
     }
+    if task is not None:
+        validate_choice("task", task, dict.fromkeys(("nodes", "links")))
+    # A decoder is what makes a model one of links, as of `outgrow train`.
+    given |= {"decoder": "auto" if task == "links" else None, "link_relations": link_relations}
     given |= {"targets": ",".join(target) if target else None, "temporal_strategy": temporal_strategy}
     options = {name: value for name, value in given.items() if value is not None} | parse_assignments(set_ or [])
+    if task == "nodes" and "decoder" in options:
+        raise InputError(
+            "a decoder is for links",
+            needed="--task links, or no decoder",
+            got=f"--task nodes with decoder {options['decoder']}",
+            repair="leave one of both out",
+        )
     request = PlanRequest(
         graph=graph,
         workload=workload,

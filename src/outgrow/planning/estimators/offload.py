@@ -152,8 +152,14 @@ def offload_traffic(
         (traffic.evaluation, passes.inference_bytes()),
     ):
         moved.update(found)
-    add_wave_topology(traffic, layers, chunked.waves, strategy.chunks if cached_waves is None else cached_waves)
+    kept = strategy.chunks if cached_waves is None else cached_waves
+    add_wave_topology(traffic, layers, chunked.waves, kept, last_passes=_count_last_passes(work))
     return traffic
+
+
+def _count_last_passes(work: Workload) -> int:
+    """Return the passes of the last layer in a step: both ways in one, but for a loss that couples rows of chunks."""
+    return 1 if work.links is None else 2
 
 
 def offload_parts(
@@ -166,8 +172,8 @@ def offload_parts(
     # Waves synchronise the workers, so the one with the most edges counts.
     slowest = int(cut.edges.argmax())
     found = full_graph_parts(work, costs, int(cut.nodes[slowest]), int(cut.edges[slowest]))
-    # The last layer runs both ways in one pass; only waves that are not cached prepare their edges again.
-    passes = 2 * len(layers) - 1
+    # Only waves that are not cached prepare their edges again.
+    passes = 2 * (len(layers) - 1) + _count_last_passes(work)
     reread = 1 - cached_waves / strategy.chunks
     new = costs.new_edge_seconds(passes * reread * int(cut.edges[slowest]))
     found.append(EpochPart(name="new edges", seconds=new))

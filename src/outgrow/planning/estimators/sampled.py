@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from outgrow.core.ledger import Kind
 from outgrow.engine.features.cache import rows_within_size
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import EpochPart, Estimate, batch_prep_parts, minibatch_parts, transfer_parts
 from outgrow.planning.peak_memory import minibatch_peak_bytes
 from outgrow.planning.traffic import (
+    ID_BYTES,
     Traffic,
     WorkerLayout,
+    add_bytes,
     add_feature_requests,
     fetch_messages,
     round_rows,
@@ -48,6 +53,10 @@ def data_parallel_traffic(work: Workload, layout: WorkerLayout, spec: SamplingSp
     # The gradient sums need whole steps, but rows depend on the seeds: a short last batch counts as a fraction.
     requested = round_rows(gathered.remote_rows * stats.num_full_batches)
     add_feature_requests(traffic.epoch, requested, sent_row_bytes(work, gathered.row_entries), layout)
+    if fetch_messages(layout):
+        # Every request says how many rows the next one asks for, also to workers of the same host.
+        pairs = np.ones((layout.workers, layout.workers), dtype=np.int64)
+        add_bytes(traffic.epoch, Kind.IDS, layout.sum_by_link(pairs), ID_BYTES * stats.steps)
     # The cache is filled once, by the same requests.
     add_feature_requests(traffic.once, stats.cached_rows, sent_row_bytes(work, work.graph.row_entries), layout)
     return traffic

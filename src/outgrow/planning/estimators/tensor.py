@@ -133,6 +133,8 @@ def _propagation_exchanges(layer: LayerSizes) -> Iterator[SliceExchange]:
 
 def _layer_exchanges(work: Workload, layer: LayerSizes, *, raw: bool, constant: bool) -> Iterator[SliceExchange]:
     widths = layer.spec
+    if not layer.reads_sources:
+        return
     # An aggregate of raw features without parameters needs no gradient.
     trained = not (raw and layer.is_parameter_free)
     if raw and layer.has_static_aggregate and constant:

@@ -19,19 +19,31 @@ _END_BYTES = 8
 
 
 def add_wave_topology(
-    traffic: Traffic, layers: tuple[LayerSizes, ...], waves: dict[bool, WaveStats], cached_waves: int
+    traffic: Traffic,
+    layers: tuple[LayerSizes, ...],
+    waves: dict[bool, WaveStats],
+    cached_waves: int,
+    *,
+    last_passes: int = 1,
 ) -> None:
-    """Add the wave files: cached waves are read once, all others in each pass of a layer."""
+    """Add the wave files: cached waves are read once, all others in each pass of a layer.
+
+    Args:
+        traffic: The traffic to add to.
+        layers: The layers.
+        waves: Statistics of the waves, by view of the graph.
+        cached_waves: Waves that a worker keeps in memory after the first read.
+        last_passes: Passes of the last layer in a step: forward and backward in one, or apart.
+    """
     layers_by_view = Counter(layer.spec.self_loops for layer in layers)
     for view, of_view in waves.items():
         cached, reread = (int(part.sum()) for part in np.split(of_view.file_bytes, [cached_waves], 1))
         bottom, last = (layers[i].spec.self_loops == view for i in (0, -1))
         # A static first aggregate is computed in a pass of its own before the first epoch.
         prepared = bottom and layers[0].has_static_aggregate
-        # The last layer runs forward and backward in a single pass over the waves.
         for moved, num_bytes in (
             (traffic.once, cached + prepared * reread),
-            (traffic.epoch, (2 * layers_by_view[view] - last) * reread),
+            (traffic.epoch, (2 * layers_by_view[view] - (2 - last_passes) * last) * reread),
             (traffic.evaluation, layers_by_view[view] * reread),
         ):
             add_bytes(moved, Kind.TOPOLOGY, {Link.HOST_TO_DEVICE: num_bytes})
@@ -104,12 +116,18 @@ class PassTraffic(NamedTuple):
                     moved += self._gradient_bytes(link, count)
         if not self._source_is_features:
             moved += self._feature_bytes()
+        if self.work.links is not None:
+            # The loss couples rows of several chunks: the last layer is computed once more before it runs both ways.
+            moved += self._last_layer_bytes()
         return moved
 
     def inference_bytes(self) -> Bytes:
         """Return the bytes of an evaluation: all layers forward, with nothing kept for a backward pass."""
+        return self.forward_bytes(training=False) + self._last_layer_bytes()
+
+    def _last_layer_bytes(self) -> Bytes:
         last = len(self.layers) - 1
-        return self.forward_bytes(training=False) + self._source_bytes(last) + self._target_bytes(last)
+        return self._source_bytes(last) + self._target_bytes(last)
 
     @property
     def layers(self) -> tuple[LayerSizes, ...]:

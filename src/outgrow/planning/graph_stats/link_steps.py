@@ -22,7 +22,7 @@ from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution,
 from outgrow.planning.workload import LinkStepStats, SamplingSpec
 
 _EPOCH = 1
-_STEPS = 8
+_STEPS = 16
 """Steps that are drawn."""
 MOST_PAIRS = 4_000_000
 """Pairs of nodes of a step up to which it is drawn: more take memory, and differ little from what is expected."""

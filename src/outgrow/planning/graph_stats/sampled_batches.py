@@ -103,8 +103,9 @@ class SampledBatches:
         growth = NeighborhoodCounter(self.parts, len(self.spec.views))
         crossed = []
         for step in self.choose_steps(_STEPS):
-            # A draw depends on the node alone, so the parts that workers sample add up to this batch.
-            blocks = self._sample_blocks(list_seeds(batches[step]), EPOCH, step)
+            # A draw depends on the node alone, so the parts that workers sample add up to this batch. Rows cross for
+            # all edges that are drawn, also for those that the batch excludes.
+            blocks = self.sampler.sample_blocks(list_seeds(batches[step]), EPOCH, step)
             growth.add_split_batch(self.owner, blocks)
             crossed.append(tuple(map(self._cross_edge_stats, blocks)))
         return SplitBatchStats(len(batches), self.num_full_batches, growth.mean_stats(), tuple(crossed))
