@@ -2,6 +2,7 @@
 
     python benchmarks/choice.py --data-dir DATA                 # every way of every case, on this machine
     python benchmarks/choice.py --data-dir DATA --only wordnet --rounds 1
+    python benchmarks/choice.py --data-dir DATA --links --epochs 3  # of links
 
 Every way is `outgrow train`, in turn, several rounds over; what counts is the median epoch but the first. Before that
 this machine is measured (`outgrow calibrate`). A strategy that would train all at once as `full` does is no way of its
@@ -86,15 +87,34 @@ CASES = (
 )
 
 
+_SHARED = "--set link_loss=softmax --set negative_sampling=shared --set negatives=200"
+LINK_CASES = tuple(
+    case._replace(options=f"--task links --set ranking_candidates=100 {case.options}")
+    for case in (
+        Case("cora", "gcn", 2),
+        Case("amazon-photo", "sage", 2, "--hidden 64"),
+        Case("wordnet", "gcn", 2, "--hidden 64"),
+        Case("products@0.02", "sage", 2, "--hidden 64 --set link_steps=2"),
+        Case("wordnet", "rgcn", 2, "--hidden 32 --set bases=4"),
+        Case("amazon-photo", "sage", 2, "--hidden 64 --batch-size 4096 --fanout 10,10"),
+        Case("arxiv@0.3", "sage", 2, f"--hidden 64 --batch-size 8192 --fanout 10,10 {_SHARED}"),
+        Case("wordnet", "sage", 2, "--hidden 64 --batch-size 16384 --fanout 5,5"),
+    )
+)
+"""What is trained on links. `migrate`, whose models stay, trains them as `sampled` does."""
+
+
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Every way of every case, round by round: its epochs, what it held, what was chosen."""
     found: dict[tuple[Case, str], list[dict[str, Any]]] = {}
+    known = LINK_CASES if options.links else CASES
     cases = [
-        case for case in CASES if not options.only or any(each in " ".join(map(str, case)) for each in options.only)
+        case for case in known if not options.only or any(each in " ".join(map(str, case)) for each in options.only)
     ]
     for turn in range(options.rounds):
         for case in cases:
-            for way in (*(_BATCHES if case.batches else _WHOLE), _AUTO):
+            batched = _BATCHES[:2] if options.links else _BATCHES
+            for way in (*(batched if case.batches else _WHOLE), _AUTO):
                 reports = found.setdefault((case, way), [])
                 if (case.memory and way == "full") or (reports and not _counts(reports[-1])):
                     continue
@@ -166,6 +186,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, help="folder of the files of named data sets")
     parser.add_argument("--only", nargs="*", help="cases that contain one of these words")
+    parser.add_argument("--links", action="store_true", help="links in the place of nodes")
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--out", type=Path)
@@ -175,7 +196,7 @@ def _parse() -> argparse.Namespace:
 def main() -> None:
     """Measure the machine, then all ways of all cases."""
     options = _parse()
-    for workers in sorted({case.workers for case in CASES}):
+    for workers in sorted({case.workers for case in (LINK_CASES if options.links else CASES)}):
         calibrate = f"calibrate --workers {workers} --json".split()
         subprocess.run([sys.executable, "-m", "outgrow", *calibrate], check=True, stdout=subprocess.DEVNULL)
     rows = measure(options)
@@ -184,7 +205,7 @@ def main() -> None:
     show("what was chosen", scored)
     print(f"{sum(right)} of {len(right)} choices are the fastest, or within a tenth of it")
     figures = {"versions": versions(), "right": sum(right), "cases": len(right), "score": scored, "rows": rows}
-    print(record.write("choice", figures, options.out))
+    print(record.write("choice_links" if options.links else "choice", figures, options.out))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     training = og.prepare(
         graph,
         model,
-        strategy=og.Sampled(memory=options.memory, partition="range-edges", prefetch=1),
+        strategy=og.Sampled(memory=options.memory, partition="range-edges"),
         batch_size=4096,
         fanout=(10, 10),
         link_loss="softmax",

@@ -122,9 +122,10 @@ class OfSomebody(Strategy):
 def test_of_some_nothing_is_known(graph: og.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     has(monkeypatch, 1 << 20)
     ask(graph, OfSomebody(), 1)
-    links = model_of(graph, 8)
-    links.decoder = og.nn.Dot()
-    ask(graph, Full(), 1, links)
+    edges = model_of(graph, 8).with_decoder(og.nn.EdgeMLP(graph.num_classes, 1))
+    ask(graph, Full(), 1, edges)
+    with pytest.raises(InputError):
+        ask(graph, Full(), 1, model_of(graph, 8).with_decoder(og.nn.Dot()))
     with pytest.raises(InputError):
         ask(graph, Full(), 1)
     monkeypatch.setattr("outgrow.app.memory_check.torchrun_world_size", lambda: 2)

@@ -129,14 +129,70 @@ def test_auto_says_why(outgrow: Command, npz: Path) -> None:
 
 
 def test_links_keep_to_a_limit(outgrow: Command) -> None:
-    """They are not planned, but memory is limited."""
     short = ("--hidden", 4, "--epochs", 1, "--set", "val_links=0.01", "--set", "test_links=0.01")
     result = outgrow("train", "products@0.002", "--task", "links", *short, "--memory", "2GiB", "--out", "run", "--json")
     assert result.code == 0, result.err
     assert result.summary["strategy"] == "offload"
+
+
+def test_links_are_planned(outgrow: Command) -> None:
+    """On the whole graph and in batches; `auto` chooses what the plan does."""
+    said = outgrow("plan", "products@0.002", "--task", "links", "--hidden", 16, "--workers", 2, "--json")
+    assert said.code == 0, said.err
+    whole = {each["strategy"]: each for each in json.loads(said.out)["strategies"]}
+    assert all(whole[name]["peak_bytes"] for name in ("full", "tensor", "offload"))
+    assert any(part["name"] == "scores of links" for part in whole["full"]["parts"])
     graph = og.load("products@0.002")
-    model = og.nn.SAGE(graph.num_features, 4, 4).with_decoder(og.nn.Dot())
-    with pytest.raises(og.InputError, match="links are not planned"):
+    model = og.nn.SAGE(graph.num_features, 16, 16).with_decoder(og.nn.Dot())
+    batches = og.plan(graph, model, workers=2, batch_size=2000, fanout=(5, 5))
+    assert batches.chosen is not None
+    found = {each["strategy"]: each for each in batches.as_dict()["strategies"]}
+    assert all(found[name]["peak_bytes"] for name in ("sampled", "split", "orchestrate"))
+    assert "cannot move" in found["migrate"]["why_not"]
+    assert "some steps old" in found["orchestrate"]["why_not"]
+    # More steps over the whole graph take longer, by about as much.
+    steps = og.plan(graph, model, workers=2, link_steps=4).plan.candidates
+    once = og.plan(graph, model, workers=2).plan.candidates
+    seconds = [next(each.estimate.epoch_seconds for each in some if each.name == "full") for some in (steps, once)]
+    assert 2 < seconds[0] / seconds[1] < 4.5
+
+
+@pytest.mark.usefixtures("pooled")
+def test_auto_compares_strategies_of_links(outgrow: Command) -> None:
+    short = ("--hidden", 4, "--epochs", 1, "--set", "val_links=0.01", "--set", "test_links=0.01", "--set", "hide=0.5")
+    result = outgrow("train", "products@0.002", "--task", "links", *short, "--workers", 2, "--out", "run", "--json")
+    assert result.code == 0, result.err
+    assert "an epoch estimated" in result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--task", "edges"), "unknown task"),
+        (("--task", "nodes", "--set", "decoder=dot"), "a decoder is for links"),
+        (("--task", "links", "--batch-size", 10**9), "a batch is larger than the links"),
+        (("--task", "links", "--link-relations", "a"), "have no relations"),
+        (("--task", "links", "--set", "negatives=9999999", "--set", "negative_sampling=shared"), "more negatives"),
+    ],
+)
+def test_mistakes_of_plans_of_links(outgrow: Command, words: tuple[object, ...], said: str) -> None:
+    result = outgrow("plan", "products@0.002", "--hidden", 16, *words)
+    text = result.err if result.code == 2 else result.out
+    assert said in " ".join(text.replace("│", " ").split())
+
+
+def test_links_of_a_graph_that_is_not_here(outgrow: Command) -> None:
+    words = ("--task", "links", "--batch-size", 4096, "--fanout", "10,10", "--hardware", "4xA100", "--json")
+    said = outgrow("plan", "--workload", "papers100M", *words)
+    assert said.code == 0, said.err
+    found = {each["strategy"]: each for each in json.loads(said.out)["strategies"]}
+    assert found["sampled"]["epoch_seconds"] > 100
+
+
+def test_targets_of_edges_are_not_planned() -> None:
+    graph = og.load("products@0.002")
+    model = og.nn.SAGE(graph.num_features, 4, 4).with_decoder(og.nn.EdgeMLP(4, 2))
+    with pytest.raises(og.InputError, match="targets of edges are not planned"):
         og.plan(graph, model)
 
 

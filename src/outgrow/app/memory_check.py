@@ -15,6 +15,7 @@ from outgrow.nn.model import Model
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimators.registry import KNOWN, estimate_strategy
 from outgrow.planning.hardware.profile import find_profile
+from outgrow.planning.link_memory import whole_graph_link_bytes
 from outgrow.planning.peak_memory import base_bytes, process_bytes, training_bytes
 from outgrow.planning.planner import cost_model_for, fits_in
 from outgrow.planning.traffic import WorkerLayout
@@ -150,4 +151,5 @@ def _full_graph_bytes(work: Workload, slices: int = 1) -> float:
 def _upper_bound_bytes(work: Workload, costs: CostModel) -> float:
     """Return an upper bound of the bytes of any strategy, in constant time."""
     rows = work.graph.nodes * (work.graph.row_bytes + work.input_row_bytes)
-    return process_bytes(costs) + _AT_MOST * (_full_graph_bytes(work, slices=2) + rows)
+    of_links = whole_graph_link_bytes(work, costs, work.link_step_stats("", 1))
+    return process_bytes(costs) + _AT_MOST * (_full_graph_bytes(work, slices=2) + rows + of_links)

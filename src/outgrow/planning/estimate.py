@@ -103,13 +103,13 @@ def minibatch_parts(
     """Return the parts of an epoch of mini-batches, computed by the slowest worker."""
     # Gradients are summed in every step, so all workers wait for the one with the most edges.
     slowest = int(neighborhood.edges.sum(1).argmax())
-    rows, edges = neighborhood.rows[slowest], neighborhood.edges[slowest]
+    rows, edges = neighborhood.rows[slowest].tolist(), neighborhood.edges[slowest].tolist()
     layers = [LayerWork(rows[i], rows[i + 1], edges[i]) for i in range(len(edges))]
     # Batches differ in their nodes, so no aggregate of raw features can be kept from one to the next.
     found = layer_parts(step_seconds(work, costs, layers, cached_aggregate=False), full)
     # Each sampled block is a new CSC matrix, whose edge weights and transpose are computed first.
-    found.append(EpochPart(name="new edges", seconds=full * costs.new_edge_seconds(float(edges.sum()))))
-    return [*found, optimizer_part(work, costs, float(rows[-1]), steps)]
+    found.append(EpochPart(name="new edges", seconds=full * costs.new_edge_seconds(sum(edges))))
+    return [*found, optimizer_part(work, costs, rows[-1], steps)]
 
 
 def layer_parts(layers: Sequence[LayerSeconds], steps: float = 1) -> list[EpochPart]:

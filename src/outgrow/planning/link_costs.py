@@ -20,14 +20,11 @@ from outgrow.strategies.tensor.strategy import TensorParallel
 
 _DEGREE_BYTES = 8
 """Bytes of an in-degree."""
-_PASSES_OF_PAIR = 12
-"""Reads and writes of the numbers of a row for a pair: both ends and their gradients, gathered and added up."""
-_PASSES_OF_ROW = 8
-"""Likewise for a row that a step reads: fetched or indexed, and its gradient."""
-_PASSES_OF_SCORE = 12
-"""Reads and writes of a score of a candidate: in the loss, its gradient, and both products."""
-_DRAWN_NUMBERS = 40
-"""Numbers of a pair read or written to draw it, to order it by its ends and to find its rows."""
+_OF_PAIR, _OF_ROW, _OF_SCORE = 2, 1, 4
+"""How often a number is processed, as by an activation and its gradient: each column of a pair of nodes, each column
+of a row that is read, and each score of a candidate."""
+_OF_SEARCH = 180
+"""Likewise of a pair of a batch, whose rows are searched for among those of the seeds."""
 
 
 def link_step_stats(strategy: Strategy, work: Workload, layout: WorkerLayout) -> LinkStepStats:
@@ -100,8 +97,9 @@ def link_parts(work: Workload, costs: CostModel, stats: LinkStepStats, traffic: 
     pairs = float(stats.links.max()) * links.num_pairs
     rows = float(stats.read_rows.max() + stats.fetched_rows.sum(1).max())
     scores = float(stats.queries.max()) * stats.candidates
-    numbers = columns * (_PASSES_OF_PAIR * pairs + _PASSES_OF_ROW * rows) + _DRAWN_NUMBERS * pairs
-    seconds = costs.memory_pass_seconds(numbers + _PASSES_OF_SCORE * scores)
+    numbers = columns * (_OF_PAIR * pairs + _OF_ROW * rows) + _OF_SCORE * scores
+    numbers += 0 if work.batches.is_full_graph else _OF_SEARCH * pairs
+    seconds = costs.epilogue_seconds(numbers)
     # Scores, and the gradients of queries and of candidates.
     width = min(columns, max(1.0, stats.candidates))
     seconds += 3 * costs.matmul_seconds(float(stats.queries.max()), stats.candidates * columns, width)

@@ -10,16 +10,22 @@ from outgrow.inference.query_scores import CHUNK_BYTES
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.workload import LinkStepStats, Workload
 
-_ROWS = 4
-"""Copies of the rows of a step: own and received ones, their gradient and its parts."""
-_PER_PAIR, _PER_LINK = 96, 160
+_FETCHED = 3
+"""Copies of rows that a step fetches: own ones are the output of the last layer."""
+_PER_PAIR, _PER_LINK = 64, 160
 """Bytes of a pair of nodes, and of a link whose ends are queries: see `outgrow.engine.link_objective`."""
+_PER_RELATION_PAIR = 128
+"""Further bytes of a pair whose score depends on its relation: pairs are ordered by relations for their gradients."""
+_PER_OWN_LINK = 48
+"""Bytes of a link of the graph that a worker lists to select those of a step over the whole graph."""
 _SCORE_COPIES = 4
 """Copies of the scores of a block of queries with their candidates."""
 _PER_KNOWN = 24
 """Bytes of a known link: its name for either end, sorted."""
-_RANKING_BLOCKS = 3
-"""Blocks of scores that a ranking holds."""
+_RANKED_BESIDE = 0.5
+"""Share of a ranking that is held beside what training leaves allocated."""
+_RANKING_BLOCKS, _PRODUCT_BLOCKS = 2, 0.5
+"""Blocks of scores that a ranking holds; of decoders that are products, which count as they go."""
 
 
 def link_loss_bytes(work: Workload, stats: LinkStepStats) -> float:
@@ -27,11 +33,16 @@ def link_loss_bytes(work: Workload, stats: LinkStepStats) -> float:
     links = work.links
     assert links is not None
     number = work.model.number_bytes
-    rows = float((stats.read_rows + stats.fetched_rows.sum(1)).max())
+    rows = _FETCHED * float(stats.fetched_rows.sum(1).max())
     mine = float(stats.links.max())
     scores = min(float(BLOCK_BYTES), float(stats.queries.max()) * stats.candidates * number)
-    held = _ROWS * rows * links.columns * number + _SCORE_COPIES * scores
-    return held + _PER_PAIR * mine * links.num_pairs + _PER_LINK * mine * links.options.ranks_candidates
+    held = rows * links.columns * number + _SCORE_COPIES * scores
+    return (
+        links.copied_bytes
+        + held
+        + _PER_PAIR * mine * links.num_pairs
+        + _PER_LINK * mine * links.options.ranks_candidates
+    )
 
 
 def ranking_bytes(work: Workload, costs: CostModel) -> float:
@@ -42,15 +53,27 @@ def ranking_bytes(work: Workload, costs: CostModel) -> float:
     if not queries:
         return 0.0
     own = links.columns * work.model.number_bytes * max(links.ranked_rows) / costs.layout.workers
-    width = max(links.ranked_rows) if links.num_candidates is None else links.num_candidates
+    # Each worker scores the nodes that it owns.
+    width = (links.num_candidates or max(links.ranked_rows)) / costs.layout.workers
     block = min(float(CHUNK_BYTES), 8.0 * queries * width)
+    blocks = _PRODUCT_BLOCKS if links.ranks_by_products and links.num_candidates is None else _RANKING_BLOCKS
     # Known answers are looked up on the CPU.
-    return _PER_KNOWN * links.num_known * costs.shares_device + own + _RANKING_BLOCKS * block
+    return _PER_KNOWN * links.num_known * costs.shares_device + own + blocks * block
 
 
-def whole_graph_link_bytes(work: Workload, costs: CostModel, stats: LinkStepStats | None) -> float:
-    """Return the bytes of links beside those of training and evaluating whole layers; 0 for nodes."""
+def whole_graph_link_bytes(
+    work: Workload, costs: CostModel, stats: LinkStepStats | None, *, in_slices: bool = False
+) -> float:
+    """Return the bytes of links beside those of training and evaluating whole layers; 0 for nodes.
+
+    Args:
+        work: The graph, the model and the links.
+        costs: The cost model.
+        stats: Statistics of the steps; None for nodes.
+        in_slices: Whether columns are sliced: slices of training are dropped before links are ranked.
+    """
     if stats is None:
         return 0.0
-    # What training has used last stays allocated while links are ranked.
-    return max(link_loss_bytes(work, stats), ranking_bytes(work, costs))
+    loss, ranking = link_loss_bytes(work, stats), ranking_bytes(work, costs)
+    # Some of what training has used stays allocated while links are ranked.
+    return max(loss, ranking) if in_slices else loss + _RANKED_BESIDE * ranking

@@ -21,6 +21,8 @@ class LinkWork:
         test_queries: Likewise of test links.
         ranked_rows: Numbers of nodes whose rows are read to rank validation links, and test links.
         num_candidates: Number of candidates of a query; None for all nodes of a type.
+        scores_relations: Whether scores depend on relations.
+        ranks_by_products: Whether scores of all nodes are products of rows, of which a ranking keeps counts alone.
         copied_bytes: Bytes of the edges that each worker holds once more, without the links that are held out.
     """
 
@@ -33,6 +35,8 @@ class LinkWork:
     test_queries: tuple[tuple[int, int], ...]
     ranked_rows: tuple[int, int]
     num_candidates: int | None
+    scores_relations: bool
+    ranks_by_products: bool
     copied_bytes: int
 
     @property

@@ -73,6 +73,8 @@ _SHARE_BYTES = 8
 _PREFETCH, _IN_USE, _COPIES, _AHEAD_OF_GPU = 4, 2, 2.5, 2
 """Batches sampled ahead unless a strategy says otherwise, batches besides, copies of the rows of the current batch, and
 all together on a GPU."""
+_OF_MANY_STEPS = 1.4
+"""Bytes of batches of links for each of their own: over many steps of many sizes freed memory is left in between."""
 _POOLED = 1.15
 """Bytes of a batch in the memory pool, sizes rounded up, for each of its own, where memory is limited: nothing else is
 kept there, and a batch is freed before the next one."""
@@ -232,6 +234,8 @@ def minibatch_peak_bytes(
     sources = float(partition.nodes[part] + partition.halo[part].sum())
     prefetched = num_prefetched_batches(costs, stats.steps, prefetch, limited=limited)
     training = minibatch_bytes(work, stats.neighborhood, num_prefetched=prefetched)
+    if links is not None and not limited:
+        training *= _OF_MANY_STEPS
     if work.batches.is_temporal:
         training += time_order_bytes(work, costs.layout.workers)
     whole = inference_bytes(work, nodes, sources, partition.edges[part])

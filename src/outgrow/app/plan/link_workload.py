@@ -21,13 +21,14 @@ from outgrow.graph.link_numbers import LinkNumbers
 from outgrow.graph.link_triples import LinkTriples
 from outgrow.inference.link_ranking import count_queries_per_chunk
 from outgrow.inference.modes import NONE as NO_EVALUATION
+from outgrow.nn.decoder import ProductDecoder
 from outgrow.nn.model import Model
 from outgrow.planning.link_work import LinkWork
 from outgrow.training.config import TrainConfig
 from outgrow.training.link_training import NONE, count_drawn_candidates, make_link_options
 
 
-class LinkProblem(NamedTuple):
+class LinkWorkload(NamedTuple):
     """A graph to train on, and its links.
 
     Attributes:
@@ -39,7 +40,7 @@ class LinkProblem(NamedTuple):
     links: LinkWork
 
 
-def make_link_problem(graph: Graph, model: Model, config: TrainConfig) -> LinkProblem:
+def make_link_workload(graph: Graph, model: Model, config: TrainConfig) -> LinkWorkload:
     """Return what the planner knows of the links of a loaded graph, which it splits as a run does.
 
     Raises:
@@ -67,10 +68,12 @@ def make_link_problem(graph: Graph, model: Model, config: TrainConfig) -> LinkPr
         test_queries=_list_chunks(test, options.ends, width or 1),
         ranked_rows=(len(read[0]), len(read[1])),
         num_candidates=None if evaluation.val.reads_all_nodes and evaluation.test.reads_all_nodes else width,
+        scores_relations=model.decoder is not None and model.decoder.num_relations > 0,
+        ranks_by_products=isinstance(model.decoder, ProductDecoder),
         copied_bytes=0 if given.topology is graph.topology else _topology_bytes(given),
     )
     none = torch.empty(0, dtype=torch.int64)
-    return LinkProblem(replace(given, split=Split(train=none, val=read[0], test=read[1])), work)
+    return LinkWorkload(replace(given, split=Split(train=none, val=read[0], test=read[1])), work)
 
 
 def make_known_links(facts: Mapping[str, Any], graph: Graph, model: Model, config: TrainConfig) -> LinkWork:
@@ -99,6 +102,8 @@ def make_known_links(facts: Mapping[str, Any], graph: Graph, model: Model, confi
         test_queries=chunks[1],
         ranked_rows=(rows[0], rows[1]),
         num_candidates=drawn,
+        scores_relations=model.decoder is not None and model.decoder.num_relations > 0,
+        ranks_by_products=isinstance(model.decoder, ProductDecoder),
         copied_bytes=0,
     )
 

@@ -23,7 +23,7 @@ from outgrow.app.model_registry import (
     resolve_model_options,
 )
 from outgrow.app.node_task import make_node_task, task_of_nodes
-from outgrow.app.plan.link_workload import make_known_links, make_link_problem
+from outgrow.app.plan.link_workload import make_known_links, make_link_workload
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
 from outgrow.app.runs.config import absolute_source, build_seeded_model
@@ -86,7 +86,7 @@ def query_for_graph(graph: Graph, model: Model, config: TrainConfig, site: PlanS
     whole = graph = select_read_features(replace(graph, topology=model_topology(graph.topology, model)), model)
     links = None
     if model.decoder is not None:
-        graph, links = make_link_problem(graph, model, config)
+        graph, links = make_link_workload(graph, model, config)
     # Partitions and chunks of a large graph take long to make: its degrees are counted, and a sample is cut.
     needs_parts = site.limit is not None or max(layout.workers for layout in site.layouts) > 1
     is_large = needs_parts and graph.num_edges > COUNTED_EDGES

@@ -204,7 +204,7 @@ def _link_bytes(strategy: TensorParallel, work: Workload, costs: CostModel) -> i
     if work.links is None:
         return 0
     stats = work.sampling.link_step_stats(work.sampling_spec(""), costs.layout.workers, strategy.chunks)
-    return round(whole_graph_link_bytes(work, costs, stats))
+    return round(whole_graph_link_bytes(work, costs, stats, in_slices=True))
 
 
 def _memory_needs(strategy: TensorParallel, work: Workload, costs: CostModel, num_owned: int) -> tuple[int, ...]:

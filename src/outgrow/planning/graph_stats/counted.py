@@ -188,8 +188,13 @@ def _count_by_owner(topology: Topology, owner: Tensor, parts: int, *, self_loops
     return np.array(counts, dtype=np.int64)
 
 
-def sketch_graph(graph: Graph, sizes: DatasetSizes) -> AnalyticGraph:
-    """A graph that has features, of these sizes, modelled by the in-degrees of its nodes and by a part of it."""
+def sketch_graph(graph: Graph, sizes: DatasetSizes | None = None) -> AnalyticGraph:
+    """A graph that has features, modelled by the in-degrees of its nodes and by a part of it.
+
+    Args:
+        graph: The graph.
+        sizes: Its sizes; None for those of a graph whose nodes have labels.
+    """
     degrees = DegreeDistribution.from_degrees(graph.topology.indptr.diff())
     ball = cache(lambda: bfs_ball(graph.topology))
 
@@ -200,7 +205,7 @@ def sketch_graph(graph: Graph, sizes: DatasetSizes) -> AnalyticGraph:
             return 1 / parts
         return internal_edge_share(ball(), parts)
 
-    return AnalyticGraph(sizes, degrees, edge_locality)
+    return AnalyticGraph(sizes or dataset_sizes(graph), degrees, edge_locality)
 
 
 def bfs_ball(topology: Topology) -> Topology:
