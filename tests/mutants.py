@@ -57,6 +57,7 @@ def list_mutants() -> list[Mutant]:
     from tests.nn.test_edge_layers import MUTANTS as EDGE_LAYERS
     from tests.nn.test_hetero_gradients import MUTANTS as HETERO_LAYERS
     from tests.nn.test_typed_layers import MUTANTS as TYPED_LAYERS
+    from tests.planning.test_link_traffic import MUTANTS as PLANNED_LINKS
     from tests.planning.test_typed_traffic import MUTANTS as PLANNED_TRAFFIC
 
     from promises import MUTANTS as PROMISES
@@ -167,6 +168,9 @@ def list_mutants() -> list[Mutant]:
         },
         "engine/features/test_block_rows.py::test_a_mutant_is_found": {
             name: (broken.__doc__, broken) for name, (broken, _) in BLOCKS.items()
+        },
+        "planning/test_link_traffic.py::test_a_mutant_is_found": {
+            name: (broken.__doc__, broken) for name, (broken, _) in PLANNED_LINKS.items()
         },
         "planning/test_typed_traffic.py::test_a_mutant_is_found": {
             name: (broken.__doc__, broken) for name, (broken, *_) in PLANNED_TRAFFIC.items()

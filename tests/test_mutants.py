@@ -55,6 +55,7 @@ NUMBERS = {
     "tests/nn/test_hetero_gradients.py": 5,
     "tests/nn/test_typed_layers.py": 5,
     "tests/engine/features/test_block_rows.py": 3,
+    "tests/planning/test_link_traffic.py": 4,
     "tests/planning/test_typed_traffic.py": 4,
     "tests/core/test_files.py": 14,
     "tests/fuzz/test_readers.py": 11,
