@@ -37,12 +37,13 @@ def link_loss_bytes(work: Workload, stats: LinkStepStats) -> float:
     mine = float(stats.links.max())
     scores = min(float(BLOCK_BYTES), float(stats.queries.max()) * stats.candidates * number)
     held = rows * links.columns * number + _SCORE_COPIES * scores
-    return (
-        links.copied_bytes
-        + held
-        + _PER_PAIR * mine * links.num_pairs
-        + _PER_LINK * mine * links.options.ranks_candidates
-    )
+    if work.batches.is_full_graph:
+        held += _PER_OWN_LINK * links.num_links / len(stats.links)
+        # Steps differ in size: what one has freed is of no use to the next.
+        mine *= 1 + (stats.steps > 1)
+    of_pair = _PER_PAIR + _PER_RELATION_PAIR * links.scores_relations
+    of_link = of_pair * links.num_pairs + _PER_LINK * links.options.ranks_candidates
+    return links.copied_bytes + held + of_link * mine
 
 
 def ranking_bytes(work: Workload, costs: CostModel) -> float:

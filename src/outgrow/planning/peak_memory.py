@@ -73,7 +73,7 @@ _SHARE_BYTES = 8
 _PREFETCH, _IN_USE, _COPIES, _AHEAD_OF_GPU = 4, 2, 2.5, 2
 """Batches sampled ahead unless a strategy says otherwise, batches besides, copies of the rows of the current batch, and
 all together on a GPU."""
-_OF_MANY_STEPS = 1.4
+_OF_MANY_STEPS = 1.35
 """Bytes of batches of links for each of their own: over many steps of many sizes freed memory is left in between."""
 _POOLED = 1.15
 """Bytes of a batch in the memory pool, sizes rounded up, for each of its own, where memory is limited: nothing else is
