@@ -76,6 +76,10 @@ class KnownLinks:
         # Undirected links answer in both directions, so one list serves queries of both sides.
         self._sides = [torch.unique(names) for names in (sides if directed else [torch.cat(sides)])]
 
+    def __len__(self) -> int:
+        """Number of answers that are listed, to queries for tails and for heads, or for both at once."""
+        return sum(len(side) for side in self._sides)
+
     def answers_to(self, queries: RankingQueries, side: int) -> tuple[Tensor, Tensor]:
         """Return all distinct answers, as the number of a query and the answer, ``[A]`` and ``[A]`` int64.
 

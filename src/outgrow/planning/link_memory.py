@@ -6,6 +6,7 @@ The factors below were fitted to measured runs; see `outgrow.planning.peak_memor
 from __future__ import annotations
 
 from outgrow.engine.candidate_loss import BLOCK_BYTES
+from outgrow.inference.chunked import MEMORY_SHARE
 from outgrow.inference.query_scores import CHUNK_BYTES
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.workload import LinkStepStats, Workload
@@ -20,8 +21,10 @@ _PER_OWN_LINK = 48
 """Bytes of a link of the graph that a worker lists to select those of a step over the whole graph."""
 _SCORE_COPIES = 4
 """Copies of the scores of a block of queries with their candidates."""
-_PER_KNOWN = 24
-"""Bytes of a known link: its name for either end, sorted."""
+_PER_KNOWN = 12
+"""Bytes of a known answer, as it is listed and sorted."""
+_BEFORE_RANKING = 384 << 20
+"""Bytes that a worker holds when rankings begin: of what is left of its memory, rows take a part."""
 _RANKED_BESIDE = 0.5
 """Share of a ranking that is held beside what training leaves allocated."""
 _RANKING_BLOCKS, _PRODUCT_BLOCKS = 2, 0.5
@@ -54,6 +57,8 @@ def ranking_bytes(work: Workload, costs: CostModel) -> float:
     if not queries:
         return 0.0
     own = links.columns * work.model.number_bytes * max(links.ranked_rows) / costs.layout.workers
+    # In a file where they are more, as `InferenceMemory.of_worker` decides.
+    own = min(own, MEMORY_SHARE / 2 * max(0, costs.memory - _BEFORE_RANKING - links.copied_bytes))
     # Each worker scores the nodes that it owns.
     width = (links.num_candidates or max(links.ranked_rows)) / costs.layout.workers
     block = min(float(CHUNK_BYTES), 8.0 * queries * width)

@@ -14,7 +14,7 @@ class LinkWork:
     Attributes:
         options: How links are trained on.
         num_links: Number of links to train on.
-        num_known: Number of links that are known answers of a ranking.
+        num_known: Number of known answers that a ranking lists, to queries for tails and for heads.
         columns: Numbers of a row of a node that links are scored by.
         reads_no_neighbours: Whether no layer reads neighbours, so that a step computes the rows that it reads alone.
         val_queries: Numbers of queries of validation links that are ranked together, and how often so many are.

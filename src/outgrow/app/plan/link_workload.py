@@ -61,7 +61,7 @@ def make_link_workload(graph: Graph, model: Model, config: TrainConfig) -> LinkW
     work = LinkWork(
         options=options,
         num_links=len(LinkNumbers(given.topology, options.relations)),
-        num_known=len(split.find_known_answers()),
+        num_known=len(evaluation.val.known_links),
         columns=model.layers_list()[-1].spec.out_features,
         reads_no_neighbours=reads_no_neighbours(model),
         val_queries=_list_chunks(val, options.ends, width or 1),
@@ -95,7 +95,7 @@ def make_known_links(facts: Mapping[str, Any], graph: Graph, model: Model, confi
     return LinkWork(
         options=options,
         num_links=edges - sum(held),
-        num_known=edges,
+        num_known=2 * edges,
         columns=model.layers_list()[-1].spec.out_features,
         reads_no_neighbours=reads_no_neighbours(model),
         val_queries=chunks[0],

@@ -83,6 +83,8 @@ def query_for_graph(graph: Graph, model: Model, config: TrainConfig, site: PlanS
         InputError: The model predicts targets of edges, or its links cannot be split.
     """
     require_planned(model)
+    # What is changed below no longer comes from a store, but what is trained does.
+    resident = 0 if graph.whole.store is not None else count_resident_bytes(graph)
     whole = graph = select_read_features(replace(graph, topology=model_topology(graph.topology, model)), model)
     links = None
     if model.decoder is not None:
@@ -90,10 +92,9 @@ def query_for_graph(graph: Graph, model: Model, config: TrainConfig, site: PlanS
     # Partitions and chunks of a large graph take long to make: its degrees are counted, and a sample is cut.
     needs_parts = site.limit is not None or max(layout.workers for layout in site.layouts) > 1
     is_large = needs_parts and graph.num_edges > COUNTED_EDGES
-    sizes = dataset_sizes(graph)
+    sizes = replace(dataset_sizes(graph), resident_bytes=resident)
     if links is not None:
-        held = 0 if whole.whole.store is not None else count_resident_bytes(whole)
-        sizes = replace(sizes_of_links(sizes, links), resident_bytes=held)
+        sizes = sizes_of_links(sizes, links)
     stats = sketch_graph(graph, sizes) if is_large else CountedGraph(graph)
     return _make_query(stats, sizes, _Problem(whole, model, links), config, site)
 
