@@ -16,15 +16,21 @@ pytestmark = pytest.mark.real_processes
 
 EPOCHS = 3
 SHARED = {"link_loss": "softmax", "negative_sampling": "shared", "negatives": 500}
-BATCHES = {"batch_size": 4096, "fanout": "10,10"}
+BATCHES = {"batch_size": 4096, "fanout": "10,10", "hidden": 64, "ranking_candidates": 200}
 CASES: dict[str, tuple[str, str, int, str, dict[str, Any]]] = {
     "whole graph": ("products@0.02", "sage", 1, "full", {"hidden": 64}),
     "whole graph of two": ("products@0.02", "sage", 2, "full", {"hidden": 64}),
     "slices": ("products@0.02", "sage", 2, "tensor", {"hidden": 64}),
     "steps, candidates in common": ("products@0.02", "sage", 1, "full", {"hidden": 64, "link_steps": 4, **SHARED}),
-    "batches": ("arxiv@0.3", "sage", 1, "sampled", {"hidden": 64, "ranking_candidates": 200, **BATCHES, **SHARED}),
-    "batches of two": ("arxiv@0.3", "sage", 2, "sampled", {"hidden": 64, "ranking_candidates": 200, **BATCHES}),
-    "split": ("arxiv@0.3", "sage", 2, "split", {"hidden": 64, "ranking_candidates": 200, **BATCHES, **SHARED}),
+    "batches": ("arxiv@0.3", "sage", 1, "sampled", {**BATCHES, **SHARED}),
+    "batches of two": (
+        "arxiv@0.3",
+        "sage",
+        2,
+        "sampled",
+        {**BATCHES, **SHARED},
+    ),
+    "split": ("arxiv@0.3", "sage", 2, "split", {**BATCHES, **SHARED}),
     "relations": ("wordnet", "gcn", 2, "full", {"hidden": 64}),
 }
 

@@ -42,9 +42,10 @@ def link_loss_bytes(work: Workload, stats: LinkStepStats) -> float:
     held = rows * links.columns * number + _SCORE_COPIES * scores
     if work.batches.is_full_graph:
         held += _PER_OWN_LINK * links.num_links / len(stats.links)
-        # Steps differ in size: what one has freed is of no use to the next.
-        mine *= 1 + (stats.steps > 1)
     of_pair = _PER_PAIR + _PER_RELATION_PAIR * links.scores_relations
+    if work.batches.is_full_graph and stats.steps > 1:
+        # Steps differ in size: what one has freed is of no use to the next.
+        of_pair *= 2
     of_link = of_pair * links.num_pairs + _PER_LINK * links.options.ranks_candidates
     return links.copied_bytes + held + of_link * mine
 
