@@ -36,7 +36,7 @@ def trainer_of(strategy: Strategy, folder: Path | None = None, **options: object
     config = TrainConfig().with_options(**{**OPTIONS, **SHARED, **options})
     graph, model = graph_of("typed"), model_of("typed")
     split = make_link_split(graph, config)
-    links = find_link_options(graph, config, strategy)
+    links = find_link_options(graph, config, in_batches=strategy.uses_minibatches)
     given = remove_held_out_links(graph, split)
     share = strategy.shard_graph(given, SingleProcessComm(), model, config.batch_config, links=links)
     problem = make_link_problem(graph, model, config, share, strategy)

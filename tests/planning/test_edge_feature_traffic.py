@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.strategies.tensor.strategy import TensorParallel
 from outgrow.training.config import TrainConfig
 from suites.sessions import Plan, Result, train_in_turn
+from suites.traffic import list_ledger_bytes
 from support import disk_folder, with_edge_features
 from thread_group import run_in_threads
 
@@ -103,9 +104,8 @@ def runs(workers: int) -> dict[Case, Result]:
 
 def moved_by(case: Case, workers: int) -> Counter[tuple[Link, Kind]]:
     """Bytes of a run besides parameters, which differ, and what workers tell each other of losses."""
-    ledger: Mapping[str, Mapping[str, int]] = runs(workers)[case].summary["ledger"]
-    found = {(Link(link), Kind(kind)): count for link, kinds in ledger.items() for kind, count in kinds.items()}
-    return Counter({key: n for key, n in found.items() if key[1] not in (Kind.METRICS, Kind.PARAMETERS)})
+    found = list_ledger_bytes(runs(workers)[case].summary["ledger"])
+    return Counter({key: n for key, n in found.items() if key[1] != Kind.PARAMETERS})
 
 
 @several

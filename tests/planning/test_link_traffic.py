@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from outgrow.app.plan.question import PlanSite, query_for_graph
-from outgrow.core.ledger import Kind, Link
+from outgrow.core.ledger import Link
 from outgrow.engine.link_draws import DrawnLinks, LinkDraws
 from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
@@ -43,6 +43,7 @@ from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.strategies.tensor.strategy import TensorParallel
 from outgrow.training.config import TrainConfig
 from suites.sessions import Plan, Result, train_in_turn
+from suites.traffic import list_ledger_bytes
 from thread_group import run_in_threads
 
 WORKERS, EPOCHS = 3, 1
@@ -146,12 +147,7 @@ def runs() -> dict[str, Result]:
 def is_near_the_ledger(name: str) -> bool:
     """All bytes of a link within 2%, and those of each kind within 10%."""
     expected = estimate_of(CASES[name]).traffic.run_bytes(EPOCHS, 1)
-    found = {
-        (Link(link), Kind(kind)): count
-        for link, kinds in runs()[name].summary["ledger"].items()
-        for kind, count in kinds.items()
-        if kind != Kind.METRICS
-    }
+    found = list_ledger_bytes(runs()[name].summary["ledger"])
     if expected.keys() != found.keys():
         return False
     near = all(expected[key] == pytest.approx(count, rel=0.1) for key, count in found.items())

@@ -29,6 +29,7 @@ from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.training.config import TrainConfig
 from suites.sessions import Plan, Result, train_in_turn
+from suites.traffic import list_ledger_bytes
 from support import in_blocks, sparse_rows
 from thread_group import run_in_threads
 
@@ -144,12 +145,7 @@ def runs() -> dict[str, Result]:
 def test_batches(name: str) -> None:
     case = CASES[name]
     expected = estimate_of(case).run_bytes(EPOCHS, 1)
-    found = {
-        (Link(link), Kind(kind)): count
-        for link, kinds in runs()[name].summary["ledger"].items()
-        for kind, count in kinds.items()
-        if kind != Kind.METRICS
-    }
+    found = list_ledger_bytes(runs()[name].summary["ledger"])
     assert expected.keys() == found.keys()
     for key, count in found.items():
         assert expected[key] == pytest.approx(count, rel=0.1), key

@@ -29,7 +29,7 @@ from outgrow.strategies.tensor.strategy import TensorParallel
 from outgrow.training.config import TrainConfig
 from planted import planted
 from suites.sessions import Plan, Result, graph_of, train_in_turn
-from suites.traffic import Sizes
+from suites.traffic import Sizes, list_ledger_bytes
 from support import disk_folder, in_blocks, sparse_rows
 from thread_group import run_in_threads
 
@@ -50,9 +50,8 @@ def graph_at_hand(form: str) -> Graph:
 
 def is_the_ledger(estimate: Traffic, sizes: Sizes, ledger: Mapping[str, Mapping[str, int]]) -> None:
     """A run of workers on one host has moved what was estimated, besides what they told each other of losses."""
-    found = {(Link(link), Kind(kind)): count for link, kinds in ledger.items() for kind, count in kinds.items()}
     expected = estimate.run_bytes(sizes.epochs, sizes.evaluations)
-    assert expected == {key: count for key, count in found.items() if count and key[1] != Kind.METRICS}
+    assert expected == {key: count for key, count in list_ledger_bytes(ledger).items() if count}
 
 
 @pytest.mark.parametrize("sizes", [test_traffic.SHORT, test_traffic.LONG], ids=["short", "long"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from outgrow.core.ledger import Kind
+from outgrow.core.ledger import Kind, Link
 from outgrow.graph.partition.partition import Partition
 from outgrow.graph.partition.quality import measure_quality
 from outgrow.graph.topology import Topology
@@ -16,6 +17,12 @@ from outgrow.runtime.distributed.serialization import serialize
 from support import destinations_of
 
 LONG = 8
+
+
+def list_ledger_bytes(ledger: Mapping[str, Mapping[str, int]]) -> dict[tuple[Link, Kind], int]:
+    """What crossed by link and kind, of the ledger of a summary; without what workers told each other of losses."""
+    every = {(Link(link), Kind(kind)): count for link, kinds in ledger.items() for kind, count in kinds.items()}
+    return {key: count for key, count in every.items() if key[1] != Kind.METRICS}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from outgrow._version import __version__
-from outgrow.app.compatibility import (
-    validate_argument_types,
-)
+from outgrow.app.compatibility import validate_argument_types
 from outgrow.app.graph_sources import make_table_options, reader_for_object, reader_for_path
 from outgrow.app.messages import log_warning
 from outgrow.app.node_outputs import compute_embeddings, compute_logits

@@ -36,7 +36,7 @@ def open_link_problem(
     split = make_link_split(graph, config)
     # Held-out links are no edges of the training graph: message passing must not see the answers.
     given = remove_held_out_links(graph, split)
-    options = find_link_options(graph, config, strategy) if strategy.uses_minibatches else None
+    options = find_link_options(graph, config, in_batches=True) if strategy.uses_minibatches else None
     share = strategy.shard_graph(given, comm, model, config.batch_config, links=options)
     problem = make_link_problem(graph, model, config, share, strategy)
     problem = replace(problem, find_feature_file=partial(find_feature_file, graph))
@@ -54,14 +54,13 @@ def is_exact(strategy: Strategy, config: TrainConfig, model: Model) -> bool:
     return (strategy.is_exact_without_edges if excludes else strategy.is_exact)(config.batch_config)
 
 
-def find_link_options(graph: Graph, config: TrainConfig, strategy: Strategy) -> LinkOptions:
-    """Return how links are trained on.
+def find_link_options(graph: Graph, config: TrainConfig, *, in_batches: bool) -> LinkOptions:
+    """Return how links are trained on, in batches or in steps over the whole graph.
 
     Raises:
         InputError: There is no relation of a name.
     """
-    relations = find_link_relations(graph, config)
-    itself, in_batches = ranks_self(graph, config), strategy.uses_minibatches
+    relations, itself = find_link_relations(graph, config), ranks_self(graph, config)
     return make_link_options(config, node_type_offsets(graph), relations, ranks_self=itself, in_batches=in_batches)
 
 
@@ -70,8 +69,8 @@ def make_link_problem(
 ) -> Problem:
     """Make the training problem on a shard of the graph without held-out links."""
     assert graph.features is not None
-    options = find_link_options(graph, config, strategy)
     in_batches, topology = strategy.uses_minibatches, share.topology
+    options = find_link_options(graph, config, in_batches=in_batches)
     count = len(LinkNumbers(topology, options.relations)) if in_batches else _count_edges(topology, options.relations)
     return Problem(
         shard=share,

@@ -68,7 +68,7 @@ def validate_memory(
         other = user_bytes(query.work, costs)
         room = room - other
         costs = replace(costs, memory=costs.memory - other)
-    # The bound takes no time, while estimates of some strategies partition or sample the graph.
+    # The bound takes little time, while estimates of some strategies partition or sample the graph.
     if workers * _upper_bound_bytes(query.work, costs) <= room:
         return
     if strategy.memory_limit is None or strategy.uses_minibatches:
@@ -149,7 +149,7 @@ def _full_graph_bytes(work: Workload, slices: int = 1) -> float:
 
 
 def _upper_bound_bytes(work: Workload, costs: CostModel) -> float:
-    """Return an upper bound of the bytes of any strategy, in constant time."""
+    """Return an upper bound of the bytes of any strategy: in constant time for nodes; of links some steps are drawn."""
     rows = work.graph.nodes * (work.graph.row_bytes + work.input_row_bytes)
     of_links = whole_graph_link_bytes(work, costs, work.link_step_stats("", 1))
     return process_bytes(costs) + _AT_MOST * (_full_graph_bytes(work, slices=2) + rows + of_links)

@@ -149,6 +149,12 @@ class Topology:
             feature_sizes=self.feature_sizes,
         )
 
+    @property
+    def edge_bytes(self) -> int:
+        """Bytes of the edges, with all that they have."""
+        optional = self.weight, self.relation, self.edge_features, self.edge_time
+        return self.indptr.nbytes + self.indices.nbytes + sum(each.nbytes for each in optional if each is not None)
+
     @cached_property
     def without_edge_features(self) -> Topology:
         """The graph as layers see it that do not read the features of edges."""

@@ -27,19 +27,15 @@ _OF_SEARCH = 180
 """Likewise of a pair of a batch, whose rows are searched for among those of the seeds."""
 
 
-def link_step_stats(strategy: Strategy, work: Workload, layout: WorkerLayout) -> LinkStepStats:
-    """Return the statistics of the strategy's steps of links."""
-    if isinstance(strategy, TensorParallel):
-        return work.sampling.link_step_stats(work.sampling_spec(""), layout.workers, strategy.chunks)
-    return work.sampling.link_step_stats(work.sampling_spec(strategy.partition), layout.workers)
-
-
 def add_link_costs(found: Estimate, work: Workload, costs: CostModel) -> Estimate:
     """Return the estimate of training on nodes as one on links: in steps, with scores, exchanges and rankings."""
-    links = work.links
-    assert links is not None
     strategy = found.strategy
-    stats = link_step_stats(strategy, work, costs.layout)
+    workers = costs.layout.workers
+    if isinstance(strategy, TensorParallel):
+        stats = work.link_step_stats("", workers, strategy.chunks)
+    else:
+        stats = work.link_step_stats(strategy.partition, workers)
+    assert stats is not None
     # A strategy of batches has counted its steps; on the whole graph every step is a pass over all layers.
     passes = 1 if strategy.uses_minibatches else stats.steps
     traffic = link_traffic(strategy, work, stats, costs.layout)

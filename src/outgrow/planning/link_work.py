@@ -16,7 +16,6 @@ class LinkWork:
         num_links: Number of links to train on.
         num_known: Number of known answers that a ranking lists, to queries for tails and for heads.
         columns: Numbers of a row of a node that links are scored by.
-        reads_no_neighbours: Whether no layer reads neighbours, so that a step computes the rows that it reads alone.
         val_queries: Numbers of queries of validation links that are ranked together, and how often so many are.
         test_queries: Likewise of test links.
         ranked_rows: Numbers of nodes whose rows are read to rank validation links, and test links.
@@ -30,7 +29,6 @@ class LinkWork:
     num_links: int
     num_known: int
     columns: int
-    reads_no_neighbours: bool
     val_queries: tuple[tuple[int, int], ...]
     test_queries: tuple[tuple[int, int], ...]
     ranked_rows: tuple[int, int]

@@ -246,11 +246,9 @@ def _label_bytes(graph: Graph) -> int:
 
 def count_resident_bytes(graph: Graph) -> int:
     """Return the bytes of features and topology in memory."""
-    topology = graph.topology
-    edges = [topology.indptr, topology.indices, topology.weight, topology.relation, topology.edge_features]
-    edges += [topology.edge_time, topology.node_time]
     rows = 0 if graph.features is None else round(graph.num_nodes * mean_row_bytes(graph.features))
-    return rows + sum(each.nbytes for each in edges if each is not None)
+    times = graph.topology.node_time
+    return rows + graph.topology.edge_bytes + (0 if times is None else times.nbytes)
 
 
 def model_sizes(model: Model, graph: Graph, *, hides_edges: bool = False) -> ModelSizes:

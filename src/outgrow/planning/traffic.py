@@ -48,6 +48,10 @@ class WorkerLayout:
                 found[self.link_between(one, other)] += int(count)
         return found
 
+    def pairs_by_link(self) -> dict[Link, int]:
+        """Return how many ordered pairs of workers each link joins."""
+        return self.sum_by_link(np.ones((self.workers, self.workers), dtype=np.int64))
+
     def all_reduce_bytes(self, num_bytes: int) -> dict[Link, int]:
         """Return the bytes of a ring all-reduce of ``num_bytes``."""
         found: Counter[Link] = Counter()

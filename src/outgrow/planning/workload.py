@@ -334,11 +334,11 @@ class Workload:
             return 1.0, 1.0
         return share, self.graph.target_edges / max(1, self.graph.edges)
 
-    def link_step_stats(self, partition: str, parts: int) -> LinkStepStats | None:
-        """Return the statistics of steps of links by the owners of a partition method; None for nodes."""
+    def link_step_stats(self, partition: str, parts: int, chunks: int | None = None) -> LinkStepStats | None:
+        """Return the statistics of steps of links: see `BatchStatsSource.link_step_stats`; None for nodes."""
         if self.links is None:
             return None
-        return self.sampling.link_step_stats(self.sampling_spec(partition), parts)
+        return self.sampling.link_step_stats(self.sampling_spec(partition), parts, chunks)
 
     def sampling_spec(self, partition: str) -> SamplingSpec:
         """Return the options of batches in which each worker has seeds among its own nodes."""

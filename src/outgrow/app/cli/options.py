@@ -1,9 +1,9 @@
-"""Options that several commands have: ``--device``, and parsing of ``--set NAME=VALUE``."""
+"""Options that several commands have: ``--device``, tasks of decoders, and parsing of ``--set NAME=VALUE``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import typer
 
@@ -41,6 +41,21 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, object]:
             )
         options[name.strip().replace("-", "_")] = _parse_value(value.strip())
     return options
+
+
+def require_task_of_decoder(task: str | None, options: Mapping[str, object]) -> None:
+    """Check that a decoder is given for links alone.
+
+    Raises:
+        InputError: There is one beside another task.
+    """
+    if task not in (None, "links") and "decoder" in options:
+        raise InputError(
+            "a decoder is for links",
+            needed="--task links, or no decoder",
+            got=f"--task {task} with decoder {options['decoder']}",
+            repair="leave one of both out",
+        )
 
 
 _JSON_OF_PYTHON = {"True": "true", "False": "false", "None": "null"}

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from outgrow.app.cli.options import parse_assignments
+from outgrow.app.cli.options import parse_assignments, require_task_of_decoder
 from outgrow.app.messages import log_message
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
@@ -117,13 +117,7 @@ def plan(
     given |= {"decoder": "auto" if task == "links" else None, "link_relations": link_relations}
     given |= {"targets": ",".join(target) if target else None, "temporal_strategy": temporal_strategy}
     options = {name: value for name, value in given.items() if value is not None} | parse_assignments(set_ or [])
-    if task == "nodes" and "decoder" in options:
-        raise InputError(
-            "a decoder is for links",
-            needed="--task links, or no decoder",
-            got=f"--task nodes with decoder {options['decoder']}",
-            repair="leave one of both out",
-        )
+    require_task_of_decoder(task, options)
     request = PlanRequest(
         graph=graph,
         workload=workload,

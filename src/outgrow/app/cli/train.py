@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outgrow.app.cli.options import ALLOW_OVERLAP, ALLOW_UNSEEN_RELATIONS, DEVICE, parse_assignments
+from outgrow.app.cli.options import (
+    ALLOW_OVERLAP,
+    ALLOW_UNSEEN_RELATIONS,
+    DEVICE,
+    parse_assignments,
+    require_task_of_decoder,
+)
 from outgrow.app.cli.train_runs import ResumeChoice, run_local, run_torchrun_worker, train_splits
 from outgrow.app.messages import open_messages
 from outgrow.core.errors import InputError
@@ -241,13 +247,7 @@ def train(
     given["decoder"] = "auto" if task == "links" else None
     given["task"] = task if by_type or task in TASKS[2:] else None
     options = {name: value for name, value in given.items() if value is not None} | parse_assignments(set_ or [])
-    if task not in (None, "links") and "decoder" in options:
-        raise InputError(
-            "a decoder is for links",
-            needed="--task links, or no decoder",
-            got=f"--task {task} with decoder {options['decoder']}",
-            repair="leave one of both out",
-        )
+    require_task_of_decoder(task, options)
     worker_settings = Workers(
         number=resolve_num_workers(workers),
         device=device,

@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from outgrow.app.link_run import make_link_evaluation, remove_held_out_links
-from outgrow.app.link_task import find_link_relations, make_link_split, node_type_offsets, ranks_self
-from outgrow.engine.link_options import LinkOptions
-from outgrow.engine.nodewise import reads_no_neighbours
+from outgrow.app.link_run import find_link_options, make_link_evaluation, remove_held_out_links
+from outgrow.app.link_task import make_link_split
 from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.graph import Graph, Split
 from outgrow.graph.link_numbers import LinkNumbers
@@ -25,7 +23,7 @@ from outgrow.nn.decoder import ProductDecoder
 from outgrow.nn.model import Model
 from outgrow.planning.link_work import LinkWork
 from outgrow.training.config import TrainConfig
-from outgrow.training.link_training import NONE, count_drawn_candidates, make_link_options
+from outgrow.training.link_training import count_drawn_candidates
 
 
 class LinkWorkload(NamedTuple):
@@ -48,7 +46,7 @@ def make_link_workload(graph: Graph, model: Model, config: TrainConfig) -> LinkW
     """
     split = make_link_split(graph, config)
     given = remove_held_out_links(graph, split)
-    options = _make_options(graph, config)
+    options = find_link_options(graph, config, in_batches=not config.batch_config.is_full_graph)
     evaluation = make_link_evaluation(graph, model, split, FullGraphShard(given.topology), config)
     read = evaluation.scored_nodes
     val, test = (
@@ -62,15 +60,12 @@ def make_link_workload(graph: Graph, model: Model, config: TrainConfig) -> LinkW
         options=options,
         num_links=len(LinkNumbers(given.topology, options.relations)),
         num_known=len(evaluation.val.known_links),
-        columns=model.layers_list()[-1].spec.out_features,
-        reads_no_neighbours=reads_no_neighbours(model),
         val_queries=_list_chunks(val, options.ends, width or 1),
         test_queries=_list_chunks(test, options.ends, width or 1),
         ranked_rows=(len(read[0]), len(read[1])),
         num_candidates=None if evaluation.val.reads_all_nodes and evaluation.test.reads_all_nodes else width,
-        scores_relations=model.decoder is not None and model.decoder.num_relations > 0,
-        ranks_by_products=isinstance(model.decoder, ProductDecoder),
-        copied_bytes=0 if given.topology is graph.topology else _topology_bytes(given),
+        copied_bytes=0 if given.topology is graph.topology else given.topology.edge_bytes,
+        **_describe_scores(model),
     )
     none = torch.empty(0, dtype=torch.int64)
     return LinkWorkload(replace(given, split=Split(train=none, val=read[0], test=read[1])), work)
@@ -85,7 +80,9 @@ def make_known_links(facts: Mapping[str, Any], graph: Graph, model: Model, confi
         model: The model.
         config: Options of the training loop.
     """
-    options = replace(_make_options(graph, config), ends=torch.tensor([0, facts["nodes"]]))
+    in_batches = not config.batch_config.is_full_graph
+    ends = torch.tensor([0, facts["nodes"]])
+    options = replace(find_link_options(graph, config, in_batches=in_batches), ends=ends)
     edges, drawn = facts["edges"], count_drawn_candidates(config)
     held = [round(share * edges) for share in (config.val_links, config.test_links)]
     size = count_queries_per_chunk(drawn or 1)
@@ -96,30 +93,26 @@ def make_known_links(facts: Mapping[str, Any], graph: Graph, model: Model, confi
         options=options,
         num_links=edges - sum(held),
         num_known=2 * edges,
-        columns=model.layers_list()[-1].spec.out_features,
-        reads_no_neighbours=reads_no_neighbours(model),
         val_queries=chunks[0],
         test_queries=chunks[1],
         ranked_rows=(rows[0], rows[1]),
         num_candidates=drawn,
-        scores_relations=model.decoder is not None and model.decoder.num_relations > 0,
-        ranks_by_products=isinstance(model.decoder, ProductDecoder),
         copied_bytes=0,
+        **_describe_scores(model),
     )
 
 
 _NO_LINKS = LinkTriples(*(torch.empty(0, dtype=torch.int64) for _ in range(3)))
 
 
-def _make_options(graph: Graph, config: TrainConfig) -> LinkOptions:
-    """Return how links are trained on: in batches, if batches are given."""
-    return make_link_options(
-        config,
-        node_type_offsets(graph),
-        find_link_relations(graph, config),
-        ranks_self=ranks_self(graph, config),
-        in_batches=not config.batch_config.is_full_graph and config.exclude != NONE,
-    )
+def _describe_scores(model: Model) -> dict[str, Any]:
+    """Return what `LinkWork` says of how a model scores links."""
+    decoder = model.decoder
+    return {
+        "columns": model.layers_list()[-1].spec.out_features,
+        "scores_relations": decoder is not None and decoder.num_relations > 0,
+        "ranks_by_products": isinstance(decoder, ProductDecoder),
+    }
 
 
 def _width_of(candidates: Any) -> int:
@@ -138,10 +131,3 @@ def _list_chunks(links: LinkTriples, ends: Tensor, width: int) -> tuple[tuple[in
                 yield from [size] * (count // size) + [count % size] * (count % size > 0)
 
     return tuple(Counter(iterate_sizes()).items())
-
-
-def _topology_bytes(graph: Graph) -> int:
-    """Return the bytes of the edges of a graph in memory."""
-    topology = graph.topology
-    held = [topology.indptr, topology.indices, topology.weight, topology.relation, topology.edge_time]
-    return sum(each.nbytes for each in held if each is not None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from outgrow.core.ledger import Kind
 from outgrow.engine.features.cache import rows_within_size
 from outgrow.planning.cost_model import CostModel
@@ -55,8 +53,7 @@ def data_parallel_traffic(work: Workload, layout: WorkerLayout, spec: SamplingSp
     add_feature_requests(traffic.epoch, requested, sent_row_bytes(work, gathered.row_entries), layout)
     if fetch_messages(layout):
         # Every request says how many rows the next one asks for, also to workers of the same host.
-        pairs = np.ones((layout.workers, layout.workers), dtype=np.int64)
-        add_bytes(traffic.epoch, Kind.IDS, layout.sum_by_link(pairs), ID_BYTES * stats.steps)
+        add_bytes(traffic.epoch, Kind.IDS, layout.pairs_by_link(), ID_BYTES * stats.steps)
     # The cache is filled once, by the same requests.
     add_feature_requests(traffic.once, stats.cached_rows, sent_row_bytes(work, work.graph.row_entries), layout)
     return traffic

@@ -45,8 +45,7 @@ def split_traffic(strategy: SplitParallel, work: Workload, layout: WorkerLayout)
     traffic.epoch.update({key: round(count * scale) for key, count in sampled.items()})
     # Every pair of workers exchanges the sizes first: of the source ids, and of three lists for partial sums.
     counts = sum(1 + 3 * layer.supports_partial_sums for layer in work.model.layers)
-    one_each = np.ones((layout.workers, layout.workers), dtype=np.int64)
-    add_bytes(traffic.epoch, Kind.IDS, layout.sum_by_link(one_each), ID_BYTES * counts * found.steps)
+    add_bytes(traffic.epoch, Kind.IDS, layout.pairs_by_link(), ID_BYTES * counts * found.steps)
     return traffic
 
 

@@ -201,9 +201,7 @@ def estimate_tensor(strategy: TensorParallel, work: Workload, costs: CostModel) 
 
 
 def _link_bytes(strategy: TensorParallel, work: Workload, costs: CostModel) -> int:
-    if work.links is None:
-        return 0
-    stats = work.sampling.link_step_stats(work.sampling_spec(""), costs.layout.workers, strategy.chunks)
+    stats = work.link_step_stats("", costs.layout.workers, strategy.chunks)
     return round(whole_graph_link_bytes(work, costs, stats, in_slices=True))
 
 

@@ -74,9 +74,11 @@ class DrawnSteps:
         fetched = np.zeros((parts, parts))
         candidates = 0.0
         is_full = self.spec.batches.is_full_graph
+        # Listed once for all steps, and not kept: it may be long.
+        every = self._list_links() if is_full else None
         chosen = choose_evenly_spaced(self.steps if is_full else max(1, self.steps - 1), _STEPS)
         for step in chosen:
-            drawn = self._draw_whole(step) if is_full else self.batches.draw_links(_EPOCH, step)
+            drawn = self.batches.draw_links(_EPOCH, step) if every is None else self._draw_whole(step, *every)
             of_links = owner[drawn.links.tail]
             links += _count(of_links, parts)
             needed = self.batches.draws.list_needed(drawn, of_links, parts)
@@ -98,18 +100,17 @@ class DrawnSteps:
             fetched / count,
         )
 
-    def _draw_whole(self, step: int) -> DrawnLinks:
-        """Return the links that a step over the whole graph asks about."""
+    def _draw_whole(self, step: int, links: LinkTriples, edges: Tensor) -> DrawnLinks:
+        """Return those of all links that a step over the whole graph asks about."""
         seed = self.spec.seed
         asked, _ = self.options.steps.pairs_of_step(seed, _EPOCH, step)
-        links, edges = self._links
         if asked is not None:
             mark = mark_pairs(links.head, links.tail, asked)
             links, edges = links.select_links(mark), edges[mark]
         return self.batches.draws.draw_negatives(links, edges, fold_in(seed, _EPOCH, step))
 
-    @property
-    def _links(self) -> tuple[LinkTriples, Tensor]:
+    def _list_links(self) -> tuple[LinkTriples, Tensor]:
+        """Return all links to train on, and ``[L]`` int64, ids of these edges."""
         every = collect_links(self.topology)
         mark = every.non_loop_mask & mark_relations(every, self.options.relations)
         return every.select_links(mark), mark.nonzero()[:, 0]
