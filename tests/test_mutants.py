@@ -53,7 +53,7 @@ NUMBERS = {
     "tests/nn/test_conformance.py": 8,
     "tests/nn/test_edge_layers.py": 3,
     "tests/nn/test_hetero_gradients.py": 5,
-    "tests/nn/test_typed_layers.py": 5,
+    "tests/nn/test_typed_layers.py": 7,
     "tests/engine/features/test_block_rows.py": 3,
     "tests/planning/test_link_traffic.py": 4,
     "tests/planning/test_typed_traffic.py": 4,

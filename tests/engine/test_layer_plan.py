@@ -34,6 +34,7 @@ RAW = {
     "compgcn-sub",
     "rgcn-matrices",
     "rgcn-blocks",
+    "rgcn-columns-apart",
     "propagate",
     "nn",
     "gine",

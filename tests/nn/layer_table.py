@@ -83,6 +83,7 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "film-with-relations": lambda: FiLMConv(IN, OUT, num_relations=RELATIONS),
     "rgcn-project-first": lambda: RGCNConv(IN, OUT, RELATIONS, bases=2, project_first=True),
     "rgcn-aggregate-first": lambda: RGCNConv(IN, OUT, RELATIONS, bases=2, project_first=False),
+    "rgcn-columns-apart": lambda: RGCNConv(IN, OUT, RELATIONS, bases=2, project_first=False).with_sliceable_columns(),
     "rgcn-diagonal": lambda: RGCNDiagonalConv(IN, OUT, RELATIONS),
     "rgcn-matrices-project-first": lambda: RGCNMatrixConv(IN, OUT, RELATIONS, project_first=True),
     "rgcn-matrices": lambda: RGCNMatrixConv(IN, OUT, RELATIONS, project_first=False),

@@ -91,7 +91,7 @@ def test_the_plans_that_each_layer_promises() -> None:
     expected["sage-max"] = expected["edge"] = {"chunks", "gathered", "columns"}
     expected |= {name: {"chunks", "gathered"} for name in CONVS if name.startswith(("foreign", "gatv2", "transformer"))}
     # Matrices mix the columns of what is summed.
-    for name in ("rgcn-matrices", "rgcn-blocks"):
+    for name in ("rgcn-aggregate-first", "rgcn-matrices", "rgcn-blocks"):
         expected[name] -= {"columns"}
     assert promised == expected
 

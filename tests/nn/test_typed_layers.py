@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from tests.ops.aggregation import test_pair_matmul as pairs
 from tests.ops.aggregation import test_relation_matmul as sums
 from torch import Tensor, nn
 
@@ -324,6 +325,8 @@ MUTANTS: dict[str, tuple[str | None, Callable[[], AbstractContextManager[object]
         (softmax_by_relation, partial(test_hgt_is_that_of_pyg, "types", IN)),
         (sums.gradient_of_one_part, partial(sums.test_block_kernels, torch.float64, 4)),
         (sums.edges_in_the_order_of_the_block, partial(sums.test_block_kernels, torch.float64, 4)),
+        (pairs.matrix_gradient_of_one_part, partial(pairs.test_types, torch.float64)),
+        (pairs.weights_in_the_order_of_the_sources, partial(pairs.test_types, torch.float64)),
     )
 }
 

@@ -7,6 +7,7 @@ are taken from the block if it has them, as a sampled one does, and else counted
 from __future__ import annotations
 
 import copy
+from enum import Enum
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +17,18 @@ from outgrow.core.block import Block
 from outgrow.core.validation import require_counts
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.nn.projection import Projection
+from outgrow.ops.aggregation.base import Aggregation
+from outgrow.ops.aggregation.relation_matmul import relation_matmul_sum
 from outgrow.ops.aggregation.relational import RelationScale, basis_weight, relation_mean_weight
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
+
+
+class _Order(Enum):
+    """What `RGCNConv` does first."""
+
+    PROJECT_FIRST = "projects sources to all bases"
+    SUM_BASES = "sums a row for each basis"
+    SUM_PAIRS = "sums rows of each pair of destination and relation"
 
 
 @check_arguments()
@@ -25,7 +36,9 @@ class RGCNConv(Conv):
     """``x'_v = x_v W + b + sum over relations r of the mean over in-edges (u, v) of relation r of x_u W_r``.
 
     ``W_r = sum over bases of share[r, basis] * W_basis``. Schlichtkrull et al., Modeling relational data with
-    graph convolutional networks, ESWC 2018. If aggregation comes first, all bases share one source row.
+    graph convolutional networks, ESWC 2018. If aggregation comes first, only input rows move: ``W_r`` multiplies the
+    mean of each pair of destination and relation that has edges, and no row of all bases exists. Where columns are
+    kept apart, as strategy ``tensor`` needs, all bases share one source row.
 
     Args:
         in_features: ``D``.
@@ -58,34 +71,58 @@ class RGCNConv(Conv):
         self.basis = Projection(in_features, bases * out_features)
         self.share = nn.Parameter(torch.empty(num_relations, bases))
         nn.init.xavier_uniform_(self.share)
-        self.aggregation = WeightedSum()
         # Projected rows have a channel per basis, input rows only one: all bases count in the comparison.
-        self.accepts_sparse = bases * out_features < in_features if project_first is None else project_first
-        self.spec = self._make_spec(in_features, out_features)
+        first = bases * out_features < in_features if project_first is None else project_first
+        self._set_order(_Order.PROJECT_FIRST if first else _Order.SUM_PAIRS, in_features, out_features)
 
-    def _make_spec(self, in_features: int, out_features: int) -> ConvSpec:
-        return ConvSpec(
+    def _set_order(self, order: _Order, in_features: int, out_features: int) -> None:
+        self._order = order
+        first = order is _Order.PROJECT_FIRST
+        self.accepts_sparse = first
+        self.aggregation = BasisMatrixSum(self) if order is _Order.SUM_PAIRS else WeightedSum()
+        self.spec = ConvSpec(
             in_features=in_features,
             out_features=out_features,
             # The order decides what moves: one input row per node, or a projected row per basis.
-            source=(self.bases, out_features) if self.accepts_sparse else (1, in_features),
-            aggregate=(self.bases, out_features if self.accepts_sparse else in_features),
-            static_edge_weight=False,
-            source_is_input=not self.accepts_sparse,
+            source=(self.bases, out_features) if first else (1, in_features),
+            aggregate={
+                _Order.PROJECT_FIRST: (self.bases, out_features),
+                _Order.SUM_BASES: (self.bases, in_features),
+                _Order.SUM_PAIRS: (1, out_features),
+            }[order],
+            static_edge_weight=order is _Order.SUM_PAIRS,
+            source_is_input=not first,
             reads_target=True,
             needs_full_neighborhood=True,
             # The sum over bases needs one column of each at a time, so whoever cuts columns may take it.
-            sums_channels=self.accepts_sparse,
+            sums_channels=first,
         )
+
+    def make_matrices(self) -> Tensor:
+        """Return ``[R, D, O]``: the matrix of each relation."""
+        bases_BDO = self._shape_bases()
+        return torch.unflatten(self.share @ bases_BDO.flatten(1), 1, bases_BDO.shape[1:])
+
+    def _shape_bases(self) -> Tensor:
+        """Return ``[B, D, O]``."""
+        return self.basis.weight.view(self.spec.in_features, self.bases, self.spec.out_features).transpose(0, 1)
 
     def with_projection_first(self) -> Conv:
         """Return the form that projects before the sum."""
-        if self.accepts_sparse:
-            return self
+        return self if self.accepts_sparse else self._reorder(_Order.PROJECT_FIRST)
+
+    def with_sliceable_columns(self) -> Conv:
+        """Return the form that sums to a row for each basis: a matrix would mix the columns."""
+        return self._reorder(_Order.SUM_BASES) if self._order is _Order.SUM_PAIRS else self
+
+    def aggregate_first(self) -> Conv:
+        """Return the form that sums before it multiplies."""
+        return self._reorder(_Order.SUM_PAIRS) if self.accepts_sparse else self
+
+    def _reorder(self, order: _Order) -> Conv:
         # A shallow copy shares the parameters.
         reordered = copy.copy(self)
-        reordered.accepts_sparse = True
-        reordered.spec = reordered._make_spec(self.spec.in_features, self.spec.out_features)
+        reordered._set_order(order, self.spec.in_features, self.spec.out_features)
         return reordered
 
     def source(self, x_VD: Features) -> NodeMessages:
@@ -97,20 +134,44 @@ class RGCNConv(Conv):
         return NodeMessages(x_VD[:, None], None)
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
-        """Return ``[E, B]``: the relation's share of each basis, over its in-edges at the destination."""
+        """Return ``[E, B]``: the relation's share of each basis, over its in-edges at the destination.
+
+        Sums of pairs need no more than ``[E, 1]``, one over these edges.
+        """
         assert source.values is not None
-        # The weights carry all that depends on relations, so the aggregation is a plain weighted sum.
         mean_E1 = relation_mean_weight(block, self.num_relations, source.values.dtype)
-        return basis_weight(block.edges, self.share, mean_E1)
+        # For a plain weighted sum the weights carry all that depends on relations.
+        return mean_E1 if self._order is _Order.SUM_PAIRS else basis_weight(block.edges, self.share, mean_E1)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """Return ``[Vd, O]``: the node's own projection plus the sum over bases."""
-        if self.accepts_sparse:
-            itself: Tensor = self.itself(x_VD)
-            return itself + aggregate_VCF.sum(1)
-        # The sum over bases is part of the product: channels and columns of the aggregate are one long row.
-        basis_DBO = self.basis.weight.view(self.spec.in_features, self.bases, self.spec.out_features)
-        return self.itself.add_products(x_VD, (aggregate_VCF.flatten(1), basis_DBO.transpose(0, 1).flatten(0, 1)))
+        """Return ``[Vd, O]``: the node's own projection plus the aggregate, summed over bases if it has several."""
+        if self._order is _Order.SUM_BASES:
+            # The sum over bases is part of the product: channels and columns of the aggregate are one long row.
+            return self.itself.add_products(x_VD, (aggregate_VCF.flatten(1), self._shape_bases().flatten(0, 1)))
+        itself: Tensor = self.itself(x_VD)
+        return itself.add_(aggregate_VCF.sum(1) if self.accepts_sparse else aggregate_VCF.squeeze(1))
+
+
+class BasisMatrixSum(Aggregation):
+    """``out[v] = sum over in-edges e of weight[e] * src[source of e] @ matrix of e's relation``, made of bases. Final.
+
+    Args:
+        conv: The convolution, whose parameters it reads.
+    """
+
+    additive = True
+    sliceable = False
+    has_parameters = True
+    sums_pairs = True
+
+    def __init__(self, conv: RGCNConv) -> None:
+        self.conv = conv
+
+    def __call__(self, block: Block, src_VsCF: Tensor, dst_VdCF: Tensor | None, weight_EK: Tensor | None) -> Tensor:
+        """Return ``[Vd, 1, O]`` of one source channel and one weight per edge; see `Aggregation`."""
+        assert weight_EK is not None
+        matrix_R1DO = self.conv.make_matrices()[:, None]
+        return relation_matmul_sum(block.edges, src_VsCF.squeeze(1), weight_EK, matrix_R1DO)[:, None]
 
 
 @check_arguments()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from outgrow.core.block import Block
 from outgrow.graph.graph import Graph
+from outgrow.graph.topology import Topology
 from outgrow.nn.hetero import HeteroConv
 from outgrow.nn.hgt import HGTConv
-from outgrow.nn.layer import Conv
+from outgrow.nn.layer import Conv, Layer, NodeMessages
 from outgrow.nn.relation_convs import HeteroAggregation
 from outgrow.ops.aggregation.edge_attention import DotProductAttention, DynamicAttention
 from outgrow.ops.aggregation.pair_edges import count_relation_pairs
@@ -55,6 +57,33 @@ def count_edges_by_relation(graph: Graph) -> tuple[int, ...]:
     if relation is None:
         return ()
     return tuple(torch.bincount(relation.int(), minlength=graph.num_relations).tolist())
+
+
+def has_edge_weights(layer: Layer, graph: Graph) -> bool:
+    """Return whether a layer with fixed weights has edge weights: tried on a graph of one node with a self-loop."""
+    rows = NodeMessages(torch.empty(1, 1, layer.spec.source[1]), None)
+    return layer.conv.edge_weight(_one_edge(graph), rows, NodeMessages(None, None)) is not None
+
+
+def count_edge_scores(layer: Layer, graph: Graph) -> int:
+    """Return ``K`` of `outgrow.nn.layer.Conv.edge_scores` of features, tried on the same graph; 0 for none."""
+    if not layer.conv.edge_dim:
+        return 0
+    scores = layer.conv.edge_scores(_one_edge(graph))
+    return 0 if scores is None else scores.shape[1]
+
+
+def _one_edge(graph: Graph) -> Block:
+    """Return a block of one node with a self-loop that has what edges of a graph have."""
+    given, features = graph.topology, graph.edge_features
+    return Topology(
+        indptr=torch.tensor([0, 1]),
+        indices=torch.zeros(1, dtype=torch.int32),
+        relation=None if given.relation is None else torch.zeros(1, dtype=given.relation.dtype),
+        weight=None if given.weight is None else given.weight.new_ones(1),
+        edge_features=None if features is None else features.new_zeros(1, features.shape[1]),
+        feature_sizes=given.feature_sizes,
+    ).block
 
 
 def _parts_of(conv: Conv) -> list[Conv]:

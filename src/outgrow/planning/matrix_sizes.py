@@ -9,6 +9,7 @@ from torch import nn
 from outgrow.graph.graph import Graph
 from outgrow.nn.hetero import HeteroConv
 from outgrow.nn.hetero_encoder import HeteroEncoder
+from outgrow.nn.relational import RGCNConv
 from outgrow.nn.typed_linear import TypedLinear
 from outgrow.ops.aggregation.relation_matmul import RelationMatmul
 from outgrow.ops.aggregation.typed_attention import TypedAttention
@@ -33,6 +34,8 @@ def _count(module: nn.Module, shares: Mapping[str, float], of_relations: float) 
         return sum(shares.get(name, 1.0) * _own_numbers(module.projection_of(name)) for name in module.types)
     if isinstance(module, HeteroEncoder):
         return sum(shares.get(name, 1.0) * width for name, width in module.widths.items()) * module.out_features
+    if isinstance(module, RGCNConv) and module.aggregation.sums_pairs:
+        return _own_numbers(module.itself) + of_relations * module.make_matrices().numel()
     if isinstance(module, HeteroConv):
         return sum(_count_relation(module, number, shares, of_relations) for number in range(len(module.edge_types)))
     own = float(_own_numbers(module))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
-from outgrow.core.block import Block
 from outgrow.engine.features.cache import mean_row_bytes
 from outgrow.engine.features.remote import input_dtype
 from outgrow.engine.full_graph import has_static_first_aggregate
 from outgrow.engine.layer_plan import LayerPlan, has_fixed_weights, plan_layers
 from outgrow.graph.graph import Graph
-from outgrow.graph.topology import Topology
-from outgrow.nn.layer import ConvSpec, Layer, NodeMessages
+from outgrow.nn.layer import ConvSpec, Layer
 from outgrow.nn.model import Model
 from outgrow.nn.node_embedding import count_embedding_numbers
 from outgrow.nn.pyg import PyGAggregation
@@ -22,11 +20,13 @@ from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.sparse import SparseRows
 from outgrow.planning.aggregation_sizes import (
     count_attention,
+    count_edge_scores,
     count_edges_by_relation,
     count_heads,
     count_inner_numbers,
     count_pairs,
     groups_by_relation,
+    has_edge_weights,
 )
 from outgrow.planning.matrix_sizes import count_matrix_numbers
 from outgrow.runtime.distributed.serialization import serialize
@@ -178,6 +178,7 @@ class ModelSizes:
         reads_types: Whether it has modules per type: its last layer then computes the rows of types with targets.
         layer_plans: Plans of the layers for passes over chunks.
         embedding_numbers: Numbers of the vectors of all nodes, which workers share out.
+        sliced_layers: The layers in their forms that keep columns apart, if these are others.
     """
 
     layers: tuple[LayerSizes, ...]
@@ -193,6 +194,14 @@ class ModelSizes:
     reads_types: bool
     layer_plans: tuple[LayerPlan, ...]
     embedding_numbers: int = 0
+    sliced_layers: tuple[LayerSizes, ...] = ()
+
+    def keep_columns_apart(self) -> ModelSizes:
+        """Return the sizes with layers in their forms that keep columns apart."""
+        if not self.sliced_layers:
+            return self
+        from_features = self.source_is_features and self.sliced_layers[0].spec.source_is_input
+        return replace(self, layers=self.sliced_layers, sliced_layers=(), source_is_features=from_features)
 
     @property
     def views(self) -> tuple[bool, ...]:
@@ -256,14 +265,12 @@ def model_sizes(model: Model, graph: Graph, *, hides_edges: bool = False) -> Mod
     assert graph.features is not None
     constant = has_static_first_aggregate(model, graph.features) and not hides_edges
     first = model.layers_list()[0].aggregate_first()
-    layers = [
-        _layer_sizes(layer, graph, constant=constant and number == index == 0, run=number)
-        for number, run in enumerate(group_propagation_runs(model.layers_list()))
-        for index, layer in enumerate(run)
-    ]
+    stages = model.layers_list()
+    sliced = [Layer(layer.conv.with_sliceable_columns() or layer.conv, layer.epilogue) for layer in stages]
+    differs = any(one.conv is not other.conv for one, other in zip(sliced, stages, strict=True))
     parameters = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
     return ModelSizes(
-        layers=tuple(layers),
+        layers=_sizes_of_layers(stages, graph, constant=constant),
         parameters=(len(parameters), sum(parameters)),
         number_bytes=model.dtype.itemsize,
         state_bytes=len(serialize(model.state_dict())),
@@ -279,6 +286,15 @@ def model_sizes(model: Model, graph: Graph, *, hides_edges: bool = False) -> Mod
         reads_types=model.reads_types,
         layer_plans=tuple(plan_layers(model, graph.features, cache=not hides_edges)),
         embedding_numbers=count_embedding_numbers(model, graph.num_nodes),
+        sliced_layers=_sizes_of_layers(sliced, graph, constant=constant) if differs else (),
+    )
+
+
+def _sizes_of_layers(layers: Sequence[Layer], graph: Graph, *, constant: bool) -> tuple[LayerSizes, ...]:
+    return tuple(
+        _layer_sizes(layer, graph, constant=constant and number == index == 0, run=number)
+        for number, run in enumerate(group_propagation_runs(layers))
+        for index, layer in enumerate(run)
     )
 
 
@@ -293,14 +309,14 @@ def _layer_sizes(layer: Layer, graph: Graph, *, constant: bool, run: int) -> Lay
         has_static_aggregate=constant,
         is_parameter_free=fixed,
         supports_partial_sums=supports_partial_sums(layer),
-        has_edge_weights=not fixed or _has_edge_weights(layer, graph),
+        has_edge_weights=not fixed or has_edge_weights(layer, graph),
         reads_target=layer.reads_target,
         run_index=run,
         only_propagates=only_propagates(layer),
         weights=(at_sources, weights - at_sources),
         edge_numbers=max(widths.in_features, widths.out_features) * isinstance(layer.conv.aggregation, PyGAggregation),
         edge_dim=layer.conv.edge_dim,
-        edge_scores=_count_edge_scores(layer, graph),
+        edge_scores=count_edge_scores(layer, graph),
         attention=count_attention(layer.conv),
         heads=count_heads(layer.conv),
         groups_by_pair=layer.conv.aggregation.sums_pairs,
@@ -317,30 +333,3 @@ def _type_widths(layer: Layer, graph: Graph) -> dict[str, tuple[int, ...]]:
         return {}
     widths = tuple(sum(of_type) for of_type in zip(*(each for _, each in used.parts), strict=True))
     return {"type_widths": widths, "type_nodes": tuple(kind.last - kind.first for kind in graph.node_types)}
-
-
-def _has_edge_weights(layer: Layer, graph: Graph) -> bool:
-    """Whether a layer with fixed weights has edge weights: tried on a graph of one node with a self-loop."""
-    rows = NodeMessages(torch.empty(1, 1, layer.spec.source[1]), None)
-    return layer.conv.edge_weight(_one_edge(graph), rows, NodeMessages(None, None)) is not None
-
-
-def _count_edge_scores(layer: Layer, graph: Graph) -> int:
-    """Return ``K`` of `outgrow.nn.layer.Conv.edge_scores` of features, tried on the same graph; 0 for none."""
-    if not layer.conv.edge_dim:
-        return 0
-    scores = layer.conv.edge_scores(_one_edge(graph))
-    return 0 if scores is None else scores.shape[1]
-
-
-def _one_edge(graph: Graph) -> Block:
-    """Return a block of one node with a self-loop that has what edges of a graph have."""
-    given, features = graph.topology, graph.edge_features
-    return Topology(
-        indptr=torch.tensor([0, 1]),
-        indices=torch.zeros(1, dtype=torch.int32),
-        relation=None if given.relation is None else torch.zeros(1, dtype=given.relation.dtype),
-        weight=None if given.weight is None else given.weight.new_ones(1),
-        edge_features=None if features is None else features.new_zeros(1, features.shape[1]),
-        feature_sizes=given.feature_sizes,
-    ).block

@@ -1,10 +1,10 @@
 """Sums and dot products of rows that each relation multiplies by a matrix of its own, without a row per edge.
 
-Rows are summed over the edges of a pair of relation and node first, and one dense product serves all pairs of a
-relation. Backward, the same holds from the side of the sources, which gives the gradient of the matrices too: nothing
-that the forward pass summed is stored or computed again. Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges,
-``R`` relations, ``B`` blocks on the diagonal, each of ``I`` by ``J`` numbers; ``D = B * I`` and ``O = B * J`` columns;
-``K`` weights of an edge, 1 or ``B``; ``p`` pairs of a chunk.
+Rows are summed over the edges of a pair of relation and node first, and dense products serve many pairs of a relation.
+Backward, the same holds from the side of the sources, which gives the gradient of the matrices too: nothing that the
+forward pass summed is stored, and it is summed again only where no source has a gradient. Letters: ``Vs`` sources,
+``Vd`` destinations, ``E`` edges, ``R`` relations, ``B`` blocks on the diagonal, each of ``I`` by ``J`` numbers; ``D = B
+* I`` and ``O = B * J`` columns; ``K`` weights of an edge, 1 or ``B``; ``p`` pairs of a chunk.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from outgrow.ops.aggregation.block_matmul import (
     out_edges_by_relation,
 )
 from outgrow.ops.aggregation.pair_edges import PairChunk, add_rows, in_edge_pairs, out_edge_pairs
+from outgrow.ops.aggregation.pair_matmul import fits_pair_kernels, matrix_gradient, pair_gradients, pair_matmul
 from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.ops.aggregation.spmm import sddmm_dot, spmm
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
@@ -167,16 +168,7 @@ class _MatmulSum(torch.autograd.Function):
         # Remembered, since the backward pass may run outside the context that switched bfloat16 on.
         ctx.narrow = uses_bfloat16()
         ctx.save_for_backward(src_VsD, weight_EK, matrix_RBIJ)
-        if fits_block_kernels(edges, src_VsD, matrix_RBIJ):
-            return block_sum(in_edges_by_relation(edges, len(matrix_RBIJ)), weight_EK, src_VsD, matrix_RBIJ)
-        rows = _as_channels(src_VsD, weight_EK.shape[1])
-        out = matrix_RBIJ.new_zeros(edges.num_dst, _width(matrix_RBIJ))
-        for chunk in in_edge_pairs(edges, len(matrix_RBIJ)).chunks():
-            sums = _sum_of_pairs(chunk, weight_EK, rows, edges)
-            for relation, first, last in chunk.spans:
-                part = _block_product(sums[first:last], matrix_RBIJ[relation], ctx.narrow)
-                add_rows(out, chunk.rows[first:last], part)
-        return out
+        return _sum_products(edges, weight_EK, src_VsD, matrix_RBIJ, ctx.narrow)
 
     @staticmethod
     @once_differentiable
@@ -203,17 +195,23 @@ class _RelationDot(torch.autograd.Function):
         src_VsD, dst_VdO, matrix_RBIJ = ctx.saved_tensors
         # Both gradients are the sums above, with the gradients of the dot products for weights.
         d_src, d_matrix = _source_gradients(ctx, grad_EB, dst_VdO, ctx.needs_input_grad[0])
-        if fits_block_kernels(ctx.edges, src_VsD, matrix_RBIJ):
-            pairs = in_edges_by_relation(ctx.edges, len(matrix_RBIJ))
-            return d_src, block_sum(pairs, grad_EB, src_VsD, matrix_RBIJ), d_matrix, None
-        d_dst = torch.zeros_like(dst_VdO)
-        rows = _as_channels(src_VsD, grad_EB.shape[1])
-        for chunk in in_edge_pairs(ctx.edges, len(matrix_RBIJ)).chunks():
-            sums = _sum_of_pairs(chunk, grad_EB, rows, ctx.edges)
-            for relation, first, last in chunk.spans:
-                part = _block_product(sums[first:last], matrix_RBIJ[relation], ctx.narrow)
-                add_rows(d_dst, chunk.rows[first:last], part)
-        return d_src, d_dst, d_matrix, None
+        return d_src, _sum_products(ctx.edges, grad_EB, src_VsD, matrix_RBIJ, ctx.narrow), d_matrix, None
+
+
+def _sum_products(edges: Edges, weight_EK: Tensor, src_VsD: Tensor, matrix_RBIJ: Tensor, narrow: bool) -> Tensor:
+    """Return ``[Vd, O]``: ``sum over in-edges e of (weight[e] * src[source of e]) @ matrix[relation of e]``."""
+    if fits_block_kernels(edges, src_VsD, matrix_RBIJ):
+        return block_sum(in_edges_by_relation(edges, len(matrix_RBIJ)), weight_EK, src_VsD, matrix_RBIJ)
+    if not narrow and fits_pair_kernels(edges, src_VsD, weight_EK, matrix_RBIJ):
+        return pair_matmul(edges, weight_EK, src_VsD, matrix_RBIJ)
+    rows = _as_channels(src_VsD, weight_EK.shape[1])
+    out = matrix_RBIJ.new_zeros(edges.num_dst, _width(matrix_RBIJ))
+    for chunk in in_edge_pairs(edges, len(matrix_RBIJ)).chunks():
+        sums = _sum_of_pairs(chunk, weight_EK, rows, edges)
+        for relation, first, last in chunk.spans:
+            part = _block_product(sums[first:last], matrix_RBIJ[relation], narrow)
+            add_rows(out, chunk.rows[first:last], part)
+    return out
 
 
 def _source_gradients(ctx: Any, weight_EK: Tensor, rows_VdO: Tensor, wants_src: bool) -> tuple[Tensor | None, Tensor]:
@@ -223,6 +221,10 @@ def _source_gradients(ctx: Any, weight_EK: Tensor, rows_VdO: Tensor, wants_src: 
     if wants_src and fits_block_kernels(edges, src_VsD, matrix_RBIJ):
         pairs = out_edges_by_relation(edges, len(matrix_RBIJ))
         return block_gradient(pairs, weight_EK, rows_VdO, src_VsD, matrix_RBIJ)
+    if not ctx.narrow and fits_pair_kernels(edges, src_VsD, weight_EK, matrix_RBIJ):
+        if wants_src:
+            return pair_gradients(edges, weight_EK, src_VsD, rows_VdO, matrix_RBIJ)
+        return None, matrix_gradient(edges, weight_EK, src_VsD, rows_VdO, len(matrix_RBIJ))
     d_src = torch.zeros_like(src_VsD, memory_format=torch.contiguous_format) if wants_src else None
     d_matrix = torch.zeros_like(matrix_RBIJ)
     rows = _as_channels(rows_VdO, weight_EK.shape[1])

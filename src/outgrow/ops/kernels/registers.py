@@ -62,9 +62,13 @@ class _AccumulatorModel(models.PrimitiveModel):
     """Data model of an accumulator: a structure of vectors."""
 
     def __init__(self, manager: Any, kind: RowAccumulator) -> None:
-        number = ir.FloatType() if kind.dtype == types.float32 else ir.DoubleType()
-        vectors = [ir.VectorType(number, count) for _, count in kind.vector_spans]
-        super().__init__(manager, kind, ir.LiteralStructType(vectors))  # type: ignore[no-untyped-call]
+        super().__init__(manager, kind, ir.LiteralStructType(vector_types(kind)))  # type: ignore[no-untyped-call]
+
+
+def vector_types(kind: RowAccumulator) -> list[ir.VectorType]:
+    """Return the LLVM types of the vectors of an accumulator."""
+    number = ir.FloatType() if kind.dtype == types.float32 else ir.DoubleType()
+    return [ir.VectorType(number, count) for _, count in kind.vector_spans]
 
 
 @intrinsic
@@ -90,13 +94,13 @@ def add_scaled_row(context: Any, total: Any, scale: Any, rows: Any, row: Any) ->
         factor = context.cast(builder, given[1], scale_type, kind.dtype)
         out = given[0]
         for number, (first, count) in enumerate(kind.vector_spans):
-            pointer = _vector_pointer(context, builder, (rows_type, row_type), given[2:], first, count)
+            pointer = vector_pointer(context, builder, (rows_type, row_type), given[2:], first, count)
             # Rows are aligned as single numbers only: LLVM would otherwise assume the alignment of the
             # vector.
             values = builder.load(pointer, align=kind.dtype.bitwidth // 8)
             # May be contracted to a fused multiply-add, as in kernels without accumulators: results must be
             # equal.
-            product = builder.fmul(_broadcast_scalar(builder, factor, count), values, flags=("contract",))
+            product = builder.fmul(broadcast_scalar(builder, factor, count), values, flags=("contract",))
             summed = builder.fadd(builder.extract_value(out, number), product, flags=("contract",))
             out = builder.insert_value(out, summed, number)
         return out
@@ -111,7 +115,7 @@ def store_accumulator(context: Any, total: Any, out: Any, row: Any) -> Any:
     def emit_llvm(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         kind, *types_of_place = signature.args
         for number, (first, count) in enumerate(kind.vector_spans):
-            pointer = _vector_pointer(context, builder, types_of_place, given[1:], first, count)
+            pointer = vector_pointer(context, builder, types_of_place, given[1:], first, count)
             builder.store(builder.extract_value(given[0], number), pointer, align=kind.dtype.bitwidth // 8)
         return context.get_dummy_value()
 
@@ -125,18 +129,26 @@ def add_to_row(out: Array, at: int, scale: float, rows: Array, row: int, width: 
     store_accumulator(add_scaled_row(total, scale, rows, row), out, at)
 
 
-def _vector_pointer(context: Any, builder: Any, kinds: Any, given: Any, first: int, count: int) -> Any:
+def vector_pointer(context: Any, builder: Any, kinds: Any, given: Any, first: int, count: int) -> Any:
     """Return a pointer to numbers ``first`` to ``first + count - 1`` of a row, as one vector."""
-    code: Any = cgutils  # has no types
     array_type, row_type = kinds
-    array = context.make_array(array_type)(context, builder, given[0])
-    at = [context.cast(builder, given[1], row_type, types.intp), ir.Constant(ir.IntType(64), first)]
-    address = code.get_item_pointer(context, builder, array_type, array, at, wraparound=False)
+    column = ir.Constant(ir.IntType(64), first)
+    address = number_pointer(context, builder, (array_type, row_type, types.intp), (*given, column), 0)
     vector = ir.VectorType(context.get_value_type(array_type.dtype), count)
     return builder.bitcast(address, vector.as_pointer())
 
 
-def _broadcast_scalar(builder: Any, number: Any, count: int) -> Any:
+def number_pointer(context: Any, builder: Any, kinds: Any, given: Any, further: int) -> Any:
+    """Return a pointer to a number of an array, ``further`` places after given indices along the first axis."""
+    code: Any = cgutils  # has no types
+    array_type, *index_types = kinds
+    array = context.make_array(array_type)(context, builder, given[0])
+    at = [context.cast(builder, index, kind, types.intp) for index, kind in zip(given[1:], index_types, strict=True)]
+    at[0] = builder.add(at[0], ir.Constant(ir.IntType(64), further))
+    return code.get_item_pointer(context, builder, array_type, array, at, wraparound=False)
+
+
+def broadcast_scalar(builder: Any, number: Any, count: int) -> Any:
     """Return a vector that repeats a number."""
     word = ir.IntType(32)
     vector = ir.VectorType(number.type, count)

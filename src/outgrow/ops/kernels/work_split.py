@@ -34,7 +34,7 @@ _LEAST = 256
 """Fewest rows and edges of a part: smaller ones cost more to schedule than to compute."""
 
 
-def balanced_work(indptr: Array) -> NDArray[np.int64]:
+def balanced_work(indptr: Array, most: int = PARTS) -> NDArray[np.int64]:
     """Return ``[P, 4]``: first row, last row + 1, first edge and last edge + 1 of each part, in order.
 
     Parts have about the same number of rows plus edges. Every row begins in one part; a row that is larger
@@ -42,10 +42,11 @@ def balanced_work(indptr: Array) -> NDArray[np.int64]:
 
     Args:
         indptr: ``[M + 1]`` int64; the edges of row ``m`` are ``indptr[m]`` to ``indptr[m + 1]``.
+        most: Most parts.
     """
     # Rows count as well as edges: a row without edges still costs the write of its result.
     size = int(indptr[-1] - indptr[0]) + len(indptr) - 1
-    parts = np.empty((max(1, min(PARTS, size // _LEAST)), 4), dtype=np.int64)
+    parts = np.empty((max(1, min(most, size // _LEAST)), 4), dtype=np.int64)
     _assign_work(indptr, parts)
     return parts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -49,6 +50,7 @@ def tensor_traffic(strategy: TensorParallel, work: Workload, layout: WorkerLayou
     numbers, and scores ``V K (P - 1)`` (NeutronTP, sections 3.1 and 4.1). Attention coefficients, where they are
     shared, are another ``E K (P - 1)``.
     """
+    work = replace(work, model=work.model.keep_columns_apart())
     model = work.model
     bottom = work.model.layers[0]
     deal = work.partitioning.owner_stats(strategy.chunks, layout.workers, self_loops=bottom.spec.self_loops)
@@ -181,6 +183,7 @@ def tensor_parts(strategy: TensorParallel, work: Workload, costs: CostModel, tra
 
 def estimate_tensor(strategy: TensorParallel, work: Workload, costs: CostModel) -> Estimate:
     """Estimate `tensor`; with a memory limit, edges and slices are in files where they must be."""
+    work = replace(work, model=work.model.keep_columns_apart())
     workers = costs.layout.workers
     traffic = tensor_traffic(strategy, work, costs.layout)
     looped = work.model.layers[0].spec.self_loops
