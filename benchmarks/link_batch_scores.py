@@ -45,7 +45,7 @@ def train(way: str, options: argparse.Namespace) -> dict[str, Any]:
         "seconds": sum(seconds),
         "epoch_seconds": seconds,
         "test": summary["test_score"],
-        "links": summary["links"]["test"],
+        "ranks": {name: summary["links"]["test"][name] for name in ("links", "mrr", "hits@1", "hits@3", "hits@10")},
     }
 
 
