@@ -91,7 +91,7 @@ def _make_gradients(ends: Array, num_relations: int, height: int, width: int, li
     """Return parts of the work, each large enough for a gradient of its own, and zeros ``[P, R, height, width]``."""
     paid = int(ends[-1]) // (num_relations * _EDGES_OF_GRADIENT)
     parts = balanced_work(ends, min(PARTS, max(_LEAST_PARTS, paid)))
-    # The number of parts depends on the graph alone, and numbers of different places are added apart, each in one order.
+    # The number of parts depends on the graph alone; numbers of different places are added apart, each in one order.
     return parts, torch.zeros(len(parts), num_relations, height, width, dtype=like.dtype)
 
 
