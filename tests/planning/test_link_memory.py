@@ -23,13 +23,7 @@ CASES: dict[str, tuple[str, str, int, str, dict[str, Any]]] = {
     "slices": ("products@0.02", "sage", 2, "tensor", {"hidden": 64}),
     "steps, candidates in common": ("products@0.02", "sage", 1, "full", {"hidden": 64, "link_steps": 4, **SHARED}),
     "batches": ("arxiv@0.3", "sage", 1, "sampled", {**BATCHES, **SHARED}),
-    "batches of two": (
-        "arxiv@0.3",
-        "sage",
-        2,
-        "sampled",
-        {**BATCHES, **SHARED},
-    ),
+    "batches of two": ("arxiv@0.3", "sage", 2, "sampled", {**BATCHES, **SHARED}),
     "split": ("arxiv@0.3", "sage", 2, "split", {**BATCHES, **SHARED}),
     "relations": ("wordnet", "gcn", 2, "full", {"hidden": 64}),
 }

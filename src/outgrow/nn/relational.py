@@ -149,6 +149,7 @@ class RGCNConv(Conv):
             # The sum over bases is part of the product: channels and columns of the aggregate are one long row.
             return self.itself.add_products(x_VD, (aggregate_VCF.flatten(1), self._shape_bases().flatten(0, 1)))
         itself: Tensor = self.itself(x_VD)
+        # In place: nothing else reads the projection.
         return itself.add_(aggregate_VCF.sum(1) if self.accepts_sparse else aggregate_VCF.squeeze(1))
 
 

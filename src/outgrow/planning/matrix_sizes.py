@@ -35,7 +35,8 @@ def _count(module: nn.Module, shares: Mapping[str, float], of_relations: float) 
     if isinstance(module, HeteroEncoder):
         return sum(shares.get(name, 1.0) * width for name, width in module.widths.items()) * module.out_features
     if isinstance(module, RGCNConv) and module.aggregation.sums_pairs:
-        return _own_numbers(module.itself) + of_relations * module.make_matrices().numel()
+        spec = module.spec
+        return _own_numbers(module.itself) + of_relations * module.num_relations * spec.in_features * spec.out_features
     if isinstance(module, HeteroConv):
         return sum(_count_relation(module, number, shares, of_relations) for number in range(len(module.edge_types)))
     own = float(_own_numbers(module))

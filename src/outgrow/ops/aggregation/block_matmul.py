@@ -45,14 +45,19 @@ class RowEdges:
     relation: Tensor
 
 
+def fits_registers(rows: Tensor, matrix_RBIJ: Tensor) -> bool:
+    """Whether sums of these rows, and products with a block, are computed on a CPU in registers."""
+    widest = max(matrix_RBIJ.shape[2:]) * matrix_RBIJ.itemsize
+    return rows.device.type == "cpu" and rows.dtype == matrix_RBIJ.dtype and widest <= MOST_BYTES
+
+
 def fits_block_kernels(edges: Edges, rows: Tensor, matrix_RBIJ: Tensor) -> bool:
     """Whether the kernels take these rows and matrices, and are worth compiling."""
     num_relations, blocks, inner, outer = matrix_RBIJ.shape
-    if blocks == 1 or rows.device.type != "cpu" or rows.dtype != matrix_RBIJ.dtype:
+    if blocks == 1 or not fits_registers(rows, matrix_RBIJ):
         return False
-    fits = max(inner, outer) * matrix_RBIJ.itemsize <= MOST_BYTES
     small = PARTS * num_relations * blocks * inner * outer * matrix_RBIJ.itemsize <= _MOST_GRADIENT_BYTES
-    return fits and small and edges.num_edges * blocks * max(inner, outer) >= LEAST_NUMBERS
+    return small and edges.num_edges * blocks * max(inner, outer) >= LEAST_NUMBERS
 
 
 def in_edges_by_relation(edges: Edges, num_relations: int) -> RowEdges:
@@ -95,7 +100,12 @@ def block_sum(given: RowEdges, weight_EK: Tensor, rows_ND: Tensor, matrix_RBIJ: 
     out = pooled_empty_rows(len(given.indptr) - 1, (blocks * outer,), matrix_RBIJ)
     rows, step = _as_block_rows(rows_ND, inner)
     make_block_sum(blocks, inner, outer)(
-        *_edge_arrays(given), as_numpy(weight_EK), rows, step, _flatten(matrix_RBIJ), as_output_rows(out[:, None])
+        *_edge_arrays(given),
+        as_numpy(weight_EK),
+        rows,
+        step,
+        flatten_matrices(matrix_RBIJ),
+        as_output_rows(out[:, None]),
     )
     return out
 
@@ -107,7 +117,13 @@ def block_dot(given: RowEdges, rows_ND: Tensor, other_MO: Tensor, matrix_RBIJ: T
     rows, step = _as_block_rows(rows_ND, inner)
     other, other_step = _as_block_rows(other_MO, outer)
     make_block_dot(blocks, inner, outer)(
-        *_edge_arrays(given), rows, step, other, other_step, _flatten(matrix_RBIJ.transpose(2, 3)), as_numpy(out)
+        *_edge_arrays(given),
+        rows,
+        step,
+        other,
+        other_step,
+        flatten_matrices(matrix_RBIJ.transpose(2, 3)),
+        as_numpy(out),
     )
     return out
 
@@ -135,7 +151,7 @@ def block_gradient(
     own, own_step = _as_block_rows(own_MD, inner)
     make_block_gradient(blocks, inner, outer)(
         *(parts, arrays, as_numpy(weight_EK), rows, step, own, own_step),
-        *(_flatten(matrix_RBIJ.transpose(2, 3)), as_output_rows(out[:, None]), as_numpy(sums.view(-1, outer))),
+        *(flatten_matrices(matrix_RBIJ.transpose(2, 3)), as_output_rows(out[:, None]), as_numpy(sums.view(-1, outer))),
     )
     # The number of parts is fixed, and numbers of different places are added apart, each in one order.
     return out, sums.sum(0)
@@ -161,7 +177,8 @@ def _as_block_rows(rows_ND: Tensor, width: int) -> tuple[Array, int]:
     return as_numpy(rows_ND.as_strided((blocks, width), (width, 1))), step
 
 
-def _flatten(matrix_RBIJ: Tensor) -> Array:
+def flatten_matrices(matrix_RBIJ: Tensor) -> Array:
+    """Return ``[R * B * I, J]``, as kernels take the matrices."""
     return as_numpy(matrix_RBIJ.detach().reshape(-1, matrix_RBIJ.shape[3]))
 
 

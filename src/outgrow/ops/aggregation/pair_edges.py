@@ -136,9 +136,9 @@ def count_relation_pairs(indptr: Tensor, relation: Tensor, num_relations: int) -
         relation: ``[E]`` integer, in ``[0, num_relations)``.
         num_relations: ``R``.
     """
-    counts = np.zeros((2, num_relations), dtype=np.int64)
-    _count_pairs(as_numpy(indptr), None, as_numpy(relation), np.full(num_relations, -1), counts)
-    return torch.from_numpy(counts[0])
+    scratch, ends = np.empty((3, num_relations), dtype=np.int64), as_numpy(indptr)
+    _count_pairs(ends, None, as_numpy(relation), (0, len(ends) - 1), (ends[0], ends[-1]), scratch)
+    return torch.from_numpy(scratch[0])
 
 
 @gpu_dispatch
@@ -157,14 +157,13 @@ def sort_by_pair(
         ``[R]`` int64, the number of pairs of each relation; ``[P]`` int64, the row of each pair; ``[P + 1]`` int64, the
         ends of its edges; ``[E]`` int64, the position of each edge among the given ones.
     """
-    given = as_numpy(indptr), None if edge is None else as_numpy(edge), as_numpy(relation)
-    counts = np.zeros((2, num_relations), dtype=np.int64)
-    _count_pairs(*given, np.full(num_relations, -1), counts)
-    begin = np.cumsum(counts, 1) - counts
-    rows, ends = np.empty(counts[0].sum(), dtype=np.int64), np.zeros(counts[0].sum() + 1, dtype=np.int64)
-    order = np.empty(len(relation), dtype=np.int64)
-    _place_edges(*given, np.full(num_relations, -1), begin, rows, ends[1:], order)
-    return torch.from_numpy(counts[0]), torch.from_numpy(rows), torch.from_numpy(ends), torch.from_numpy(order)
+    given = as_numpy(indptr)
+    scratch, borders = np.empty((3, num_relations), dtype=np.int64), np.empty(num_relations + 1, dtype=np.int64)
+    every, span = (0, len(given) - 1), (given[0], given[-1])
+    positions = None if edge is None else as_numpy(edge)
+    found = sort_by_relation(given, positions, as_numpy(relation), every, span, scratch, borders)
+    rows, ends, order = map(torch.from_numpy, found)
+    return torch.from_numpy(np.diff(borders)), rows, ends, order
 
 
 @gpu_dispatch
@@ -184,35 +183,64 @@ def _add_rows_kernel(out: Array, rows: Array, values: Array, columns: int) -> No
 
 
 @serial_kernel
-def _count_pairs(indptr: Array, edge: Array | None, relation: Array, row: Array, counts: Array) -> None:
-    # Counting sort: two passes over the edges. ``row`` is the last row of each relation, from which its pairs follow.
-    for v in range(len(indptr) - 1):
-        for i in range(indptr[v], indptr[v + 1]):
+def _count_pairs(
+    indptr: Array, edge: Array | None, relation: Array, rows: tuple[int, int], span: tuple[int, int], scratch: Array
+) -> None:
+    """Write the pairs and the edges of each relation, and its last row, to ``scratch``; see `sort_by_relation`."""
+    begin, end = span
+    scratch[:2] = 0
+    scratch[2] = -1
+    for v in range(rows[0], rows[1]):
+        for i in range(max(begin, indptr[v]), min(end, indptr[v + 1])):
             r = relation[i if edge is None else edge[i]]
-            counts[1, r] += 1
-            if row[r] != v:
-                row[r] = v
-                counts[0, r] += 1
+            # Without branches: no processor predicts which edges begin a pair.
+            scratch[0, r] += scratch[2, r] != v
+            scratch[1, r] += 1
+            scratch[2, r] = v
 
 
 @serial_kernel
-def _place_edges(
+def sort_by_relation(
     indptr: Array,
     edge: Array | None,
     relation: Array,
-    row: Array,
-    begin: Array,
-    rows: Array,
-    ends: Array,
-    order: Array,
-) -> None:
-    for v in range(len(indptr) - 1):
-        for i in range(indptr[v], indptr[v + 1]):
+    rows: tuple[int, int],
+    span: tuple[int, int],
+    scratch: Array,
+    borders: Array,
+) -> tuple[Array, Array, Array]:
+    """Sort the edges of some rows by relation, and by row within a relation; equal ones keep their order.
+
+    Args:
+        indptr: ``[M + 1]``.
+        edge: ``[E]`` position of the relation of each edge; None if it is that of the edge.
+        relation: ``[E]``.
+        rows: The first row, and the one after the last.
+        span: The first edge, and the one after the last.
+        scratch: ``[3, R]``, overwritten.
+        borders: ``[R + 1]``, written: the first pair of each relation.
+
+    Returns:
+        ``[p]`` the row of each pair, from 0; ``[p + 1]`` the ends of its edges; ``[e]`` the edges in order.
+    """
+    _count_pairs(indptr, edge, relation, rows, span, scratch)
+    begin, end = span
+    num_relations = len(borders) - 1
+    pairs, edges = 0, 0
+    for r in range(num_relations):
+        borders[r] = pairs
+        of_pairs, of_edges = scratch[0, r], scratch[1, r]
+        scratch[0, r], scratch[1, r], scratch[2, r] = pairs - 1, edges, -1
+        pairs += of_pairs
+        edges += of_edges
+    borders[num_relations] = pairs
+    row, ends, order = np.empty(pairs, np.int64), np.zeros(pairs + 1, np.int64), np.empty(edges, np.int64)
+    for v in range(rows[0], rows[1]):
+        for i in range(max(begin, indptr[v]), min(end, indptr[v + 1])):
             r = relation[i if edge is None else edge[i]]
-            if row[r] != v:
-                row[r] = v
-                rows[begin[0, r]] = v
-                begin[0, r] += 1
-            order[begin[1, r]] = i
-            begin[1, r] += 1
-            ends[begin[0, r] - 1] = begin[1, r]
+            p, at = scratch[0, r] + (scratch[2, r] != v), scratch[1, r]
+            row[p] = v - rows[0]
+            order[at] = i
+            ends[p + 1] = at + 1
+            scratch[0, r], scratch[1, r], scratch[2, r] = p, at + 1, v
+    return row, ends, order

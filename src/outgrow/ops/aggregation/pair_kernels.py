@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from outgrow.ops.aggregation.pair_edges import sort_by_relation
 from outgrow.ops.backend import parallel_kernel, prange, serial_kernel
 from outgrow.ops.kernels.numerics import prefetch_distance, prefetch_row
 from outgrow.ops.kernels.register_tiles import add_product, tile_height
-from outgrow.ops.kernels.registers import add_scaled_row, store_accumulator, zero_accumulator
+from outgrow.ops.kernels.registers import add_scaled_row, copy_row, store_accumulator, zero_accumulator
 from outgrow.ops.kernels.work_split import EDGE, END_EDGE, END_ROW, ROW, add_split_rows, continues_row
 
 Array = NDArray[Any]
@@ -36,62 +37,6 @@ def _find_block(parts: Array, part: int, indptr: Array, first: int) -> tuple[int
     while last < parts[part, END_ROW] and indptr[last + 1] - begin + last + 1 - first <= BLOCK_SIZE:
         last += 1
     return last, begin, min(indptr[last], parts[part, END_EDGE])
-
-
-@serial_kernel
-def _sort_by_relation(
-    indptr: Array,
-    edge: Array | None,
-    relation: Array,
-    rows: tuple[int, int],
-    span: tuple[int, int],
-    scratch: Array,
-    borders: Array,
-) -> tuple[Array, Array, Array]:
-    """Sort the edges of a block by relation, and by row within a relation; equal ones keep their order.
-
-    Args:
-        indptr: ``[M + 1]``.
-        edge: ``[E]`` position of the relation of each edge; None if it is that of the edge.
-        relation: ``[E]``.
-        rows: The first row, and the one after the last.
-        span: The first edge, and the one after the last.
-        scratch: ``[3, R]``.
-        borders: ``[R + 1]``, written: the first pair of each relation.
-
-    Returns:
-        ``[p]`` the row of each pair, from 0; ``[p + 1]`` the ends of its edges; ``[e]`` the edges in order.
-    """
-    begin, end = span
-    num_relations = len(borders) - 1
-    # Pairs and edges before each relation, and the last row whose edges it has. Without branches: no processor predicts
-    # which edges begin a pair.
-    scratch[:2] = 0
-    scratch[2] = -1
-    for v in range(rows[0], rows[1]):
-        for i in range(max(begin, indptr[v]), min(end, indptr[v + 1])):
-            r = relation[i if edge is None else edge[i]]
-            scratch[0, r] += scratch[2, r] != v
-            scratch[1, r] += 1
-            scratch[2, r] = v
-    pairs, edges = 0, 0
-    for r in range(num_relations):
-        borders[r] = pairs
-        of_pairs, of_edges = scratch[0, r], scratch[1, r]
-        scratch[0, r], scratch[1, r], scratch[2, r] = pairs - 1, edges, -1
-        pairs += of_pairs
-        edges += of_edges
-    borders[num_relations] = pairs
-    row, ends, order = np.empty(pairs, np.int64), np.zeros(pairs + 1, np.int64), np.empty(edges, np.int64)
-    for v in range(rows[0], rows[1]):
-        for i in range(max(begin, indptr[v]), min(end, indptr[v + 1])):
-            r = relation[i if edge is None else edge[i]]
-            p, at = scratch[0, r] + (scratch[2, r] != v), scratch[1, r]
-            row[p] = v - rows[0]
-            order[at] = i
-            ends[p + 1] = at + 1
-            scratch[0, r], scratch[1, r], scratch[2, r] = p, at + 1, v
-    return row, ends, order
 
 
 @cache
@@ -129,7 +74,7 @@ def make_pair_kernel(inner: int, outer: int, own_width: int, itemsize: int) -> C
             first = parts[part, ROW]
             while first < parts[part, END_ROW]:
                 last, begin, end = _find_block(parts, part, indptr, first)
-                row, ends, order = _sort_by_relation(
+                row, ends, order = sort_by_relation(
                     indptr, edge, relation, (first, last), (begin, end), scratch, borders
                 )
                 sources = indices[order]
@@ -149,20 +94,18 @@ def make_pair_kernel(inner: int, outer: int, own_width: int, itemsize: int) -> C
                             add_product(sums, (0, count), matrix, of_relation, total, row[p:], height, outer)
                         if own is not None and d_matrix is not None:
                             for j in range(count):
-                                given = add_scaled_row(zero_accumulator(own, own_width), 1, own, first + row[p + j])
-                                store_accumulator(given, mine, j)
+                                copy_row(own, first + row[p + j], mine, j, own_width)
                             place = (part * num_relations + r) * own_width
                             places = np.arange(place, place + own_width)
                             span = (0, own_width)
                             add_product(mine.T, span, sums, (0, count), d_matrix, places, gradient_height, inner)
                 if out is not None:
                     for v in range(first, last):
-                        single = add_scaled_row(zero_accumulator(total, outer), 1, total, v - first)
                         # A branch rather than a view of one row: the store intrinsic takes an array and a row.
                         if continues_row(parts, part, indptr, v):
-                            store_accumulator(single, cut, part)
+                            copy_row(total, v - first, cut, part, outer)
                         else:
-                            store_accumulator(single, out, v)
+                            copy_row(total, v - first, out, v, outer)
                 first = last
         if out is not None:
             add_split_rows(parts, indptr, out, cut)

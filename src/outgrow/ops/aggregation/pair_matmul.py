@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Edges
+from outgrow.ops.aggregation.block_matmul import fits_registers, flatten_matrices
 from outgrow.ops.aggregation.pair_kernels import make_pair_kernel
 from outgrow.ops.aggregation.relation_edges import validate_relations
 from outgrow.ops.backend import as_numpy
 from outgrow.ops.csc import transpose
-from outgrow.ops.kernels.registers import MOST_BYTES
 from outgrow.ops.kernels.work_split import LEAST_NUMBERS, PARTS, balanced_work
 from outgrow.ops.memory_pool import as_input_rows, as_output_rows, pooled_empty_rows
 
@@ -31,10 +31,9 @@ _LEAST_PARTS = 4
 def fits_pair_kernels(edges: Edges, rows: Tensor, weight_EK: Tensor, matrix_RBIJ: Tensor) -> bool:
     """Whether the kernels take these rows and matrices, and are worth compiling."""
     _, blocks, inner, outer = matrix_RBIJ.shape
-    if blocks > 1 or weight_EK.shape[1] > 1 or rows.device.type != "cpu" or rows.dtype != matrix_RBIJ.dtype:
+    if blocks > 1 or weight_EK.shape[1] > 1 or not fits_registers(rows, matrix_RBIJ):
         return False
-    fits = max(inner, outer) * matrix_RBIJ.itemsize <= MOST_BYTES
-    return fits and edges.num_edges * max(inner, outer) >= LEAST_NUMBERS
+    return edges.num_edges * max(inner, outer) >= LEAST_NUMBERS
 
 
 def pair_matmul(edges: Edges, weight_E1: Tensor, src_VsD: Tensor, matrix_R1DO: Tensor) -> Tensor:
@@ -46,7 +45,7 @@ def pair_matmul(edges: Edges, weight_E1: Tensor, src_VsD: Tensor, matrix_R1DO: T
     make_pair_kernel(inner, outer, 0, out.itemsize)(
         *(balanced_work(ends), ends, as_numpy(edges.indices), None, as_numpy(relation), num_relations),
         *(as_numpy(weight_E1), as_input_rows(src_VsD)),
-        *(_flatten(matrix_R1DO), as_output_rows(out[:, None]), None, None),
+        *(flatten_matrices(matrix_R1DO), as_output_rows(out[:, None]), None, None),
     )
     return out
 
@@ -81,7 +80,7 @@ def pair_gradients(
     make_pair_kernel(outer, inner, inner, out.itemsize)(
         *(parts, ends, as_numpy(back.indices), as_numpy(back.edge), as_numpy(relation), num_relations),
         *(as_numpy(weight_E1), as_input_rows(grad_VdO)),
-        *(_flatten(matrix_R1DO.transpose(2, 3)), as_output_rows(out[:, None])),
+        *(flatten_matrices(matrix_R1DO.transpose(2, 3)), as_output_rows(out[:, None])),
         *(as_input_rows(src_VsD), as_numpy(sums.view(-1, outer))),
     )
     return out, sums.sum(0)[:, None]
@@ -93,7 +92,3 @@ def _make_gradients(ends: Array, num_relations: int, height: int, width: int, li
     parts = balanced_work(ends, min(PARTS, max(_LEAST_PARTS, paid)))
     # The number of parts depends on the graph alone; numbers of different places are added apart, each in one order.
     return parts, torch.zeros(len(parts), num_relations, height, width, dtype=like.dtype)
-
-
-def _flatten(matrix_R1DO: Tensor) -> Array:
-    return as_numpy(matrix_R1DO.detach().reshape(-1, matrix_R1DO.shape[3]))

@@ -129,6 +129,12 @@ def add_to_row(out: Array, at: int, scale: float, rows: Array, row: int, width: 
     store_accumulator(add_scaled_row(total, scale, rows, row), out, at)
 
 
+@device_function
+def copy_row(rows: Array, row: int, out: Array, at: int, width: int) -> None:
+    """Copy the first ``width`` numbers of ``rows[row]`` to ``out[at]``; ``width`` is a constant. For kernels."""
+    store_accumulator(add_scaled_row(zero_accumulator(rows, width), 1, rows, row), out, at)
+
+
 def vector_pointer(context: Any, builder: Any, kinds: Any, given: Any, first: int, count: int) -> Any:
     """Return a pointer to numbers ``first`` to ``first + count - 1`` of a row, as one vector."""
     array_type, row_type = kinds
