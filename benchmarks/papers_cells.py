@@ -14,7 +14,9 @@ from outgrow.planning.hardware.profile import LinkRate, MachineProfile, RateByWi
 CASE = ("graph", "model", "layers", "hidden", "batch_size")
 """What all systems of a comparison have in common."""
 _FOLDER = Path(__file__).parent / "papers"
-_CPU_CORES = 2  # of the CPU whose rates stand for those of others
+CPUS = "2-core-cpu"
+"""Name of the profile whose rates stand for those of other CPUs."""
+_CPU_CORES = 2
 
 
 class Entry(NamedTuple):
@@ -57,7 +59,7 @@ def entries() -> Iterator[Entry]:
 
 def _cpus(facts: Mapping[str, Any]) -> MachineProfile:
     """Hosts with so many cores, each as fast as those that were measured here."""
-    known, times = find_profile("2-core-cpu"), facts["cores"] / _CPU_CORES
+    known, times = find_profile(CPUS), facts["cores"] / _CPU_CORES
 
     def scaled(rate: RateByWidth) -> RateByWidth:
         return RateByWidth({width: value * times for width, value in rate.per_second.items()})

@@ -1,54 +1,165 @@
-"""How well published figures are predicted that constants were not fitted on."""
+"""How well published figures are predicted, beside rules that know little: times, memory, and who wins."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from papers_cells import CASE
+from papers_cells import CASE, CPUS
+
+from outgrow.planning.graph_stats.known_graphs import load_graph_facts
 
 _TIE = 1.05
 """Times that are so near are the same in two printed digits."""
+_FLOAT = 4
+OWN_SYSTEM = {"hongtu": "HongTu", "neutrontp": "NeutronTP", "neutronorch": "NeutronOrch"}
+Row = Mapping[str, Any]
+Rule = Callable[[Sequence[Row]], Row]
 
 
-def score(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """How well cells are predicted that constants were not fitted on: times, memory, and who wins."""
-    scored = [row for row in rows if "predicted" in row and not row["fitted"] and not row["repeated"]]
-    errors = [abs(math.log(row["predicted"] / row["published"])) for row in scored if row["published"]]
-    told = [row for row in rows if "predicted" in row and not row["repeated"]]
-    oom = [row for row in told if row["published"] is None]
-    won = [*_winners(rows)]
+def score(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return how well cells are predicted without constants, then with them; null rules stand beside each score."""
+    known = [row for row in rows if "predicted" in row and not row["repeated"]]
     return {
-        "times": len(errors),
-        "within_2x": _share(error <= math.log(2) for error in errors),
-        "within_30_percent": _share(error <= math.log(1.3) for error in errors),
-        "median_factor": math.exp(statistics.median(errors)),
-        "out_of_memory": len(oom),
-        "out_of_memory_predicted": _share(not row["fits"] for row in oom),
-        "ran": len(told) - len(oom),
-        "ran_predicted": _share(row["fits"] for row in told if row["published"]),
-        "comparisons": len(won),
-        "winner_predicted": _share(won),
+        "times_without_constants": _score_times(known, "predicted"),
+        "times_with_constants": _score_times([row for row in known if not row["fitted"]], "with_constant"),
+        "memory": _score_memory(known),
+        "winners_without_constants": _score_winners(known, "predicted"),
+        "winners_with_constants": _score_winners(known, "with_constant"),
     }
 
 
-def _winners(rows: list[dict[str, Any]]) -> Iterator[bool]:
-    """Of each comparison of two systems at least, whether the one that is predicted to win did so."""
+def _score_times(rows: Sequence[Row], name: str) -> dict[str, Any]:
+    """Return how near times are; the rules beside them have one rate for all systems, the best one for these cells."""
+    ran = [row for row in rows if row["published"]]
+    return {
+        "planner": _nearness([row[name] / row["published"] for row in ran]),
+        "by_system": {
+            system: statistics.median(row[name] / row["published"] for row in ran if row["system"] == system)
+            for system in sorted({row["system"] for row in ran})
+        },
+        "rule: the same time for all": _nearness(_at_best_rate([1 / row["published"] for row in ran])),
+        "rule: edges, layers and width": _nearness(_at_best_rate([_work(row) / row["published"] for row in ran])),
+    }
+
+
+def _work(row: Row) -> float:
+    workers = int(row["machine"].rpartition(" ")[2])
+    return float(load_graph_facts(row["graph"])["edges"] * row["layers"] * row["hidden"] / workers)
+
+
+def _at_best_rate(ratios: Sequence[float]) -> list[float]:
+    return [ratio / statistics.median(ratios) for ratio in ratios]
+
+
+def _nearness(ratios: Sequence[float]) -> dict[str, Any]:
+    errors = [abs(math.log(ratio)) for ratio in ratios]
+    return {
+        "cells": len(errors),
+        "within_2x": _share(error <= math.log(2) for error in errors),
+        "within_30_percent": _share(error <= math.log(1.3) for error in errors),
+        "median_factor": math.exp(statistics.median(errors)),
+    }
+
+
+def _score_memory(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return how many cells are told right that ran out of memory, and that ran."""
+
+    def told(fits: Callable[[Row], bool]) -> dict[str, Any]:
+        return {
+            "out_of_memory": _share(not fits(row) for row in rows if row["published"] is None),
+            "ran": _share(fits(row) for row in rows if row["published"]),
+            "all": _share(fits(row) == bool(row["published"]) for row in rows),
+        }
+
+    return {
+        "out_of_memory": sum(row["published"] is None for row in rows),
+        "ran": sum(row["published"] is not None for row in rows),
+        "planner": told(lambda row: bool(row["fits"])),
+        "rule: everything fits": told(lambda row: True),
+        "rule: rows of all layers": told(lambda row: _rows_of_all_layers(row) <= row["memory_gb"] * 1e9),
+    }
+
+
+def _rows_of_all_layers(row: Row) -> float:
+    """Return the bytes of input and hidden rows, shared out among the workers."""
+    facts, workers = load_graph_facts(row["graph"]), int(row["machine"].rpartition(" ")[2])
+    return float(_FLOAT * facts["nodes"] * (facts["features"] + row["hidden"] * row["layers"]) / workers)
+
+
+def _score_winners(rows: Sequence[Row], name: str) -> dict[str, Any]:
+    """Return how many comparisons between strategies, or places, are told right: on the planner's word, and by rules.
+
+    Of several systems that stand for one strategy in one place the fastest counts.
+    """
+    compared = [*_comparisons(rows, fitted=name == "predicted")]
+    rules: dict[str, Rule] = {"planner": lambda case: min(_believed(case), key=lambda row: float(row[name]))}
+    rules |= {
+        "rule: the paper's own system": _own_system,
+        "rule: full, then offload, then sampled": _make_rule("full", "offload", "sampled"),
+        "rule: offload, then full, then sampled": _make_rule("offload", "full", "sampled"),
+        "rule: full if rows of all layers fit, then offload, then sampled": _make_rule(
+            "full", "offload", "sampled", only_fitting=True
+        ),
+        "rule: tensor, orchestrate, then sampled": _make_rule("tensor", "orchestrate", "sampled"),
+    }
+    return {
+        "comparisons": len(compared),
+        **{rule: _share(_wins(choose(case), case) for case in compared) for rule, choose in rules.items()},
+        "by_table": {
+            f"{paper}, table {table}": {
+                "comparisons": len(some),
+                "planner": _share(_wins(rules["planner"](case), case) for case in some),
+                "the paper's own system": _share(_wins(_own_system(case), case) for case in some),
+            }
+            for paper, table in dict.fromkeys((case[0]["paper"], case[0]["table"]) for case in compared)
+            for some in [[case for case in compared if (case[0]["paper"], case[0]["table"]) == (paper, table)]]
+        },
+    }
+
+
+def _comparisons(rows: Sequence[Row], *, fitted: bool) -> Iterator[list[Row]]:
+    """Yield the cells of each comparison; with constants none of them may be fitted."""
     cases = defaultdict(list)
     for row in rows:
-        if "predicted" in row:
-            cases[(row["paper"], row["table"], *(str(row[name]) for name in CASE))].append(row)
+        cases[(row["paper"], row["table"], *(str(row[name]) for name in CASE))].append(row)
     for case in cases.values():
-        ran = [row for row in case if row["published"]]
-        if len(case) < 2 or not ran or all(row["fitted"] for row in case):
+        ways = {(row["strategy"], row["machine"]) for row in case}
+        if len(ways) < 2 or not any(row["published"] for row in case):
             continue
-        believed = [row for row in case if row["fits"]] or case
-        winner = min(believed, key=lambda row: row["predicted"])
-        best = min(row["published"] for row in ran)
-        yield winner["published"] is not None and winner["published"] <= _TIE * best
+        if fitted or not any(row["fitted"] for row in case):
+            yield case
+
+
+def _believed(case: Sequence[Row]) -> Sequence[Row]:
+    return [row for row in case if row["fits"]] or case
+
+
+def _own_system(case: Sequence[Row]) -> Row:
+    return next((row for row in case if row["system"] == OWN_SYSTEM.get(row["paper"])), case[0])
+
+
+def _make_rule(*order: str, only_fitting: bool = False) -> Rule:
+    """Return a rule that takes strategies in an order, on devices before CPUs."""
+
+    def choose(case: Sequence[Row]) -> Row:
+        fitting = [row for row in case if _rows_of_all_layers(row) <= row["memory_gb"] * 1e9]
+        asked = (only_fitting and fitting) or case
+        rank = {strategy: place for place, strategy in enumerate(order)}
+        return min(asked, key=lambda row: (row["machine"].startswith(CPUS), rank.get(row["strategy"], len(order))))
+
+    return choose
+
+
+def _wins(chosen: Row, case: Sequence[Row]) -> bool:
+    """Whether the fastest system of a strategy in a place is the fastest of all."""
+    way = (chosen["strategy"], chosen["machine"])
+    of_way = [row["published"] for row in case if (row["strategy"], row["machine"]) == way and row["published"]]
+    best = min(row["published"] for row in case if row["published"])
+    return bool(of_way) and min(of_way) <= _TIE * best
 
 
 def _share(found: Iterable[bool]) -> float | None:

@@ -136,6 +136,10 @@ _MESSAGE_PASSES = 8
 """How often a step writes, reads or sums a number of an edge's message, in layers that materialise messages."""
 
 
+_FORWARD_SHARE = 1 / 3
+"""Share of the time of activations, scores and small steps that the forward pass takes."""
+
+
 class LayerWork(NamedTuple):
     """The part of a layer that one worker computes.
 
@@ -162,9 +166,15 @@ class LayerSeconds(NamedTuple):
 
 
 def step_seconds(
-    work: Workload, costs: CostModel, layers: Sequence[LayerWork], *, cached_aggregate: bool, slices: int = 1
+    work: Workload,
+    costs: CostModel,
+    layers: Sequence[LayerWork],
+    *,
+    cached_aggregate: bool,
+    slices: int = 1,
+    backward: bool = True,
 ) -> list[LayerSeconds]:
-    """Return the seconds of each layer of a step, forward and backward.
+    """Return the seconds of each layer of a step, forward and, unless told otherwise, backward.
 
     Each matrix is multiplied once in the forward pass and twice in the backward pass; in the first layer once, for the
     gradient of the matrix. Aggregation runs once in each direction, but not for the gradient of raw features.
@@ -175,6 +185,7 @@ def step_seconds(
         layers: The work in each layer, from the bottom up.
         cached_aggregate: Whether the aggregate of constant features is computed once and kept.
         slices: Number of column slices that aggregation is divided into.
+        backward: Whether gradients are computed, as in training but not in an evaluation.
     """
     found = [
         _layer_seconds(
@@ -185,11 +196,12 @@ def step_seconds(
             first=index == 0 and work.model.reads_features,
             cached_aggregate=cached_aggregate,
             slices=slices,
+            backward=backward,
         )
         for index, (layer, done) in enumerate(zip(work.model.layers, layers, strict=True))
     ]
     # The encoder reads raw features, so it needs the forward product and the gradient of its matrix only.
-    encoder = 2 * _matmul_seconds(
+    encoder = (1 + backward) * _matmul_seconds(
         work.graph, costs, layers[0].sources, work.model.encoder_numbers, work.model.layers[0], raw=True
     )
     return [found[0]._replace(products=found[0].products + encoder), *found[1:]]
@@ -204,10 +216,13 @@ def _layer_seconds(
     first: bool,
     cached_aggregate: bool,
     slices: int,
+    backward: bool,
 ) -> LayerSeconds:
     widths = layer.spec
     # Forward, gradient of the matrix, and gradient of the input, which raw features do not need.
-    num_products = 2 if first else 3
+    num_products = 1 if not backward else 2 if first else 3
+    # Rates of element-wise work are of both directions together.
+    share = 1.0 if backward else _FORWARD_SHARE
     products = num_products * sum(
         _matmul_seconds(graph, costs, rows, weights, layer, raw=first)
         for rows, weights in zip((work.sources, work.destinations), layer.weights, strict=True)
@@ -215,9 +230,10 @@ def _layer_seconds(
     if layer.edge_dim:
         # The features of each edge are multiplied forward, and again for the gradient of the matrix.
         made = layer.edge_scores or widths.source[0] * widths.source[1] // slices
-        products += 2 * costs.matmul_seconds(work.edges, layer.edge_dim * made, min(layer.edge_dim, made))
+        products += (1 + backward) * costs.matmul_seconds(work.edges, layer.edge_dim * made, min(layer.edge_dim, made))
     # A cached aggregate costs nothing in an epoch; raw features get no gradient, so no sum runs backward.
-    directions = 0 if cached_aggregate and layer.has_static_aggregate else 1 if first and widths.source_is_input else 2
+    both = backward and not (first and widths.source_is_input)
+    directions = 0 if cached_aggregate and layer.has_static_aggregate else 1 + both
     other = costs.epilogue_seconds(work.destinations * widths.out_features) + costs.layer_overhead_seconds(1)
     # With slices, a worker sums its share of the columns, but over the rows of all nodes.
     columns = widths.source[0] * widths.source[1] / slices
@@ -233,7 +249,7 @@ def _layer_seconds(
         scores = layer.heads
     # PyG layers materialise a message for each edge, and pass over it element by element.
     other += costs.epilogue_seconds(_MESSAGE_PASSES * work.edges * layer.edge_numbers)
-    return LayerSeconds(products, sums, costs.attention_seconds(work.edges * scores), other)
+    return LayerSeconds(products, sums, share * costs.attention_seconds(work.edges * scores), share * other)
 
 
 def _matmul_seconds(

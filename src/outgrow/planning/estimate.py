@@ -42,6 +42,7 @@ class Estimate:
         strategy: The strategy.
         traffic: Bytes that cross links.
         parts: Parts of an epoch, without evaluation.
+        evaluation: Parts of an evaluation on validation nodes or links.
         peak_bytes: Peak bytes in the DEVICE tier of a worker.
         chunks: Number of chunks that `offload` chooses, 0 for the whole graph at once; None for other strategies.
     """
@@ -51,11 +52,17 @@ class Estimate:
     parts: tuple[EpochPart, ...]
     peak_bytes: int
     chunks: int | None = None
+    evaluation: tuple[EpochPart, ...] = ()
 
     @property
     def epoch_seconds(self) -> float:
         """Seconds of an epoch; time that overlaps with other parts counts once."""
         return sum(part.seconds - part.hidden for part in self.parts)
+
+    @property
+    def evaluation_seconds(self) -> float:
+        """Seconds of an evaluation."""
+        return sum(part.seconds - part.hidden for part in self.evaluation)
 
 
 def full_graph_parts(

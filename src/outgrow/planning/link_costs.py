@@ -43,7 +43,23 @@ def add_link_costs(found: Estimate, work: Workload, costs: CostModel) -> Estimat
     whole = replace(found.traffic, epoch=epoch) + traffic
     parts = [replace(each, seconds=passes * each.seconds, hidden=passes * each.hidden) for each in found.parts]
     parts += link_parts(work, costs, stats, traffic)
-    return replace(found, traffic=whole, parts=tuple(parts))
+    evaluation = (*found.evaluation, *_ranking_parts(work, costs, found))
+    return replace(found, traffic=whole, parts=tuple(parts), evaluation=evaluation)
+
+
+def _ranking_parts(work: Workload, costs: CostModel, found: Estimate) -> list[EpochPart]:
+    """Return the part of ranking validation links, whose queries the workers share out."""
+    links = work.links
+    assert links is not None
+    queries = sum(count * times for count, times in links.val_queries) / costs.layout.workers
+    if not (found.evaluation and queries):
+        return []
+    candidates = float(links.num_candidates or work.graph.nodes)
+    if links.ranks_by_products:
+        seconds = costs.matmul_seconds(queries, candidates * links.columns, min(links.columns, candidates))
+    else:
+        seconds = costs.epilogue_seconds(queries * candidates * links.columns)
+    return [EpochPart(name="ranking of links", seconds=seconds + costs.epilogue_seconds(queries * candidates))]
 
 
 def link_traffic(strategy: Strategy, work: Workload, stats: LinkStepStats, layout: WorkerLayout) -> Traffic:

@@ -208,6 +208,17 @@ def num_prefetched_batches(
     return min(prefetch + _IN_USE, steps) + _COPIES
 
 
+def whole_layers_fit(work: Workload, costs: CostModel, partition: PartitionStats) -> bool:
+    """Whether whole layers are evaluated in memory where mini-batches are trained, by every worker."""
+    return _whole_layers_bytes(work, partition) <= MEMORY_SHARE * costs.memory
+
+
+def _whole_layers_bytes(work: Workload, partition: PartitionStats) -> float:
+    part = int(partition.edges.argmax())
+    nodes = float(partition.nodes[part])
+    return inference_bytes(work, nodes, nodes + float(partition.halo[part].sum()), float(partition.edges[part]))
+
+
 def minibatch_peak_bytes(
     work: Workload,
     costs: CostModel,
@@ -231,15 +242,14 @@ def minibatch_peak_bytes(
     """
     part = int(partition.edges.argmax())
     nodes = float(partition.nodes[part])
-    sources = float(partition.nodes[part] + partition.halo[part].sum())
     prefetched = num_prefetched_batches(costs, stats.steps, prefetch, limited=limited)
     training = minibatch_bytes(work, stats.neighborhood, num_prefetched=prefetched)
     if links is not None and not limited:
         training *= _OF_MANY_STEPS
     if work.batches.is_temporal:
         training += time_order_bytes(work, costs.layout.workers)
-    whole = inference_bytes(work, nodes, sources, partition.edges[part])
-    chosen = evaluated_neighborhoods(work, whole_fits=whole <= MEMORY_SHARE * costs.memory)
+    whole = _whole_layers_bytes(work, partition)
+    chosen = evaluated_neighborhoods(work, whole_fits=whole_layers_fit(work, costs, partition))
     if WHOLE_LAYERS in chosen:
         # Features of own nodes, which the first evaluation reads, are kept for the next.
         training += input_bytes(work, nodes, nodes)

@@ -114,7 +114,13 @@ def query_for_known_graph(
     Raises:
         InputError: There is no such graph or model.
     """
-    facts = load_graph_facts(workload)
+    return query_for_graph_facts(load_graph_facts(workload), model, options, config, site)
+
+
+def query_for_graph_facts(
+    facts: Mapping[str, Any], model: str, options: Mapping[str, object], config: TrainConfig, site: PlanSite
+) -> PlannerQuery:
+    """Make the query of `query_for_known_graph` from the facts about a graph."""
     known = known_graph(facts)
     placeholder = placeholder_graph(facts)
     if options.get("decoder") == AUTO:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import Estimate
 from outgrow.planning.estimators.full import estimate_full
@@ -11,6 +13,7 @@ from outgrow.planning.estimators.orchestrate import estimate_orchestrate
 from outgrow.planning.estimators.sampled import estimate_sampled
 from outgrow.planning.estimators.split import estimate_split
 from outgrow.planning.estimators.tensor import estimate_tensor
+from outgrow.planning.evaluation_time import evaluation_parts
 from outgrow.planning.link_costs import add_link_costs
 from outgrow.planning.workload import Workload
 from outgrow.strategies.base import Strategy
@@ -38,6 +41,7 @@ def estimate_strategy(strategy: Strategy, work: Workload, costs: CostModel) -> E
         KeyError: The profile has no rate of a link that is crossed.
     """
     found = _estimate_layers(strategy, work, costs)
+    found = replace(found, evaluation=evaluation_parts(found, work, costs))
     return found if work.links is None else add_link_costs(found, work, costs)
 
 

@@ -59,10 +59,16 @@ def measure_worker(device: torch.device) -> WorkerSpeed:
 
 
 def _matmul_rate(width: int, device: torch.device, synchronize: Callable[[], None]) -> float:
-    rows = torch.rand(max(_PRODUCT_ROWS, _PRODUCT_VALUES // width), width, device=device)
-    weight = torch.rand(width, width, device=device)
-    out = torch.empty_like(rows)
-    return 2 * rows.numel() * width / best_seconds(lambda: torch.mm(rows, weight, out=out), synchronize)
+    """Operations per second of a product of rows with a matrix and of both its gradients, all into new memory."""
+    rows = torch.rand(max(_PRODUCT_ROWS, _PRODUCT_VALUES // width), width, device=device, requires_grad=True)
+    weight = torch.rand(width, width, device=device, requires_grad=True)
+    gradient = torch.rand_like(rows)
+
+    def run_product() -> None:
+        (rows @ weight).backward(gradient)  # type: ignore[no-untyped-call]
+        rows.grad = weight.grad = None
+
+    return 3 * 2 * rows.numel() * width / best_seconds(run_product, synchronize)
 
 
 def _gather_rate(width: int) -> float:
