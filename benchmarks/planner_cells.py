@@ -107,7 +107,9 @@ def _add(figures: dict[str, Any], case: Case, way: str, found: dict[str, Any]) -
     cell["rounds"].append(found)
     seconds = [each for one in cell["rounds"] for each in one.get("epoch_seconds", [])]
     cell["seconds"] = statistics.median(seconds) if seconds else None
-    print(time.strftime("%H:%M:%S"), case.name, way, cell["seconds"], found.get("failed", ""), file=sys.stderr, flush=True)
+    print(
+        time.strftime("%H:%M:%S"), case.name, way, cell["seconds"], found.get("failed", ""), file=sys.stderr, flush=True
+    )
 
 
 def _train(place: Place, case: Case, way: str, folder: Path) -> dict[str, Any]:

@@ -133,7 +133,10 @@ def main() -> None:
     rows = estimate_cells(json.loads(options.cells.read_text()), options.folder, options.only)
     columns = ("graph", "model", "options", "workers", "rate", "way", "held_out", "seconds", "planned_seconds")
     ratios = [{"ratio": row["planned_seconds"] / row["seconds"]} for row in rows]
-    show("planned beside measured", [{name: row[name] for name in columns} | ratio for row, ratio in zip(rows, ratios, strict=True)])
+    show(
+        "planned beside measured",
+        [{name: row[name] for name in columns} | ratio for row, ratio in zip(rows, ratios, strict=True)],
+    )
     print(json.dumps(score_times(rows), indent=1), file=sys.stderr)
     if options.out:
         print(record.write("planner_score", {"versions": versions(), "rows": rows}, options.out))

@@ -237,8 +237,9 @@ def plan(
     graph = graph if model.decoder is not None else select_graph_targets(graph, settings)
     validate_planned_problem(graph, model, settings, options)
     # Without a number of workers, the profile of a fully used machine is the one to plan with.
-    profile, _ = select_machine(hardware, WorkerLayout(workers=workers or available_cores()), device)
-    site = PlanSite(profile, candidate_layouts(profile, workers, graph.num_nodes), memory)
+    machine = select_machine(hardware, WorkerLayout(workers=workers or available_cores()), device)
+    layouts = candidate_layouts(machine.profile, workers, graph.num_nodes)
+    site = PlanSite(machine.profile, layouts, memory, machine.corrections)
     return PlanReport(planner.make_plan(query_for_graph(graph, model, settings, site)))
 
 

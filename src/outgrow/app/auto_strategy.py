@@ -120,13 +120,14 @@ def plan_strategy(graph: Graph, model: Model, config: TrainConfig, cluster: Clus
         usual = _default_if_fits(graph, model, config, cluster)
         return usual, f"strategy {usual.name}: memory is limited, and one worker has no traffic to save"
     layout = cluster.layout
-    profile, measured = select_machine(None, layout, cluster.device)
+    machine = select_machine(None, layout, cluster.device)
+    profile = machine.profile
     unknown = missing_bandwidth(layout, profile)
     # Strategies differ mainly in traffic, which cannot be costed over a link of unknown speed.
     if unknown is not None:
         usual = _default_if_fits(graph, model, config, cluster)
         return usual, f"strategy {usual.name}: {unknown}"
-    query = query_for_graph(graph, model, config, PlanSite(profile, [layout], cluster.memory))
+    query = query_for_graph(graph, model, config, PlanSite(profile, [layout], cluster.memory, machine.corrections))
     # One worker trains in this process, next to the user's own data.
     if cluster.workers == 1 and profile.device.is_shared:
         query = _reserve_memory(user_bytes(query.work, cost_model_for(query, layout)), query)
@@ -145,7 +146,10 @@ def plan_strategy(graph: Graph, model: Model, config: TrainConfig, cluster: Clus
     if cluster.workers == 1:
         return strategy, _fits_reason(best.estimate, found.memory)
     reason = explain_choice(found)
-    return strategy, reason if measured else f"{reason}, on a typical machine: outgrow calibrate measures this one"
+    return (
+        strategy,
+        reason if machine.is_measured else f"{reason}, on a typical machine: outgrow calibrate measures this one",
+    )
 
 
 def _fits_reason(estimate: Estimate, memory: int) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from outgrow.core.ledger import Kind, Link
+from outgrow.planning.hardware.corrections import NO_CORRECTIONS, Corrections
 from outgrow.planning.hardware.profile import FAR_BYTES, NEAR_BYTES, MachineProfile, RateByWidth
 from outgrow.planning.sizes import DatasetSizes, LayerSizes
 from outgrow.planning.traffic import WorkerLayout
@@ -22,12 +23,14 @@ class CostModel:
         layout: The number of workers and hosts.
         number_bytes: Bytes of a parameter, an activation or a gradient.
         memory: Limit on the bytes in the DEVICE tier of a worker.
+        corrections: What runs on the machine have taught.
     """
 
     profile: MachineProfile
     layout: WorkerLayout
     number_bytes: int
     memory: int
+    corrections: Corrections = NO_CORRECTIONS
 
     @staticmethod
     def from_profile(
@@ -136,7 +139,7 @@ _MESSAGE_PASSES = 8
 """How often a step writes, reads or sums a number of an edge's message, in layers that materialise messages."""
 
 
-_FORWARD_SHARE = 1 / 3
+FORWARD_SHARE = 1 / 3
 """Share of the time of activations, scores and small steps that the forward pass takes."""
 
 
@@ -222,7 +225,7 @@ def _layer_seconds(
     # Forward, gradient of the matrix, and gradient of the input, which raw features do not need.
     num_products = 1 if not backward else 2 if first else 3
     # Rates of element-wise work are of both directions together.
-    share = 1.0 if backward else _FORWARD_SHARE
+    share = 1.0 if backward else FORWARD_SHARE
     products = num_products * sum(
         _matmul_seconds(graph, costs, rows, weights, layer, raw=first)
         for rows, weights in zip((work.sources, work.destinations), layer.weights, strict=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outgrow.core.ledger import Link
 from outgrow.planning.cost_model import CostModel, LayerSeconds, LayerWork, step_seconds
+from outgrow.planning.hardware.corrections import Corrections, WorkKind
 from outgrow.planning.traffic import Bytes, Traffic
 from outgrow.planning.workload import NeighborhoodStats, Workload
 from outgrow.strategies.base import Strategy
@@ -27,11 +28,17 @@ class EpochPart:
         name: Name of the part, in words.
         seconds: Its duration when nothing else runs.
         hidden: Seconds of that which overlap with other parts.
+        kind: What is done in it, by which it is corrected.
     """
 
     name: str
     seconds: float
     hidden: float = 0.0
+    kind: WorkKind = WorkKind.COMPUTATION
+
+    def scale(self, factor: float) -> EpochPart:
+        """Return the part with so many times the seconds."""
+        return replace(self, seconds=factor * self.seconds, hidden=factor * self.hidden)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +70,18 @@ class Estimate:
     def evaluation_seconds(self) -> float:
         """Seconds of an evaluation."""
         return sum(part.seconds - part.hidden for part in self.evaluation)
+
+    def seconds_by_kind(self) -> dict[WorkKind, float]:
+        """Return the seconds of an epoch by kind of work, without what is hidden."""
+        return {kind: sum(part.seconds - part.hidden for part in self.parts if part.kind == kind) for kind in WorkKind}
+
+    def correct(self, corrections: Corrections) -> Estimate:
+        """Return the estimate as runs on the machine have taught to correct it."""
+        parts, evaluation = (
+            tuple(part.scale(corrections.factors[part.kind]) for part in each) for each in (self.parts, self.evaluation)
+        )
+        held = round(corrections.memory * self.peak_bytes)
+        return replace(self, parts=parts, evaluation=evaluation, peak_bytes=held)
 
 
 def full_graph_parts(
@@ -141,18 +160,19 @@ def transfer_parts(costs: CostModel, epoch: Bytes, exchanges: float, steps: int 
     """Return a part for each link: the bytes of an epoch, in so many exchanges, and the all-reduces of each step."""
     messages = exchanges + _SUMMED * steps
     return [
-        EpochPart(name=link.value.replace("_", " "), seconds=took)
+        EpochPart(name=link.value.replace("_", " "), seconds=took, kind=WorkKind.TRANSFER)
         for link, took in costs.transfer_seconds(epoch, messages).items()
     ]
 
 
-def overlapped_part(costs: CostModel, name: str, seconds: float, busy: float) -> EpochPart:
+def overlapped_part(
+    costs: CostModel, name: str, seconds: float, busy: float, kind: WorkKind = WorkKind.PREPARATION
+) -> EpochPart:
     """Return a part that overlaps with ``busy`` seconds of computation."""
     # On a CPU the background thread takes a core away from the computation for as long as it works:
     # that much of its time is not hidden.
-    if costs.shares_device:
-        return EpochPart(name=name, seconds=seconds, hidden=min(seconds * (1 - 1 / costs.cores_per_worker), busy))
-    return EpochPart(name=name, seconds=seconds, hidden=min(seconds, busy))
+    share = 1 - 1 / costs.cores_per_worker if costs.shares_device else 1.0
+    return EpochPart(name=name, seconds=seconds, hidden=min(share * seconds, busy), kind=kind)
 
 
 def batch_prep_parts(
@@ -183,4 +203,4 @@ def feature_copy_parts(work: Workload, costs: CostModel, rows: float, busy: floa
         return []
     # A copy engine moves the rows, so none of the time is taken from the computation.
     seconds = costs.profile.links[Link.HOST_TO_DEVICE].transfer_seconds(rows * work.graph.row_bytes)
-    return [EpochPart(name="features to the device", seconds=seconds, hidden=min(seconds, busy))]
+    return [overlapped_part(costs, "features to the device", seconds, busy, WorkKind.TRANSFER)]

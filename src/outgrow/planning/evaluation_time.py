@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from outgrow.inference.modes import NONE, SAMPLED
-from outgrow.planning.cost_model import CostModel, LayerWork, step_seconds
+from outgrow.planning.cost_model import FORWARD_SHARE, CostModel, LayerWork, step_seconds
 from outgrow.planning.estimate import EpochPart, Estimate, layer_parts, overlapped_part, transfer_parts
 from outgrow.planning.evaluation_memory import WHOLE_LAYERS, evaluated_neighborhoods
+from outgrow.planning.hardware.corrections import WorkKind
 from outgrow.planning.peak_memory import whole_layers_fit
 from outgrow.planning.workload import ScoredNeighborhood, Workload
 from outgrow.strategies.offload.strategy import Offload
@@ -59,13 +60,14 @@ def _whole_parts(
     parts.append(EpochPart(name="small steps of chunks", seconds=costs.layer_overhead_seconds(layers * (chunks - 1))))
     busy = sum(part.seconds for part in parts)
     moved = costs.transfer_seconds(found.traffic.evaluation, layers * chunks)
-    parts += [overlapped_part(costs, link.value.replace("_", " "), took, busy) for link, took in moved.items()]
+    parts += [
+        overlapped_part(costs, link.value.replace("_", " "), took, busy, WorkKind.TRANSFER)
+        for link, took in moved.items()
+    ]
     return tuple(parts)
 
 
-def _sliced_parts(
-    strategy: TensorParallel, found: Estimate, work: Workload, costs: CostModel
-) -> tuple[EpochPart, ...]:
+def _sliced_parts(strategy: TensorParallel, found: Estimate, work: Workload, costs: CostModel) -> tuple[EpochPart, ...]:
     """Return the parts of `tensor`: own nodes, and a slice of the columns over all edges."""
     work, workers = replace(work, model=work.model.keep_columns_apart()), costs.layout.workers
     looped = work.model.layers[0].spec.self_loops
@@ -76,9 +78,7 @@ def _sliced_parts(
     return (*parts, *transfer_parts(costs, found.traffic.evaluation, exchanges, 0))
 
 
-def _forward_parts(
-    work: Workload, costs: CostModel, nodes: float, edges: float, slices: int = 1
-) -> list[EpochPart]:
+def _forward_parts(work: Workload, costs: CostModel, nodes: float, edges: float, slices: int = 1) -> list[EpochPart]:
     loops = [layer.spec.self_loops * nodes * slices for layer in work.model.layers]
     layers = [LayerWork(nodes, nodes, edges + more) for more in loops]
     return layer_parts(step_seconds(work, costs, layers, cached_aggregate=True, slices=slices, backward=False))
@@ -103,7 +103,4 @@ def _neighborhood_parts(needed: ScoredNeighborhood, work: Workload, costs: CostM
 def _batch_parts(found: Estimate, work: Workload) -> tuple[EpochPart, ...]:
     """Return the parts of batches of validation nodes, as those of training but forward alone."""
     batches = work.graph.val / max(1, work.graph.train)
-    return tuple(
-        EpochPart(name=part.name, seconds=batches * part.seconds / 3, hidden=batches * part.hidden / 3)
-        for part in found.parts
-    )
+    return tuple(part.scale(batches * FORWARD_SHARE) for part in found.parts)

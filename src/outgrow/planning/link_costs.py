@@ -11,6 +11,7 @@ from dataclasses import replace
 from outgrow.core.ledger import Kind
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import EpochPart, Estimate
+from outgrow.planning.hardware.corrections import WorkKind
 from outgrow.planning.traffic import ID_BYTES, Bytes, Traffic, WorkerLayout, add_bytes, round_rows
 from outgrow.planning.workload import LinkStepStats, Workload
 from outgrow.strategies.base import Strategy
@@ -41,7 +42,7 @@ def add_link_costs(found: Estimate, work: Workload, costs: CostModel) -> Estimat
     traffic = link_traffic(strategy, work, stats, costs.layout)
     epoch: Bytes = Counter({key: passes * count for key, count in found.traffic.epoch.items()})
     whole = replace(found.traffic, epoch=epoch) + traffic
-    parts = [replace(each, seconds=passes * each.seconds, hidden=passes * each.hidden) for each in found.parts]
+    parts = [each.scale(passes) for each in found.parts]
     parts += link_parts(work, costs, stats, traffic)
     evaluation = (*found.evaluation, *_ranking_parts(work, costs, found))
     return replace(found, traffic=whole, parts=tuple(parts), evaluation=evaluation)
@@ -117,4 +118,7 @@ def link_parts(work: Workload, costs: CostModel, stats: LinkStepStats, traffic: 
     seconds += 3 * costs.matmul_seconds(float(stats.queries.max()), stats.candidates * columns, width)
     found = [EpochPart(name="scores of links", seconds=stats.num_full_steps * seconds)]
     sent = costs.transfer_seconds(traffic.epoch, 2.0 * stats.steps)
-    return found + [EpochPart(name=f"rows of links, {link.value}", seconds=took) for link, took in sent.items()]
+    return found + [
+        EpochPart(name=f"rows of links, {link.value}", seconds=took, kind=WorkKind.TRANSFER)
+        for link, took in sent.items()
+    ]

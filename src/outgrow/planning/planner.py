@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Link
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import Estimate
 from outgrow.planning.estimators.registry import estimate_strategy
+from outgrow.planning.hardware.corrections import NO_CORRECTIONS, Corrections
 from outgrow.planning.hardware.profile import MachineProfile
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.planning.workload import Workload
@@ -25,8 +27,9 @@ from outgrow.strategies.tensor.strategy import TensorParallel
 _MIB, _GIB = 1 << 20, 1 << 30
 _NO_BATCHES = "trains in mini-batches: give a batch size and fan-outs"
 _NOWHERE_TO_MOVE = "one worker has nowhere to move a model: it trains as strategy sampled"
-NOISE = 0.02
-"""Relative difference below which two estimates count as equal."""
+_LEAST_TOLERANCE, _OF_SPREAD = 0.02, 0.3
+"""Least relative difference that tells two strategies apart, and the share of the spread of estimates that it is:
+estimates of two strategies on one graph err alike for the most part."""
 ROOM = 0.95
 """Share of the memory that estimates may fill."""
 
@@ -40,12 +43,14 @@ class Candidate:
         workers: Number of workers.
         estimate: Its estimate; None if it cannot run at all.
         why_not: Reason why it cannot be chosen; empty if it can.
+        seconds: Seconds of an epoch and of the evaluations for each; infinite without an estimate.
     """
 
     name: str
     workers: int
     estimate: Estimate | None
     why_not: str = ""
+    seconds: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +63,7 @@ class PlannerQuery:
         layouts: Numbers of workers and hosts to choose from.
         limit: Limit on the bytes in the DEVICE tier of a worker; None for all that the machine has.
         validate: Function that raises an `InputError` if a strategy cannot train the model on the graph.
+        corrections: What runs on the machine have taught.
     """
 
     work: Workload
@@ -65,6 +71,12 @@ class PlannerQuery:
     layouts: Sequence[WorkerLayout]
     limit: int | None
     validate: Callable[[Strategy], None]
+    corrections: Corrections = NO_CORRECTIONS
+
+    @property
+    def tolerance(self) -> float:
+        """Relative difference of seconds below which two strategies cannot be told apart."""
+        return max(_LEAST_TOLERANCE, _OF_SPREAD * self.corrections.spread)
 
     @property
     def memory_option(self) -> str | None:
@@ -90,9 +102,18 @@ class Plan:
 
     @property
     def chosen_candidate(self) -> Candidate | None:
-        """The fastest candidate that can be chosen; None if none can."""
+        """The candidate to choose; None if there is none."""
         first = self.candidates[0]
         return None if first.why_not else first
+
+    @property
+    def rivals(self) -> tuple[Candidate, ...]:
+        """Other candidates that can be chosen and that estimates cannot tell from the chosen one."""
+        chosen = self.chosen_candidate
+        if chosen is None:
+            return ()
+        most = (1 + self.query.tolerance) * min(each.seconds for each in self.candidates if not each.why_not)
+        return tuple(each for each in self.candidates[1:] if not each.why_not and each.seconds <= most)
 
     @property
     def runner_up(self) -> Candidate | None:
@@ -103,23 +124,24 @@ class Plan:
 
 def make_plan(query: PlannerQuery) -> Plan:
     """Choose the best options of every strategy, and rank the strategies, by the seconds of an epoch."""
-    candidates = _rank_candidates([_rank_candidates([*each])[0] for each in _candidates_by_strategy(query)])
+    # Options of one strategy err alike, so that small differences count.
+    best = [_rank_candidates([*each], _LEAST_TOLERANCE)[0] for each in _candidates_by_strategy(query)]
+    candidates = _rank_candidates(best, query.tolerance)
     memory = min(cost_model_for(query, layout).memory for layout in query.layouts)
     return Plan(query=query, memory=memory, candidates=tuple(candidates))
 
 
-def _rank_candidates(candidates: Sequence[Candidate]) -> list[Candidate]:
+def _rank_candidates(candidates: Sequence[Candidate], tolerance: float) -> list[Candidate]:
     """Sort candidates: those that can be chosen first, then by seconds; among equals the one given first wins."""
 
     def rank_key(each: Candidate) -> tuple[bool, bool, float]:
-        seconds = float("inf") if each.estimate is None else each.estimate.epoch_seconds
-        return bool(each.why_not), each.estimate is None, seconds
+        return bool(each.why_not), each.estimate is None, each.seconds
 
-    # Estimates are no better than `NOISE`, so a later, more complex strategy must beat an earlier one by more.
+    # Simple strategies are given first: a more complex one must be faster by more than estimates may err.
     ordered = sorted(candidates, key=rank_key)
     *kind, least = rank_key(ordered[0])
     first = next(
-        each for each in candidates if [*rank_key(each)[:2]] == kind and rank_key(each)[2] <= (1 + NOISE) * least
+        each for each in candidates if [*rank_key(each)[:2]] == kind and each.seconds <= (1 + tolerance) * least
     )
     return [first, *(each for each in ordered if each is not first)]
 
@@ -163,15 +185,18 @@ def _make_candidate(strategy: Strategy, layout: WorkerLayout, query: PlannerQuer
     try:
         query.validate(strategy)
     except InputError as error:
-        return Candidate(
-            name=name, workers=layout.workers, estimate=None, why_not=f"{error.what}: needs {error.needed}"
-        )
+        why_not = f"{error.what.removeprefix(f'strategy {name} ')}: needs {error.needed}"
+        return Candidate(name=name, workers=layout.workers, estimate=None, why_not=why_not)
     unknown = missing_bandwidth(layout, query.profile)
     if unknown is not None:
         return Candidate(name=name, workers=layout.workers, estimate=None, why_not=unknown)
     found = estimate_strategy(strategy, query.work, costs)
     return Candidate(
-        name=name, workers=layout.workers, estimate=found, why_not=_rejection_reason(strategy, found, costs, query)
+        name=name,
+        workers=layout.workers,
+        estimate=found,
+        why_not=_rejection_reason(strategy, found, costs, query),
+        seconds=found.epoch_seconds + query.work.evaluations_per_epoch * found.evaluation_seconds,
     )
 
 
@@ -209,4 +234,5 @@ def missing_bandwidth(layout: WorkerLayout, profile: MachineProfile) -> str | No
 
 def cost_model_for(query: PlannerQuery, layout: WorkerLayout) -> CostModel:
     """Return the cost model for one of the layouts."""
-    return CostModel.from_profile(query.profile, layout, query.work.model.number_bytes, query.limit)
+    found = CostModel.from_profile(query.profile, layout, query.work.model.number_bytes, query.limit)
+    return replace(found, corrections=query.corrections)

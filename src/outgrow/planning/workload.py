@@ -297,6 +297,7 @@ class Workload:
         batches: Batch size and fan-outs.
         seed: Seed of the run.
         evaluation: How validation and test nodes are evaluated in runs of mini-batches.
+        evaluations_per_epoch: How often validation nodes are evaluated for each epoch.
         metric_bytes: Bytes of what metrics keep of the scored nodes, in the HOST tier of worker 0.
         links: The links to train on and to rank; None for nodes.
     """
@@ -308,6 +309,7 @@ class Workload:
     batches: BatchConfig = FULL_GRAPH
     seed: int = 0
     evaluation: tuple[str, str] = (AUTO, AUTO)
+    evaluations_per_epoch: float = 0.0
     metric_bytes: int = 0
     links: LinkWork | None = None
 

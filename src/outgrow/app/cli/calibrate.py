@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from outgrow.app.messages import log_message
+from outgrow.core.errors import InputError
 
 if TYPE_CHECKING:
     from outgrow.planning.hardware.profile import MachineProfile
@@ -27,9 +29,29 @@ def calibrate(
     out: Annotated[
         Path | None, typer.Option(help="File to write.", show_default="one in the cache, which plans on this host use")
     ] = None,
+    from_: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from", metavar="RUN", help="Learn from a run that was trained here, instead; may be given several times."
+        ),
+    ] = None,
+    learned: Annotated[bool, typer.Option("--learned", help="Show what runs have taught, instead.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Forget what runs have taught, instead.")] = False,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="With --from: folder to look in first for a data set's files.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure how fast this machine computes and moves rows, in under a minute, and write a dated profile."""
+    """Measure how fast this machine computes and moves rows, in under a minute, and write a dated profile.
+
+    Runs of ten seconds and more teach how far estimates are off, and correct later ones: --learned shows that.
+    """
+    measuring = {"--workers": workers, "--scratch": scratch, "--name": name, "--out": out}
+    chosen = [flag for flag, given in (("--from", from_), ("--learned", learned), ("--reset", reset)) if given]
+    if chosen:
+        _require_alone(chosen, [flag for flag, given in measuring.items() if given is not None])
+        _learn(from_ or (), data_dir, forget=reset, as_json=as_json)
+        return
     from outgrow.app.plan.machine_profiles import CalibrationTask, measure_machine, profile_cache_path
     from outgrow.app.runs.workers import Workers, resolve_num_workers
     from outgrow.planning.hardware.profile import write_profile
@@ -48,6 +70,38 @@ def calibrate(
         print(json.dumps(profile.as_dict()))
     else:
         _print_profile(profile)
+
+
+def _require_alone(chosen: Sequence[str], measuring: Sequence[str]) -> None:
+    """Check that one thing is asked for."""
+    if len(chosen) > 1 or measuring:
+        raise InputError(
+            f"{chosen[0]} stands alone",
+            needed="one of --from, --learned and --reset, or options of a measurement",
+            got=", ".join([*chosen, *measuring]),
+            repair=f"leave {', '.join([*chosen[1:], *measuring])} out",
+        )
+
+
+def _learn(runs: Sequence[Path], data_dir: Path | None, *, forget: bool, as_json: bool) -> None:
+    """Learn from runs, or forget what they have taught; show what is known then."""
+    from outgrow.app.learned_runs import describe_learned, show_learned
+    from outgrow.app.plan.machine_profiles import list_run_logs
+    from outgrow.app.report.data import read_run
+    from outgrow.app.run_learning import learn_from_runs, rebuild_run
+
+    if forget:
+        for path in list_run_logs():
+            path.unlink()
+            log_message(f"forgotten: {path}")
+        return
+    for path, count in learn_from_runs([rebuild_run(read_run(run), data_dir) for run in runs]).items():
+        log_message(f"{count} runs are kept in {path}")
+    found = describe_learned()
+    if as_json:
+        print(json.dumps(found))
+    else:
+        show_learned(found)
 
 
 def _print_profile(profile: MachineProfile) -> None:

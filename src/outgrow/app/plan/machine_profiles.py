@@ -6,13 +6,21 @@ import platform
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from outgrow.app.runs.workers import Workers
 from outgrow.core.errors import InputError
 from outgrow.graph.datasets.locate import cache_dir
 from outgrow.planning.hardware.calibrate import calibrate_machine
+from outgrow.planning.hardware.corrections import (
+    EXPECTED_SPREAD,
+    NO_CORRECTIONS,
+    UNMEASURED_SPREAD,
+    Corrections,
+    fit_corrections,
+)
 from outgrow.planning.hardware.profile import MachineProfile, find_profile, read_profile
+from outgrow.planning.hardware.run_log import read_run_log
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.runtime.system.device import choose_device, total_device_bytes
@@ -26,8 +34,24 @@ _TYPICAL = {"cpu": "2-core-cpu", "cuda": "4xV100"}
 """Profiles used for this machine until it is measured, by device type."""
 
 
-def select_machine(hardware: str | None, layout: WorkerLayout, device: str) -> tuple[MachineProfile, bool]:
-    """Return the profile to plan with, and whether it was measured.
+class PlannedMachine(NamedTuple):
+    """Machine to plan for.
+
+    Attributes:
+        profile: Its profile.
+        is_measured: Whether it was measured; else the profile is a typical one, with the memory of this machine.
+        corrections: What runs on it have taught.
+        run_log: File of what they teach; None for a machine that is not this one.
+    """
+
+    profile: MachineProfile
+    is_measured: bool
+    corrections: Corrections
+    run_log: Path | None
+
+
+def select_machine(hardware: str | None, layout: WorkerLayout, device: str) -> PlannedMachine:
+    """Return the machine to plan for.
 
     Until this machine is measured, a typical profile with this machine's memory is used instead.
 
@@ -40,39 +64,64 @@ def select_machine(hardware: str | None, layout: WorkerLayout, device: str) -> t
         InputError: There is no such machine or device, or the file is broken.
     """
     if hardware is not None:
-        return find_profile(hardware), True
+        return PlannedMachine(find_profile(hardware), True, NO_CORRECTIONS, None)
     where = choose_device(device, SingleProcessComm())
     cached = find_cached_profile(layout.workers, layout.hosts, where.type)
     # The memory is read anew: a container may have another limit than when the profile was measured.
-    memory = total_device_bytes(where)
-    if cached is not None:
-        return replace(cached, device=replace(cached.device, memory_bytes=memory)), True
-    typical = find_profile(_TYPICAL[where.type])
-    here = replace(typical.device, memory_bytes=memory)
-    return replace(typical, name="this machine, not measured", device=here), False
+    return _as_planned(cached, where.type, total_device_bytes(where))
+
+
+def _as_planned(cached: MachineProfile | None, kind: str, memory: int) -> PlannedMachine:
+    """Return this machine by its own profile, or by a typical one, with what runs have taught."""
+    profile = cached or find_profile(_TYPICAL[kind])
+    profile = replace(profile, device=replace(profile.device, memory_bytes=memory))
+    if cached is None:
+        profile = replace(profile, name="this machine, not measured")
+    log = _machine_file("runs", kind, profile.hosts, profile.workers if cached else "typical")
+    runs = [run.observation for run in read_run_log(log, profile)]
+    expected = EXPECTED_SPREAD if cached else UNMEASURED_SPREAD
+    return PlannedMachine(profile, cached is not None, fit_corrections(runs, expected), log)
 
 
 def profile_cache_path(profile: MachineProfile) -> Path:
     """Return the path in the cache for a profile of this machine."""
     # Rates depend on how many workers share a host, so each layout has a file of its own.
-    return _profile_path(profile.device.kind, profile.hosts, profile.workers)
+    return _machine_file("machines", profile.device.kind, profile.hosts, profile.workers)
+
+
+def list_learning_machines() -> list[PlannedMachine]:
+    """Return this machine once for each profile that runs may have taught something for."""
+    measured = [(profile, profile.device.kind, profile.device.memory_bytes) for profile in _cached_profiles("*")]
+    typical = [(None, kind, find_profile(name).device.memory_bytes) for kind, name in _TYPICAL.items()]
+    return [_as_planned(*each) for each in (*measured, *typical)]
+
+
+def list_run_logs() -> list[Path]:
+    """Return the files of what runs on this machine have taught."""
+    return sorted((cache_dir() / "runs").glob(f"{platform.node()}-*.json"))
 
 
 def find_cached_profile(workers: int, hosts: int, kind: str) -> MachineProfile | None:
     """Return the cached profile with the nearest number of workers per host; None if there is none."""
     wanted = -(-workers // hosts)
-    found = list[MachineProfile]()
-    for path in (cache_dir() / "machines").glob(f"{platform.node()}-{kind}-{hosts}x*.json"):
-        # A profile that another version wrote may not be readable: it counts as absent.
-        with suppress(InputError):
-            found.append(read_profile(path))
+    found = _cached_profiles(f"{kind}-{hosts}x*")
     # A single worker has measured no link to another worker.
     fitting = [each for each in found if wanted == 1 or each.workers > 1]
     return min(fitting, key=lambda each: abs(each.workers - wanted), default=None)
 
 
-def _profile_path(kind: str, hosts: int, workers: int) -> Path:
-    return cache_dir() / "machines" / f"{platform.node()}-{kind}-{hosts}x{workers}.json"
+def _cached_profiles(pattern: str) -> list[MachineProfile]:
+    """Return the cached profiles of this machine whose kind and layout fit a pattern."""
+    found = list[MachineProfile]()
+    for path in sorted((cache_dir() / "machines").glob(f"{platform.node()}-{pattern}.json")):
+        # A profile that another version wrote may not be readable: it counts as absent.
+        with suppress(InputError):
+            found.append(read_profile(path))
+    return found
+
+
+def _machine_file(folder: str, kind: str, hosts: int, workers: int | str) -> Path:
+    return cache_dir() / folder / f"{platform.node()}-{kind}-{hosts}x{workers}.json"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,7 @@ from outgrow.nn.model import Model
 from outgrow.planning.graph_stats.analytic import AnalyticGraph
 from outgrow.planning.graph_stats.counted import CountedGraph, sketch_graph
 from outgrow.planning.graph_stats.known_graphs import known_graph, load_graph_facts
+from outgrow.planning.hardware.corrections import NO_CORRECTIONS, Corrections
 from outgrow.planning.hardware.profile import MachineProfile
 from outgrow.planning.link_work import LinkWork
 from outgrow.planning.planner import Plan, PlannerQuery, make_plan
@@ -63,11 +64,13 @@ class PlanSite(NamedTuple):
         profile: Profile of the machine.
         layouts: Layouts of workers to compare.
         limit: Memory limit of one worker, such as ``"2GiB"``; None for what the machine has.
+        corrections: What runs on the machine have taught.
     """
 
     profile: MachineProfile
     layouts: Sequence[WorkerLayout]
     limit: str | None = None
+    corrections: Corrections = NO_CORRECTIONS
 
 
 def query_for_graph(graph: Graph, model: Model, config: TrainConfig, site: PlanSite) -> PlannerQuery:
@@ -250,6 +253,7 @@ def _make_query(
         batches=config.batch_config,
         seed=config.seed,
         evaluation=(config.evaluation.val, config.evaluation.test),
+        evaluations_per_epoch=1 / config.eval_every,
         metric_bytes=estimate_metric_bytes(graph, model, config),
         links=links,
     )
@@ -257,7 +261,14 @@ def _make_query(
     count = None if links is None else links.num_links
     # Bound here, since the planner (a lower layer) knows neither graphs nor models.
     require = partial(validate_strategy, graph, model, config=config, num_targets=count)
-    return PlannerQuery(work=work, profile=site.profile, layouts=site.layouts, limit=limit, validate=require)
+    return PlannerQuery(
+        work=work,
+        profile=site.profile,
+        layouts=site.layouts,
+        limit=limit,
+        validate=require,
+        corrections=site.corrections,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,9 +314,10 @@ def answer_request(request: PlanRequest) -> tuple[Plan, bool]:
     config = make_train_config(recipe, request.options, model_options(name))
     loop_options = open_option_names(config.optimizer, config.schedule)
     settings = {**recipe.model, **split_options(name, request.options, (), loop_options)[0]}
-    profile, measured = select_machine(
+    machine = select_machine(
         request.hardware, WorkerLayout(workers=request.workers or available_cores()), request.device
     )
+    profile, measured = machine.profile, machine.is_measured
     if request.graph is None:
         assert request.workload is not None
         if config.targets is not None:
@@ -315,7 +327,8 @@ def answer_request(request: PlanRequest) -> tuple[Plan, bool]:
                 got=f"targets {', '.join(config.target_weights or ())}",
                 repair="leave --target out",
             )
-        site = PlanSite(profile, candidate_layouts(profile, request.workers), request.memory)
+        layouts = candidate_layouts(profile, request.workers)
+        site = PlanSite(profile, layouts, request.memory, machine.corrections)
         return make_plan(query_for_known_graph(request.workload, name, settings, config, site)), measured
     # Everything above is checked before the graph is loaded, which may take minutes.
     graph = datasets.load_graph(absolute_source(request.graph), data_dir=request.data_dir)
@@ -328,5 +341,6 @@ def answer_request(request: PlanRequest) -> tuple[Plan, bool]:
     built = build_seeded_model(name, graph, resolve_model_options(name, graph, settings), config.seed, task)
     validate_problem(graph, built, task)
     validate_fanout(graph, built, config)
-    site = PlanSite(profile, candidate_layouts(profile, request.workers, graph.num_nodes), request.memory)
+    layouts = candidate_layouts(profile, request.workers, graph.num_nodes)
+    site = PlanSite(profile, layouts, request.memory, machine.corrections)
     return make_plan(query_for_graph(graph, built, config, site)), measured

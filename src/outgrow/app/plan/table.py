@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from outgrow.planning.estimate import Estimate
-from outgrow.planning.hardware.profile import MachineProfile
-from outgrow.planning.planner import NOISE, Candidate, Plan, PlannerQuery
+from outgrow.app.console import format_memory
+from outgrow.planning.estimate import EpochPart, Estimate
+from outgrow.planning.planner import Candidate, Plan, PlannerQuery
 from outgrow.planning.suggestions import suggest_fixes
 from outgrow.strategies.base import Strategy
 
-_MIB = 1 << 20
-_COLUMNS = ("strategy", "workers", "an epoch", "memory", "between workers", "host and disk", "options, or why not")
+_WIDTH = 100
+_COLUMNS = ("strategy", "workers", "an epoch", "likely", "evaluation", "memory", "sent", "host, disk")
 
 
 class PlanReport:
@@ -49,10 +50,13 @@ def explain_choice(plan: Plan) -> str:
     text = f"strategy {chosen.name}: {format_duration(chosen.estimate.epoch_seconds)} an epoch estimated"
     if second is None or second.estimate is None:
         return f"{text}, the only one that can be chosen"
-    times = second.estimate.epoch_seconds / max(chosen.estimate.epoch_seconds, 1e-12)
+    times = second.seconds / max(chosen.seconds, 1e-12)
     # Times that differ by less count as equal: a ratio such as 1.01 would claim too much accuracy.
-    if times <= 1 + NOISE:
-        return f"{text}, and no other is faster by more than {NOISE:.0%}"
+    tolerance = plan.query.tolerance
+    if times < 1:
+        return f"{text}; {second.name}, less simple, would take {times:.2f} of that: no more than estimates may err"
+    if times <= 1 + tolerance:
+        return f"{text}, and no other is faster by more than {tolerance:.0%}, which estimates may err by"
     return f"{text}; the next, {second.name}, takes {times:,.2f} times as long"
 
 
@@ -75,6 +79,9 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
         "machine": plan.query.profile.name,
         "machine_date": plan.query.profile.date,
         "memory_bytes": plan.memory,
+        "interval": plan.query.corrections.interval_factor,
+        "tolerance": plan.query.tolerance,
+        "learned_runs": plan.query.corrections.runs,
         "chosen": None if plan.chosen_candidate is None else plan.chosen_candidate.name,
         "why": explain_choice(plan),
         "fixes": [] if plan.chosen_candidate else suggest_fixes(plan.query),
@@ -93,7 +100,9 @@ def _candidate_to_dict(each: Candidate) -> dict[str, Any]:
         "options": found.strategy.options(),
         "chunks": found.chunks,
         "epoch_seconds": found.epoch_seconds,
-        "parts": [{"name": part.name, "seconds": part.seconds, "hidden": part.hidden} for part in found.parts],
+        "evaluation_seconds": found.evaluation_seconds,
+        "parts": _parts_to_list(found.parts),
+        "evaluation_parts": _parts_to_list(found.evaluation),
         "peak_bytes": found.peak_bytes,
         "bytes": {
             when: [{"link": link.value, "kind": kind.value, "bytes": count} for (link, kind), count in moved.items()]
@@ -102,53 +111,84 @@ def _candidate_to_dict(each: Candidate) -> dict[str, Any]:
     }
 
 
+def _parts_to_list(parts: Sequence[EpochPart]) -> list[dict[str, Any]]:
+    return [{"name": part.name, "seconds": part.seconds, "hidden": part.hidden} for part in parts]
+
+
 def format_plan(plan: Plan) -> str:
     """Return a table with a row for each strategy, the choice, and where the time of the chosen one goes."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=_format_title(plan.query.profile, plan.memory), title_justify="left")
+    table = Table(title=_format_title(plan), title_justify="left", title_style="none", box=SIMPLE_HEAD, padding=(0, 1))
     for column in _COLUMNS:
-        table.add_column(column, justify="left" if column in (_COLUMNS[0], _COLUMNS[-1]) else "right")
+        table.add_column(column, justify="left" if column == _COLUMNS[0] else "right", no_wrap=True)
+    factor = plan.query.corrections.interval_factor
     for each in plan.candidates:
         best = " *" if each is plan.chosen_candidate else ""
-        table.add_row(f"{each.name}{best}", str(each.workers), *_format_figures(each.estimate), _format_remark(each))
+        if each.estimate is not None:
+            table.add_row(f"{each.name}{best}", str(each.workers), *_format_figures(each.estimate, factor))
     # A fixed width: the result may go to a file or a test, where there is no terminal to ask.
-    console = Console(width=150, force_terminal=False)
+    console = Console(width=_WIDTH, force_terminal=False)
     with console.capture() as capture:
-        console.print(table)
+        if table.rows:
+            console.print(table)
+        for line in _format_remarks(plan.candidates):
+            console.print(line, highlight=False)
         console.print(explain_choice(plan), highlight=False)
         if plan.chosen_candidate is not None and plan.chosen_candidate.estimate is not None:
             console.print(_format_parts(plan.chosen_candidate.estimate), highlight=False)
         else:
-            console.print(numbered_fixes(plan.query), highlight=False)
+            for number, fix in enumerate(suggest_fixes(plan.query), 1):
+                console.print(f"{number}. {fix}", highlight=False)
     return capture.get()
 
 
-def _format_title(profile: MachineProfile, memory: int) -> str:
-    return f"on {profile.name} ({profile.date}), with {memory / (1 << 30):,.1f} GiB for a worker"
+def _format_title(plan: Plan) -> str:
+    profile, corrections = plan.query.profile, plan.query.corrections
+    learned = f", corrected by {corrections.runs} runs" if corrections.runs else ""
+    memory = f"{plan.memory / (1 << 30):,.1f} GiB for a worker"
+    return f"on {profile.name} ({profile.date}{learned}), with {memory}; bytes of an epoch"
 
 
-def _format_figures(estimate: Estimate | None) -> tuple[str, str, str, str]:
-    if estimate is None:
-        return "-", "-", "-", "-"
+def _format_figures(estimate: Estimate, factor: float) -> tuple[str, ...]:
+    """Return the cells of a row: seconds, four of five times within so many times, memory and bytes."""
     moved = {"between": 0, "below": 0}
     for (link, _), count in estimate.traffic.epoch.items():
         moved["between" if link.value in ("peer", "network") else "below"] += count
-    sizes = (f"{count / _MIB:,.1f} MiB" for count in (estimate.peak_bytes, *moved.values()))
-    memory, between, below = sizes
-    return format_duration(estimate.epoch_seconds), memory, between, below
+    sizes = (format_memory(count) if count else "-" for count in (estimate.peak_bytes, *moved.values()))
+    evaluation = format_duration(estimate.evaluation_seconds) if estimate.evaluation else "-"
+    return format_duration(estimate.epoch_seconds), _format_likely(estimate, factor), evaluation, *sizes
 
 
-def _format_remark(each: Candidate) -> str:
-    if each.why_not:
-        return f"no: {each.why_not}"
-    assert each.estimate is not None
-    usual = type(each.estimate.strategy)().options()
-    changed = {name: value for name, value in each.estimate.strategy.options().items() if usual[name] != value}
-    if each.estimate.chunks:
-        changed["chunks"] = each.estimate.chunks
-    return ", ".join(f"{name}={value}" for name, value in changed.items()) or "as it is"
+def _format_likely(estimate: Estimate, factor: float) -> str:
+    """Format an interval of seconds, both ends in the unit of the larger one: ``23 to 54 ms``."""
+    least, most = estimate.epoch_seconds / factor, estimate.epoch_seconds * factor
+    unit, scale = ("ms", 1e3) if most < 1 else ("s", 1.0)
+    return (
+        " to ".join(f"{scale * end:,.0f}" if scale * end >= 10 else f"{scale * end:,.2g}" for end in (least, most))
+        + f" {unit}"
+    )
+
+
+def _format_remarks(candidates: Sequence[Candidate]) -> list[str]:
+    """Return a line for candidates with other options than the usual ones, or that cannot be chosen, and why."""
+    names: dict[str, list[str]] = {}
+    for each in candidates:
+        options = "" if each.estimate is None else _format_options(each.estimate)
+        remark = ": ".join(filter(None, (options, each.why_not and f"no, {each.why_not}")))
+        names.setdefault(remark, []).append(each.name)
+    # What holds for several is said once.
+    return [f"{', '.join(same)}: {remark}" for remark, same in names.items() if remark]
+
+
+def _format_options(estimate: Estimate) -> str:
+    usual = type(estimate.strategy)().options()
+    changed = {name: value for name, value in estimate.strategy.options().items() if usual[name] != value}
+    if estimate.chunks:
+        changed["chunks"] = estimate.chunks
+    return ", ".join(f"{name}={value}" for name, value in changed.items())
 
 
 def _format_parts(estimate: Estimate) -> str:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from outgrow.app.plan.machine_profiles import select_machine
-from outgrow.app.plan.question import PlanSite, query_for_graph
 from outgrow.app.report.data import RunData
-from outgrow.app.runs.config import load_recorded_graph, read_model_record
-from outgrow.app.strategy_registry import resolve_strategy
+from outgrow.app.run_learning import rebuild_run
 from outgrow.core.errors import OutgrowError
-from outgrow.planning.estimators.registry import estimate_strategy
-from outgrow.planning.planner import cost_model_for, missing_bandwidth
-from outgrow.planning.traffic import WorkerLayout
-from outgrow.strategies.offload.strategy import Offload
-from outgrow.training.config import TrainConfig
+from outgrow.planning.estimate import Estimate
+from outgrow.planning.planner import missing_bandwidth
 
 
 class MetricComparison(NamedTuple):
@@ -62,28 +57,14 @@ def predict_run(run: RunData, data_dir: Path | None = None) -> RunPrediction:
 
 
 def _estimate_run(run: RunData, data_dir: Path | None) -> RunPrediction:
-    config = run.config
     summary = run.summary
-    recorded = read_model_record(config, run.path)
-    graph = load_recorded_graph(config, data_dir)
-    training = TrainConfig().with_options(**config["train"])
-    model = recorded.build(graph, training.seed)
-    strategy, _ = resolve_strategy(config["strategy"]["name"], config["strategy"]["options"])
-    hosts = len({each["host"] for each in run.workers}) or 1
-    layout = WorkerLayout(workers=summary["workers"], hosts=hosts)
-    profile, measured = select_machine(None, layout, summary["device"])
-    unknown = missing_bandwidth(layout, profile)
+    trained = rebuild_run(run, data_dir)
+    machine = select_machine(None, trained.layout, summary["device"])
+    unknown = missing_bandwidth(trained.layout, machine.profile)
     if unknown is not None:
         return RunPrediction((), f"no prediction: {unknown}")
-    memory = strategy.options().get("memory")
-    site = PlanSite(profile, [layout], None if memory is None else str(memory))
-    query = query_for_graph(graph, model, training, site)
-    costs = cost_model_for(query, layout)
-    planned = estimate_strategy(strategy, query.work, costs)
-    chunks = summary["found"].get("chunks", 0)
-    # With the run's own number of chunks, a wrong guess of that number does not distort the other metrics.
-    as_run = replace(strategy, chunks=chunks) if isinstance(strategy, Offload) and chunks else strategy
-    found = estimate_strategy(as_run, query.work, costs)
+    planned, found = trained.estimate(machine.profile, machine.corrections)
+    chunks = trained.chunks
     evaluations = sum(line["val_score"] is not None for line in run.epochs)
     moved = Counter[str]()
     for (link, _), count in found.traffic.run_bytes(summary["epochs"], evaluations).items():
@@ -91,6 +72,7 @@ def _estimate_run(run: RunData, data_dir: Path | None) -> RunPrediction:
     lines = [
         *([] if not chunks else [MetricComparison("chunks of a worker", "", planned.chunks or 0, chunks)]),
         MetricComparison("an epoch", "s", found.epoch_seconds, run.epoch_seconds),
+        *_compare_evaluations(found, run),
         MetricComparison("peak memory of a worker", "bytes", found.peak_bytes, summary["peak_bytes"]["device"]),
         *(
             MetricComparison(f"{link.replace('_', ' ')}, all of the run", "bytes", moved[link], sum(kinds.values()))
@@ -98,9 +80,17 @@ def _estimate_run(run: RunData, data_dir: Path | None) -> RunPrediction:
             if moved[link] or sum(kinds.values())
         ),
     ]
-    machine = "as it was measured" if measured else "as a typical one: `outgrow calibrate` measures it"
+    place = "as it was measured" if machine.is_measured else "as a typical one: `outgrow calibrate` measures it"
+    learned = f", corrected by {machine.corrections.runs} runs" if machine.corrections.runs else ""
     frozen = ", and for as many chunks as the run took" if chunks else ""
-    return RunPrediction(tuple(lines), f"this machine, {machine}{frozen}")
+    return RunPrediction(tuple(lines), f"this machine, {place}{learned}{frozen}")
+
+
+def _compare_evaluations(found: Estimate, run: RunData) -> list[MetricComparison]:
+    took = [line["evaluation_seconds"] for line in run.epochs if line.get("evaluation_seconds")]
+    # The first one compiles kernels and makes what later ones keep.
+    took = took[1:] or took
+    return [MetricComparison("an evaluation", "s", found.evaluation_seconds, statistics.median(took))] if took else []
 
 
 def relative_error(comparison: MetricComparison) -> float | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
+from outgrow.app.run_learning import learn_from_session
 from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.result import Run
 from outgrow.app.runs.session import Session
@@ -20,6 +21,7 @@ from outgrow.graph.store.reader import matches_store, open_store, write_store
 from outgrow.nn.edge_tasks import EdgeTask
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
+from outgrow.planning.traffic import WorkerLayout
 from outgrow.runtime.distributed.job_files import serialize_by_value
 from outgrow.strategies.base import Strategy
 from outgrow.training.callbacks import Callback, EpochReport, detach
@@ -145,7 +147,7 @@ def run_session(session: Session, workers: Workers, *, resume: bool, log: Callab
         WorkerError: A worker has died, and no restarts are left.
     """
     try:
-        return (
+        run = (
             _run_in_process(session, resume) if workers.number == 1 else _run_in_workers(session, workers, resume, log)
         )
     except InputError:
@@ -153,6 +155,10 @@ def run_session(session: Session, workers: Workers, *, resume: bool, log: Callab
         if session.directory is not None and not resume:
             session.directory.discard_unstarted()
         raise
+    message = learn_from_session(session, run, WorkerLayout(workers=workers.number))
+    if message is not None:
+        log(message)
+    return run
 
 
 def _run_in_process(session: Session, resume: bool) -> Run:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from outgrow.app.run_learning import learn_from_session
 from outgrow.app.runs.config import read_load_options
 from outgrow.app.runs.directory import RunDirectory, release_on_exit
 from outgrow.app.runs.new_run import RunPlan
@@ -24,6 +25,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.readers.tables.options import TableOptions
 from outgrow.graph.store.reader import matches_store, open_store, write_store
 from outgrow.nn.model import Model
+from outgrow.planning.traffic import WorkerLayout
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
@@ -111,7 +113,7 @@ def train_under_torchrun(
                 data=spec.data,
                 grace_seconds=spec.grace_seconds,
             )
-            return _wait_for_signal(session.run(resume=spec.resume))
+            return _end_session(session, session.run(resume=spec.resume))
 
     return run_under_torchrun(train_worker, heartbeat_seconds=heartbeat_seconds)
 
@@ -151,7 +153,7 @@ def join_torchrun_session(
             # Worker 0 chose for all: the measurements of other hosts could lead to another strategy.
             chosen, data = comm.broadcast((session.strategy, session.data))
             joined = replace(session, comm=comm, directory=files, strategy=chosen, data=data)
-            return _wait_for_signal(joined.run(resume=has_checkpoint))
+            return _end_session(joined, joined.run(resume=has_checkpoint))
 
     return run_under_torchrun(train_worker, heartbeat_seconds=heartbeat_seconds)
 
@@ -165,6 +167,17 @@ def _is_restart(context: WorkerContext, out: Path | None) -> bool:
     except (OSError, ValueError, KeyError, TypeError):  # there is none, or one that was being written
         return False
     return bool(made_by == context.job)
+
+
+def _end_session(session: Session, run: Run) -> Run:
+    """Learn from the run on worker 0; then wait for the signal that has ended it, if one has."""
+    comm = session.comm
+    if comm.is_rank_zero:
+        layout = WorkerLayout(workers=comm.size, hosts=len({*comm.hosts}))
+        message = learn_from_session(session, run, layout)
+        if message is not None:
+            session.warn(message)
+    return _wait_for_signal(run)
 
 
 def _wait_for_signal(run: Run) -> Run:

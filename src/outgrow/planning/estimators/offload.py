@@ -10,6 +10,7 @@ from outgrow.planning.estimate import EpochPart, Estimate, full_graph_parts, ove
 from outgrow.planning.estimators.full import estimate_full
 from outgrow.planning.estimators.wave_traffic import PassTraffic, add_wave_topology
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec
+from outgrow.planning.hardware.corrections import WorkKind
 from outgrow.planning.link_memory import whole_graph_link_bytes
 from outgrow.planning.peak_memory import base_bytes
 from outgrow.planning.traffic import ID_BYTES, Traffic, WorkerLayout, add_bytes, training_traffic
@@ -187,7 +188,9 @@ def offload_parts(
         loaded = seconds + waves * costs.profile.links[link].message_seconds
         name = link.value.replace("_", " ")
         found.append(
-            overlapped_part(costs, name, loaded, busy) if strategy.overlap else EpochPart(name=name, seconds=loaded)
+            overlapped_part(costs, name, loaded, busy, WorkKind.TRANSFER)
+            if strategy.overlap
+            else EpochPart(name=name, seconds=loaded, kind=WorkKind.TRANSFER)
         )
     return found
 

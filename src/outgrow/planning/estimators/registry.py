@@ -42,7 +42,8 @@ def estimate_strategy(strategy: Strategy, work: Workload, costs: CostModel) -> E
     """
     found = _estimate_layers(strategy, work, costs)
     found = replace(found, evaluation=evaluation_parts(found, work, costs))
-    return found if work.links is None else add_link_costs(found, work, costs)
+    found = found if work.links is None else add_link_costs(found, work, costs)
+    return found.correct(costs.corrections)
 
 
 def _estimate_layers(strategy: Strategy, work: Workload, costs: CostModel) -> Estimate:

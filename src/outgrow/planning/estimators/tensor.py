@@ -13,6 +13,7 @@ from outgrow.core.ledger import Kind, Link
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import EpochPart, Estimate, full_graph_parts, transfer_parts
 from outgrow.planning.graph_stats.chunk_waves import Matrix
+from outgrow.planning.hardware.corrections import WorkKind
 from outgrow.planning.link_memory import whole_graph_link_bytes
 from outgrow.planning.peak_memory import base_bytes, metric_bytes, model_bytes, process_bytes, training_bytes
 from outgrow.planning.sizes import LayerSizes
@@ -232,6 +233,5 @@ def _file_read_part(work: Workload, costs: CostModel, num_passes: int) -> EpochP
         # Slices are written and read, forward and backward.
         columns = sum(layer.source_width for layer in layers)
         num_bytes += 4 * graph.nodes * columns * work.model.number_bytes // costs.layout.workers
-    return EpochPart(
-        name="edges from files", seconds=costs.profile.links[Link.DISK_TO_HOST].transfer_seconds(num_bytes)
-    )
+    seconds = costs.profile.links[Link.DISK_TO_HOST].transfer_seconds(num_bytes)
+    return EpochPart(name="edges from files", seconds=seconds, kind=WorkKind.TRANSFER)

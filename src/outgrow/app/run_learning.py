@@ -1,0 +1,201 @@
+"""What runs teach of this machine: their estimates beside what they have measured, kept for later plans."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from outgrow.app.plan.machine_profiles import PlannedMachine, select_machine
+from outgrow.app.plan.question import PlanSite, query_for_graph
+from outgrow.app.report.data import RunData
+from outgrow.app.runs.config import load_recorded_graph, read_model_record
+from outgrow.app.runs.directory import read_metrics
+from outgrow.app.strategy_registry import resolve_strategy
+from outgrow.core.errors import InputError, OutgrowError
+from outgrow.graph.graph import Graph
+from outgrow.nn.model import Model
+from outgrow.planning.estimate import Estimate
+from outgrow.planning.estimators.registry import KNOWN, estimate_strategy
+from outgrow.planning.hardware.corrections import NO_CORRECTIONS, Corrections, Observation
+from outgrow.planning.hardware.profile import MachineProfile
+from outgrow.planning.hardware.run_log import LoggedRun, read_run_log, write_run_log
+from outgrow.planning.planner import cost_model_for, missing_bandwidth
+from outgrow.planning.traffic import WorkerLayout
+from outgrow.strategies.base import Strategy
+from outgrow.strategies.offload.strategy import Offload
+from outgrow.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from outgrow.app.runs.result import Run
+    from outgrow.app.runs.session import Session
+
+_FEWEST_EPOCHS = 3
+"""Epochs of a run that teaches something: the first one compiles kernels, and one more may be an outlier."""
+_WORTH_SECONDS = 10.0
+"""Seconds of all epochs of a run that is worth an estimate of its own: that takes up to some seconds."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainedRun:
+    """A run that has ended, with what is needed to estimate it.
+
+    Attributes:
+        graph: The graph.
+        model: The model.
+        config: Options of the training loop.
+        strategy: The strategy.
+        layout: The workers.
+        summary: Content of ``summary.json``.
+        epochs: Lines of ``metrics.jsonl``; none of a run without a directory.
+        path: Directory of the run; None if there is none.
+    """
+
+    graph: Graph
+    model: Model
+    config: TrainConfig
+    strategy: Strategy
+    layout: WorkerLayout
+    summary: Mapping[str, Any]
+    epochs: Sequence[Mapping[str, Any]] = ()
+    path: Path | None = None
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of a worker that `offload` has chosen; 0 for none."""
+        return int(self.summary["found"].get("chunks", 0))
+
+    def estimate(self, profile: MachineProfile, corrections: Corrections) -> tuple[Estimate, Estimate]:
+        """Return what a plan of the run says, and the same for as many chunks as the run took."""
+        memory = self.strategy.options().get("memory")
+        site = PlanSite(profile, [self.layout], None if memory is None else str(memory), corrections)
+        query = query_for_graph(self.graph, self.model, self.config, site)
+        costs = cost_model_for(query, self.layout)
+        planned = estimate_strategy(self.strategy, query.work, costs)
+        if not (self.chunks and isinstance(self.strategy, Offload)):
+            return planned, planned
+        # With the run's own number of chunks, a wrong guess of that number does not distort the rest.
+        return planned, estimate_strategy(replace(self.strategy, chunks=self.chunks), query.work, costs)
+
+
+def rebuild_run(run: RunData, data_dir: Path | None = None) -> TrainedRun:
+    """Return a run with its graph and its model, both made anew.
+
+    Raises:
+        InputError: One of them cannot be made here.
+    """
+    config, summary = run.config, run.summary
+    recorded = read_model_record(config, run.path)
+    graph = load_recorded_graph(config, data_dir)
+    training = TrainConfig().with_options(**config["train"])
+    strategy, _ = resolve_strategy(config["strategy"]["name"], config["strategy"]["options"])
+    hosts = len({each["host"] for each in run.workers}) or 1
+    return TrainedRun(
+        graph=graph,
+        model=recorded.build(graph, training.seed),
+        config=training,
+        strategy=strategy,
+        layout=WorkerLayout(workers=summary["workers"], hosts=hosts),
+        summary=summary,
+        epochs=run.epochs,
+        path=run.path,
+    )
+
+
+def learn_from_runs(runs: Sequence[TrainedRun]) -> dict[Path, int]:
+    """Add what runs teach to the logs of this machine; return how many there are in each log that was written.
+
+    Raises:
+        InputError: A run teaches nothing, or cannot be estimated; nothing was written.
+    """
+    logs: dict[Path, tuple[PlannedMachine, list[LoggedRun]]] = {}
+    for run in runs:
+        machine = select_machine(None, run.layout, run.summary["device"])
+        assert machine.run_log is not None
+        _, known = logs.setdefault(machine.run_log, (machine, read_run_log(machine.run_log, machine.profile)))
+        logged = _log_run(run, machine.profile)
+        # A run that is learned from again replaces what it taught before.
+        known[:] = [*(each for each in known if not logged.run or each.run != logged.run), logged]
+    for path, (machine, known) in logs.items():
+        write_run_log(path, machine.profile, known)
+    return {path: len(known) for path, (_, known) in logs.items()}
+
+
+def learn_from_session(session: Session, run: Run, layout: WorkerLayout) -> str | None:
+    """Learn from a session that has just ended, if that is worth it; return a message if it was not possible."""
+    seconds = run.summary["epoch_seconds"]
+    if len(seconds) < _FEWEST_EPOCHS or sum(seconds) < _WORTH_SECONDS or not isinstance(session.strategy, KNOWN):
+        return None
+    files = session.directory
+    trained = TrainedRun(
+        graph=session.graph,
+        model=session.model,
+        config=session.config,
+        strategy=session.strategy,
+        layout=layout,
+        summary=run.summary,
+        epochs=[] if files is None else read_metrics(files),
+        path=None if files is None else files.path,
+    )
+    # The run has ended well: what it could teach is no reason to fail.
+    try:
+        learn_from_runs([trained])
+    except (OutgrowError, OSError) as error:
+        return f"nothing was learned from the run: {error}"
+    return None
+
+
+def _log_run(run: TrainedRun, profile: MachineProfile) -> LoggedRun:
+    """Return what a run teaches of a machine with this profile.
+
+    Raises:
+        InputError: It teaches nothing.
+    """
+    summary = run.summary
+    seconds = summary["epoch_seconds"]
+    name = summary["graph"] if run.path is None else str(run.path)
+    if len(seconds) < _FEWEST_EPOCHS:
+        _raise_unlearnable(name, f"{_FEWEST_EPOCHS} epochs at least", f"{len(seconds)}")
+    if not isinstance(run.strategy, KNOWN):
+        _raise_unlearnable(name, "a strategy of Outgrow", f"{run.strategy.name}")
+    unknown = missing_bandwidth(run.layout, profile)
+    if unknown is not None:
+        _raise_unlearnable(name, "a profile of the links between its workers", unknown)
+    _, found = run.estimate(profile, NO_CORRECTIONS)
+    planned = Counter[str]()
+    for (link, _), count in found.traffic.epoch.items():
+        planned[link.value] += count
+    later = [line.get("phases", {}) for line in run.epochs[1:]]
+    return LoggedRun(
+        date=datetime.now().astimezone().isoformat(timespec="seconds"),
+        run="" if run.path is None else str(run.path.resolve()),
+        graph=summary["graph"],
+        model=type(run.model).__name__,
+        strategy=run.strategy.name,
+        workers=run.layout.workers,
+        observation=Observation(
+            seconds=found.seconds_by_kind(),
+            epoch_seconds=statistics.median(seconds[1:]),
+            planned_bytes=found.peak_bytes,
+            held_bytes=summary["peak_bytes"]["device"],
+        ),
+        phases={
+            phase: statistics.median(each.get(phase, 0.0) for each in later)
+            for phase in dict.fromkeys(phase for each in later for phase in each)
+        },
+        planned_link_bytes=dict(planned),
+        moved_link_bytes={link: sum(kinds.values()) for link, kinds in summary["ledger"].items() if kinds},
+    )
+
+
+def _raise_unlearnable(name: str, needed: str, got: str) -> None:
+    raise InputError(
+        f"the run {name} teaches nothing of this machine",
+        needed=needed,
+        got=got,
+        repair="give runs that were trained here, for some epochs, by one of Outgrow's strategies",
+    )
