@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from outgrow.core.ledger import Kind, Link
 from outgrow.planning.hardware.corrections import NO_CORRECTIONS, Corrections
-from outgrow.planning.hardware.profile import FAR_BYTES, NEAR_BYTES, MachineProfile, RateByWidth
+from outgrow.planning.hardware.profile import DEGREE, FAR_BYTES, NEAR_BYTES, MachineProfile, RateByWidth
 from outgrow.planning.sizes import DatasetSizes, LayerSizes
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.planning.workload import Workload
@@ -56,8 +56,15 @@ class CostModel:
         # Two operations for each multiply-add; the rate drops for narrow matrices, hence its lookup by width.
         return 2 * rows * weights / (self._rate_share * self.profile.device.product.rate_at(max(1.0, width)))
 
-    def aggregation_seconds(self, edges: float, columns: float, sources: float) -> float:
-        """Return the seconds to sum rows over ``edges`` in one direction, from a table of ``sources`` rows."""
+    def aggregation_seconds(self, edges: float, columns: float, sources: float, written: float) -> float:
+        """Return the seconds to sum rows over edges in one direction.
+
+        Args:
+            edges: Rows that are read, one for each edge.
+            columns: Numbers of a row.
+            sources: Rows of the table that they are read from.
+            written: Rows that are written, into new memory.
+        """
         if not columns:
             return 0.0
         device = self.profile.device
@@ -67,15 +74,17 @@ class CostModel:
         # Random reads from a table that fits in a cache are several times faster than from memory.
         # The two measured table sizes bound the range; sizes between them are interpolated.
         rate = RateByWidth({NEAR_BYTES: near, FAR_BYTES: far}).rate_at(max(1.0, table_bytes))
-        return edges * columns * self.number_bytes / (self._rate_share * rate)
+        # Rates include the sums that are written at the degree that was measured; at smaller ones these are more.
+        more = max(0.0, written - edges / DEGREE) * columns / (_WRITES_OF_FINISH * device.finish)
+        return (edges * columns * self.number_bytes / rate + more) / self._rate_share
 
     def epilogue_seconds(self, numbers: float) -> float:
         """Return the seconds for bias, activation and dropout of layer outputs, gradients included."""
         return numbers / (self._rate_share * self.profile.device.finish)
 
-    def attention_seconds(self, scores: float) -> float:
-        """Return the seconds for edge scores, forward and backward."""
-        return scores / (self._rate_share * self.profile.device.score)
+    def attention_seconds(self, scores: float, degree: float) -> float:
+        """Return the seconds for edge scores, forward and backward, at a mean in-degree."""
+        return scores / (self._rate_share * self.profile.device.score.rate_at(max(1.0, degree)))
 
     def new_edge_seconds(self, edges: float) -> float:
         """Return the seconds to prepare edges that the worker sees for the first time."""
@@ -88,16 +97,21 @@ class CostModel:
     def layer_overhead_seconds(self, count: float) -> float:
         """Return the fixed seconds of ``count`` layers, however small they are."""
         # Launch costs are latency, so sharing the device does not multiply them: no `_rate_share` here.
-        return count * self.profile.device.layer_seconds / self.profile.device.efficiency
+        return count * self.profile.device.layer_seconds * self._crowding
+
+    def step_overhead_seconds(self, steps: float) -> float:
+        """Return the fixed seconds of steps of training beside those of their layers."""
+        return steps * self.profile.device.step_overhead_seconds * self._crowding
 
     def gather_seconds(self, rows: float, row_bytes: float, threads: int | None = None) -> float:
         """Return the seconds to gather rows from host memory with ``threads`` threads."""
         columns = row_bytes / self.number_bytes
-        return rows * row_bytes / (self.profile.host.gather.rate_at(max(1.0, columns)) * self.prefetch_threads(threads))
+        rate = self.profile.host.gather.rate_at(max(1.0, columns)) * self.prefetch_threads(threads)
+        return rows * row_bytes * self._crowding / rate
 
     def sampling_seconds(self, edges: float, threads: int | None = None) -> float:
         """Return the seconds to sample ``edges`` edges with ``threads`` threads of the host."""
-        return edges / (self.profile.host.sampled_edges * self.prefetch_threads(threads))
+        return edges * self._crowding / (self.profile.host.sampled_edges * self.prefetch_threads(threads))
 
     def prefetch_threads(self, threads: int | None) -> int:
         """Return the number of threads that prepare batches; half of the worker's cores if None."""
@@ -123,6 +137,11 @@ class CostModel:
         return found
 
     @property
+    def _crowding(self) -> float:
+        """How often the cores of a host are shared out: 1 unless it has more workers than cores."""
+        return max(1.0, self.layout.workers_per_host / self.profile.host.cores)
+
+    @property
     def _rate_share(self) -> float:
         """Share of the measured rates that a worker reaches in training."""
         # Whole epochs are slower than their pieces measured one by one (`efficiency`).
@@ -131,8 +150,11 @@ class CostModel:
         return device.efficiency / (self.layout.workers_per_host if self.shares_device else 1)
 
 
-_COLUMNS_OF_SCORE = 8
-"""Columns behind each score in the layer whose score rate is measured; its gradient is a dot product over them."""
+_WRITES_OF_FINISH = 2
+"""Numbers that are written for each that gets a bias, an activation and dropout, and its gradient."""
+_COLUMNS_OF_SCORE, _OF_DOT_PRODUCTS = 8, 0.2
+"""Columns behind each score in the layer whose score rate is measured, and the share of its time that dot products
+over them take, which are the gradients of scores."""
 _PASSES_OF_HEADS = 1.5
 """Sums, in each direction, over rows of keys and values, of which either half is read three times in both."""
 _MESSAGE_PASSES = 8
@@ -234,25 +256,32 @@ def _layer_seconds(
         # The features of each edge are multiplied forward, and again for the gradient of the matrix.
         made = layer.edge_scores or widths.source[0] * widths.source[1] // slices
         products += (1 + backward) * costs.matmul_seconds(work.edges, layer.edge_dim * made, min(layer.edge_dim, made))
-    # A cached aggregate costs nothing in an epoch; raw features get no gradient, so no sum runs backward.
-    both = backward and not (first and widths.source_is_input)
-    directions = 0 if cached_aggregate and layer.has_static_aggregate else 1 + both
     other = costs.epilogue_seconds(work.destinations * widths.out_features) + costs.layer_overhead_seconds(1)
     # With slices, a worker sums its share of the columns, but over the rows of all nodes.
     columns = widths.source[0] * widths.source[1] / slices
-    sums = directions * costs.aggregation_seconds(work.edges, columns, work.sources * slices)
+    sources, destinations = work.sources * slices, work.destinations * slices
+    # A cached aggregate costs nothing in an epoch; raw features get no gradient, so no sum runs backward.
+    sums = costs.aggregation_seconds(work.edges, columns, sources, destinations)
+    if cached_aggregate and layer.has_static_aggregate:
+        sums = 0.0
+    elif backward and not (first and widths.source_is_input):
+        # Gradients of sums are read, those of all source rows written.
+        sums += costs.aggregation_seconds(work.edges, columns, destinations, sources)
     if layer.groups_by_pair:
         # Keys and values are read by dot products and sums, each again for two gradients.
         sums *= _PASSES_OF_HEADS if layer.heads else 1
-    # The backward pass takes a dot product over the columns for each edge: with wide rows and few scores that
-    # dominates the softmax itself.
-    scores = 0 if layer.is_parameter_free else max(widths.score * work.attention_share, columns / _COLUMNS_OF_SCORE)
+    # The backward pass takes a dot product over the columns for each edge, wide rows with few scores too.
+    scores = (1 - _OF_DOT_PRODUCTS) * widths.score * work.attention_share
+    scores += _OF_DOT_PRODUCTS * columns / _COLUMNS_OF_SCORE
+    if layer.is_parameter_free:
+        scores = 0
     if layer.groups_by_pair:
         # No scores but those of heads, whose dot products are sums by pair: counted above.
         scores = layer.heads
     # PyG layers materialise a message for each edge, and pass over it element by element.
     other += costs.epilogue_seconds(_MESSAGE_PASSES * work.edges * layer.edge_numbers)
-    return LayerSeconds(products, sums, share * costs.attention_seconds(work.edges * scores), share * other)
+    attention = share * costs.attention_seconds(work.edges * scores, work.edges / max(1.0, destinations))
+    return LayerSeconds(products, sums, attention, share * other)
 
 
 def _matmul_seconds(
@@ -263,7 +292,7 @@ def _matmul_seconds(
         return 0.0
     # A sparse row selects and sums rows of the matrix, one for each stored entry, as an edge does.
     if raw and graph.sparse:
-        return costs.aggregation_seconds(rows * graph.row_entries, weights / graph.features, graph.features)
+        return costs.aggregation_seconds(rows * graph.row_entries, weights / graph.features, graph.features, rows)
     if raw and graph.in_blocks:
         rows *= graph.row_entries / graph.features  # of its own columns alone
     return costs.matmul_seconds(rows, weights, min(layer.spec.in_features, layer.spec.out_features))

@@ -148,11 +148,11 @@ def layer_parts(layers: Sequence[LayerSeconds], steps: float = 1) -> list[EpochP
 
 
 def optimizer_part(work: Workload, costs: CostModel, rows: float, steps: float) -> EpochPart:
-    """Return the part of the loss and the optimizer's steps."""
+    """Return the part of the loss and the optimizer's steps, and of beginning a step."""
     # Both are element-wise, so only the bytes that they read and write count.
     numbers = work.model.parameters[1] + work.model.embedding_numbers / costs.layout.workers
     seconds = costs.memory_pass_seconds(_OPTIMIZER * numbers)
-    seconds += costs.memory_pass_seconds(_LOSS * rows * work.graph.classes)
+    seconds += costs.memory_pass_seconds(_LOSS * rows * work.graph.classes) + costs.step_overhead_seconds(1)
     return EpochPart(name="loss and optimizer", seconds=steps * seconds)
 
 

@@ -14,7 +14,7 @@ from outgrow.planning.estimate import EpochPart, Estimate, layer_parts, overlapp
 from outgrow.planning.evaluation_memory import WHOLE_LAYERS, evaluated_neighborhoods
 from outgrow.planning.hardware.corrections import WorkKind
 from outgrow.planning.peak_memory import whole_layers_fit
-from outgrow.planning.workload import ScoredNeighborhood, Workload
+from outgrow.planning.workload import PartitionStats, ScoredNeighborhood, Workload
 from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.tensor.strategy import TensorParallel
 
@@ -34,7 +34,8 @@ def evaluation_parts(found: Estimate, work: Workload, costs: CostModel) -> tuple
         return _sliced_parts(strategy, found, work, costs)
     if not strategy.uses_minibatches:
         chunks = found.chunks if isinstance(strategy, Offload) else 0
-        return _whole_parts(strategy.partition, found, work, costs, chunks=chunks or 0)
+        cut = work.partitioning.partition_stats(strategy.partition, costs.layout.workers)
+        return _whole_parts(cut, found, work, costs, chunks=chunks or 0)
     cut = work.partitioning.partition_stats(
         strategy.partition, costs.layout.workers, work.sampling_spec(strategy.partition)
     )
@@ -43,15 +44,14 @@ def evaluation_parts(found: Estimate, work: Workload, costs: CostModel) -> tuple
     whole_fits = whole_layers_fit(work, costs, cut)
     [needed, *_] = evaluated_neighborhoods(work, whole_fits=whole_fits)
     if needed is WHOLE_LAYERS:
-        return _whole_parts(strategy.partition, found, work, costs, chunks=0)
+        return _whole_parts(cut, found, work, costs, chunks=0)
     return _neighborhood_parts(needed, work, costs)
 
 
 def _whole_parts(
-    partition: str, found: Estimate, work: Workload, costs: CostModel, *, chunks: int
+    cut: PartitionStats, found: Estimate, work: Workload, costs: CostModel, *, chunks: int
 ) -> tuple[EpochPart, ...]:
     """Return the parts of whole layers, by the worker with the most edges; in chunks while rows are loaded."""
-    cut = work.partitioning.partition_stats(partition, costs.layout.workers)
     slowest = int(cut.edges.argmax())
     parts = _forward_parts(work, costs, float(cut.nodes[slowest]), float(cut.edges[slowest]))
     layers = len(work.model.layers)

@@ -129,9 +129,11 @@ def _print_profile(profile: MachineProfile) -> None:
     facts.add_row(f"{device.kind}: {device.name}", f"{device.memory_bytes / 2**30:,.1f} GiB")
     facts.add_row("copy within its memory", f"{device.copy / 1e9:,.2f} GB/s read and written")
     facts.add_row("bias, activation, dropout", f"{device.finish / 1e6:,.0f} million numbers/s, forward and backward")
-    facts.add_row("attention", f"{device.score / 1e6:,.1f} million scores of edges/s, forward and backward")
+    scores = "; ".join(f"{rate / 1e6:,.0f} at degree {degree}" for degree, rate in device.score.per_second.items())
+    facts.add_row("attention", f"million scores of edges/s, forward and backward: {scores}")
     facts.add_row("new edges made ready", f"{device.fresh / 1e6:,.1f} million edges/s")
     facts.add_row("smallest layer", f"{device.layer_seconds * 1e6:,.0f} us in a step")
+    facts.add_row("smallest step", f"{device.step_overhead_seconds * 1e6:,.0f} us beside its layers")
     facts.add_row("whole steps of training", f"{device.efficiency:.0%} of these rates")
     facts.add_row("neighbours drawn, one thread", f"{host.sampled_edges / 1e6:,.1f} million edges/s")
     for link, rate in profile.links.items():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.planning.cost_model import CostModel
-from outgrow.planning.estimate import EpochPart, Estimate, full_graph_parts, overlapped_part
+from outgrow.planning.cost_model import CostModel, LayerWork, step_seconds
+from outgrow.planning.estimate import EpochPart, Estimate, full_graph_parts, layer_parts, overlapped_part
 from outgrow.planning.estimators.full import estimate_full
 from outgrow.planning.estimators.wave_traffic import PassTraffic, add_wave_topology
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec
@@ -23,6 +23,11 @@ from outgrow.strategies.offload.strategy import Offload
 
 _OF_MOST = 0.91
 """Measured share of the upper bound on memory that runs hold; chunks are chosen by the bound itself."""
+_LAYERS_OF_WAVE = 4
+"""Fixed costs of layers that a further chunk of a layer has in an epoch: it is begun, loaded and stored both ways."""
+_ADDED = (Link.DEVICE_TO_HOST, Kind.GRADIENTS)
+_PASSES_OF_SUM = 8
+"""How often a number is read or written where rows of gradients are added to those of other chunks, in random order."""
 _STEP = 1
 """Step of `fewest_chunks`: the number of chunks doubles until it fits, so few numbers are estimated."""
 
@@ -178,9 +183,13 @@ def offload_parts(
     reread = 1 - cached_waves / strategy.chunks
     new = costs.new_edge_seconds(passes * reread * int(cut.edges[slowest]))
     found.append(EpochPart(name="new edges", seconds=new))
+    found += _recomputation_parts(work, costs, float(cut.nodes[slowest]), float(cut.edges[slowest]))
     # The full-graph estimate includes the fixed cost of one chunk of each layer.
-    small = costs.layer_overhead_seconds(2 * len(layers) * (strategy.chunks - 1))
+    small = costs.layer_overhead_seconds(_LAYERS_OF_WAVE * len(layers) * (strategy.chunks - 1))
     found.append(EpochPart(name="small steps of chunks", seconds=small))
+    added = sum(count for (link, kind), count in traffic.epoch.items() if (link, kind) == _ADDED)
+    numbers = _PASSES_OF_SUM * added / work.model.number_bytes / costs.layout.workers
+    found.append(EpochPart(name="gradients added in files", seconds=costs.memory_pass_seconds(numbers)))
     busy = sum(part.seconds for part in found)
     waves = strategy.chunks * passes
     # Each wave exchanges rows before and after it is computed, and each of its copies has a latency of its own.
@@ -193,6 +202,16 @@ def offload_parts(
             else EpochPart(name=name, seconds=loaded, kind=WorkKind.TRANSFER)
         )
     return found
+
+
+def _recomputation_parts(work: Workload, costs: CostModel, nodes: float, edges: float) -> list[EpochPart]:
+    """Return the parts of what the backward pass computes again: all layers but the last, from kept aggregates."""
+    layers = [LayerWork(nodes, nodes, edges + layer.spec.self_loops * nodes) for layer in work.model.layers]
+    again = step_seconds(work, costs, layers, cached_aggregate=True, backward=False)[:-1]
+    kept = [layer.is_parameter_free for layer in work.model.layers]
+    # Aggregates without parameters are kept on HOST; others are summed again.
+    again = [each._replace(sums=0.0) if is_kept else each for each, is_kept in zip(again, kept, strict=False)]
+    return [replace(part, name=f"{part.name}, again") for part in layer_parts(again)] if again else []
 
 
 def estimate_offload(strategy: Offload, work: Workload, costs: CostModel) -> Estimate:

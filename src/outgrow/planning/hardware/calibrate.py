@@ -98,6 +98,7 @@ def combine_measurements(workers: Sequence[WorkerMeasurement], name: str | None)
             fresh=slowest.layers.fresh,
             copy=slowest.copy,
             layer_seconds=slowest.layers.layer_seconds,
+            step_overhead_seconds=slowest.step_overhead_seconds,
             efficiency=1.0,
         ),
         host=HostProfile(
@@ -125,7 +126,7 @@ def _combine_host(speeds: Sequence[WorkerSpeed], *, shares_device: bool) -> Work
             near=_sum_rates([each.layers.near for each in speeds]),
             far=_sum_rates([each.layers.far for each in speeds]),
             finish=sum(each.layers.finish for each in speeds),
-            score=sum(each.layers.score for each in speeds),
+            score=_sum_rates([each.layers.score for each in speeds]),
             fresh=sum(each.layers.fresh for each in speeds),
             layer_seconds=slowest.layers.layer_seconds,
         ),
@@ -133,6 +134,7 @@ def _combine_host(speeds: Sequence[WorkerSpeed], *, shares_device: bool) -> Work
         copy=sum(each.copy for each in speeds),
         gather=slowest.gather,
         sampled_edges=slowest.sampled_edges,
+        step_overhead_seconds=slowest.step_overhead_seconds,
         epoch_seconds=slowest.epoch_seconds,
     )
 
@@ -144,13 +146,14 @@ def _slower_speed(one: WorkerSpeed, other: WorkerSpeed) -> WorkerSpeed:
             near=_combine_rates(min, one.layers.near, other.layers.near),
             far=_combine_rates(min, one.layers.far, other.layers.far),
             finish=min(one.layers.finish, other.layers.finish),
-            score=min(one.layers.score, other.layers.score),
+            score=_combine_rates(min, one.layers.score, other.layers.score),
             fresh=min(one.layers.fresh, other.layers.fresh),
             layer_seconds=max(one.layers.layer_seconds, other.layers.layer_seconds),
         ),
         copy=min(one.copy, other.copy),
         gather=_combine_rates(min, one.gather, other.gather),
         sampled_edges=min(one.sampled_edges, other.sampled_edges),
+        step_overhead_seconds=max(one.step_overhead_seconds, other.step_overhead_seconds),
         epoch_seconds=max(one.epoch_seconds, other.epoch_seconds),
     )
 

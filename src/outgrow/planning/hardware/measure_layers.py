@@ -19,13 +19,14 @@ from outgrow.nn.zoo import GAT, GCN
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.epilogue import DropoutSpec
 from outgrow.ops.epilogue import epilogue as finished
-from outgrow.planning.hardware.profile import FAR_BYTES, NEAR_BYTES, RateByWidth
+from outgrow.planning.hardware.profile import DEGREE, FAR_BYTES, NEAR_BYTES, RateByWidth
 from outgrow.runtime.system.device import DeviceStreams
 
 FLOAT = 4
 WIDTHS = (4, 16, 64, 256, 1024)
-_SUMMED_BYTES, _DEGREE, _LARGEST = 1 << 27, 16, 1 << 22
+_SUMMED_BYTES, _LARGEST = 1 << 27, 1 << 22
 _HEADS, _HEAD_WIDTH, _NODES = 8, 8, 1 << 15
+_SCORED_EDGES, _DEGREES = 1 << 19, (4, 16, 64, 256)
 _FINISHED, _FINISHED_WIDTH = 1 << 22, 64
 _TINY, _LAYERS = 64, 4
 _SECONDS, _LEAST_TURNS = 0.1, 3
@@ -37,7 +38,7 @@ class LayerSpeed(NamedTuple):
     near: RateByWidth
     far: RateByWidth
     finish: float
-    score: float
+    score: RateByWidth
     fresh: float
     layer_seconds: float
 
@@ -45,11 +46,15 @@ class LayerSpeed(NamedTuple):
 def measure_layer_speed(device: torch.device) -> LayerSpeed:
     """Measure this worker."""
     finish = DeviceStreams(device).synchronize
+
+    def measure_sums(table_bytes: int) -> RateByWidth:
+        return RateByWidth({width: _aggregation_rate(width, table_bytes, device, finish) for width in WIDTHS})
+
     return LayerSpeed(
-        near=RateByWidth({width: _aggregation_rate(width, NEAR_BYTES, device, finish) for width in WIDTHS}),
-        far=RateByWidth({width: _aggregation_rate(width, FAR_BYTES, device, finish) for width in WIDTHS}),
+        near=measure_sums(NEAR_BYTES),
+        far=measure_sums(FAR_BYTES),
         finish=_epilogue_rate(device, finish),
-        score=_attention_rate(device, finish),
+        score=RateByWidth({degree: _attention_rate(degree, device, finish) for degree in _DEGREES}),
         fresh=_new_edge_rate(device, finish),
         layer_seconds=_tiny_step_seconds(device, finish) / _LAYERS,
     )
@@ -57,8 +62,8 @@ def measure_layer_speed(device: torch.device) -> LayerSpeed:
 
 def _aggregation_rate(width: int, table_bytes: int, device: torch.device, synchronize: Callable[[], None]) -> float:
     """Bytes of rows that weighted sums over random in-neighbours read in a second, forward and backward."""
-    nodes = max(_DEGREE, min(table_bytes // (FLOAT * width), _LARGEST))
-    destinations = min(nodes, _SUMMED_BYTES // (FLOAT * width * _DEGREE))
+    nodes = max(DEGREE, min(table_bytes // (FLOAT * width), _LARGEST))
+    destinations = min(nodes, _SUMMED_BYTES // (FLOAT * width * DEGREE))
     block, add = _random_block(nodes, destinations).to(device), WeightedSum()
     rows = torch.rand(nodes, 1, width, device=device, requires_grad=True)
     weight = torch.rand(block.edges.num_edges, 1, device=device)
@@ -86,11 +91,12 @@ def _epilogue_rate(device: torch.device, synchronize: Callable[[], None]) -> flo
     return made.numel() / best_seconds(run_epilogue, synchronize)
 
 
-def _attention_rate(device: torch.device, synchronize: Callable[[], None]) -> float:
+def _attention_rate(degree: int, device: torch.device, synchronize: Callable[[], None]) -> float:
     """Scores of edges, of all heads, that attention takes beyond a sum of the same columns, in a second."""
     width = _HEADS * _HEAD_WIDTH
-    block = _random_block(_NODES, _NODES).to(device)
-    attending = GAT(width, width, width, layers=2, heads=_HEADS, attention_dropout=0.5).to(device)
+    nodes = _SCORED_EDGES // degree
+    block = _random_block(nodes, nodes, degree).to(device)
+    attending = GAT(width, width, width, layers=2, heads=_HEADS).to(device)
     summing = GCN(width, width, width, layers=2).to(device)
     seconds = [_time_layer(model, block, width, synchronize) for model in (attending, summing)]
     return block.edges.num_edges * _HEADS / max(seconds[0] - seconds[1], 1e-9)
@@ -135,11 +141,11 @@ def _tiny_step_seconds(device: torch.device, synchronize: Callable[[], None]) ->
 
 
 @cache
-def _random_block(nodes: int, destinations: int) -> Block:
+def _random_block(nodes: int, destinations: int, degree: int = DEGREE) -> Block:
     """In-edges of the first nodes, from any."""
     generator = torch.Generator().manual_seed(0)
-    indices = torch.randint(nodes, (destinations * _DEGREE,), generator=generator, dtype=torch.int32)
-    indptr = torch.arange(nodes + 1).clamp(max=destinations) * _DEGREE
+    indices = torch.randint(nodes, (destinations * degree,), generator=generator, dtype=torch.int32)
+    indptr = torch.arange(nodes + 1).clamp(max=destinations) * degree
     return Topology(indptr=indptr, indices=indices).block.slice_destinations(0, destinations)
 
 

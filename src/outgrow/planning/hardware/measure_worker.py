@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -12,14 +14,22 @@ from torch import Tensor
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.graph.topology import Topology
 from outgrow.ops.rows.gather import gather_rows
-from outgrow.planning.hardware.measure_layers import FLOAT, WIDTHS, LayerSpeed, best_seconds, measure_layer_speed
-from outgrow.planning.hardware.measure_training import measure_epoch_seconds
+from outgrow.planning.hardware.measure_layers import (
+    FLOAT,
+    WIDTHS,
+    LayerSpeed,
+    best_seconds,
+    measure_layer_speed,
+    typical_seconds,
+)
+from outgrow.planning.hardware.measure_training import measure_epoch_seconds, measure_step_overhead
 from outgrow.planning.hardware.profile import RateByWidth
 from outgrow.runtime.system.device import DeviceStreams
+from outgrow.runtime.system.process_memory import LARGE_BYTES, return_freed_memory
 
-_NODES, _DEGREE, _TABLE_BYTES = 1 << 17, 8, 1 << 26
+_NODES, _SAMPLED_NODES, _DEGREE, _TABLE_BYTES = 1 << 17, 1 << 20, 8, 1 << 26
 _PRODUCT_ROWS, _PRODUCT_VALUES, _COPIED = 1 << 13, 1 << 22, 1 << 24
-_SEEDS, _FANOUT, _STEPS = 1024, (10, 10), 3
+_SEEDS, _FANOUT = 1024, (10, 10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +42,7 @@ class WorkerSpeed:
         copy: See `DeviceProfile`.
         gather: See `HostProfile`.
         sampled_edges: See `HostProfile`.
+        step_overhead_seconds: See `DeviceProfile`.
         epoch_seconds: See `outgrow.planning.hardware.measure_training`.
     """
 
@@ -40,20 +51,25 @@ class WorkerSpeed:
     copy: float
     gather: RateByWidth
     sampled_edges: float
+    step_overhead_seconds: float
     epoch_seconds: float
 
 
 def measure_worker(device: torch.device) -> WorkerSpeed:
     """Measure this worker, some five seconds long once its kernels are compiled."""
     finish = DeviceStreams(device).synchronize
+    # As in training: how new memory is got takes a part of the time.
+    return_freed_memory(LARGE_BYTES)
+    layers = measure_layer_speed(device)
     values = torch.rand(_COPIED, device=device)
     other = torch.empty_like(values)
     return WorkerSpeed(
         product=RateByWidth({width: _matmul_rate(width, device, finish) for width in WIDTHS}),
-        layers=measure_layer_speed(device),
+        layers=layers,
         copy=2 * values.nbytes / best_seconds(lambda: other.copy_(values), finish),
         gather=RateByWidth({width: _gather_rate(width) for width in WIDTHS}),
         sampled_edges=_sampling_rate(),
+        step_overhead_seconds=measure_step_overhead(device, layers.layer_seconds),
         epoch_seconds=measure_epoch_seconds(device),
     )
 
@@ -79,14 +95,19 @@ def _gather_rate(width: int) -> float:
 
 
 def _sampling_rate() -> float:
-    sampler = NeighborSampler([_random_topology(_NODES)] * len(_FANOUT), _FANOUT, 0)
-    seeds = torch.randperm(_NODES)[:_SEEDS]
+    """Edges of batches that one thread draws in a second, each of other nodes than the last, from a large graph."""
+    sampler = NeighborSampler([_random_topology(_SAMPLED_NODES)] * len(_FANOUT), _FANOUT, 0)
+    order = torch.randperm(_SAMPLED_NODES)
+    steps = count()
+    drawn: list[int] = []
 
-    def sample_edges() -> int:
-        drawn = (sampler.sample_blocks(seeds, 1, step) for step in range(_STEPS))
-        return sum(block.edges.num_edges for blocks in drawn for block in blocks)
+    def sample_edges() -> None:
+        step = next(steps)
+        seeds = order[step * _SEEDS : (step + 1) * _SEEDS]
+        drawn.append(sum(block.edges.num_edges for block in sampler.sample_blocks(seeds, 1, step)))
 
-    return sample_edges() / best_seconds(sample_edges)
+    seconds = typical_seconds(sample_edges)
+    return statistics.median(drawn) / seconds
 
 
 def _table_rows(width: int) -> int:

@@ -68,9 +68,11 @@ class RateByWidth:
 
 
 T = TypeVar("T")
-FORMAT = 2
+FORMAT = 3
 NEAR_BYTES, FAR_BYTES = 1 << 22, 1 << 28
 """Sizes of a table of rows that fits into caches, and of one that does not."""
+DEGREE = 16
+"""Mean in-degree of the graphs that sums are measured on."""
 _MACHINES = resources.files("outgrow.planning") / "machines"
 
 
@@ -84,13 +86,15 @@ class DeviceProfile:
         memory_bytes: Memory of the GPU, or of the host.
         product: Floating-point operations per second of ``[n, w] @ [w, w]`` in float32, by ``w``.
         near: Bytes of float32 rows read per second by sums over in-neighbours, forward and backward, by
-            columns, from a table of `NEAR_BYTES`.
+            columns, from a table of `NEAR_BYTES`, at a mean in-degree of `DEGREE`.
         far: The same, from a table of `FAR_BYTES`.
         finish: Numbers per second that get a bias, an activation, dropout and their gradients.
-        score: Edge scores per second that attention processes in addition to sums, forward and backward.
+        score: Edge scores per second that attention processes in addition to sums, forward and backward, by the mean
+            in-degree.
         fresh: Edges per second that are prepared for sums in both directions when first seen.
         copy: Bytes read and written per second by a copy in device memory.
         layer_seconds: Fixed seconds of a layer in a training step, regardless of its size.
+        step_overhead_seconds: Fixed seconds of a step of training beside those of its layers, regardless of its size.
         efficiency: Share of these rates that whole training steps reach.
     """
 
@@ -101,10 +105,11 @@ class DeviceProfile:
     near: RateByWidth
     far: RateByWidth
     finish: float
-    score: float
+    score: RateByWidth
     fresh: float
     copy: float
     layer_seconds: float
+    step_overhead_seconds: float
     efficiency: float
 
     @property
