@@ -7,6 +7,7 @@ import torch
 from outgrow.core.block import Block
 from outgrow.graph.graph import Graph
 from outgrow.graph.topology import Topology
+from outgrow.nn.convolution import GINConv
 from outgrow.nn.hetero import HeteroConv
 from outgrow.nn.hgt import HGTConv
 from outgrow.nn.layer import Conv, Layer, NodeMessages
@@ -41,6 +42,14 @@ def count_inner_numbers(conv: Conv) -> int:
     """Return the numbers of a destination that an update holds beside its output."""
     # The update of HGT keeps what its activation gave.
     return conv.spec.aggregate[1] if isinstance(conv, HGTConv) else 0
+
+
+def count_update_numbers(conv: Conv) -> int:
+    """Return the numbers of a destination that an update passes through an activation or the like, but its output."""
+    if not isinstance(conv, GINConv):
+        return 0
+    # The sum with the node itself has three results, of which an activation with its gradient has two.
+    return conv.spec.out_features + 3 * conv.spec.aggregate[1] // 2
 
 
 def count_pairs(graph: Graph) -> int:

@@ -256,7 +256,8 @@ def _layer_seconds(
         # The features of each edge are multiplied forward, and again for the gradient of the matrix.
         made = layer.edge_scores or widths.source[0] * widths.source[1] // slices
         products += (1 + backward) * costs.matmul_seconds(work.edges, layer.edge_dim * made, min(layer.edge_dim, made))
-    other = costs.epilogue_seconds(work.destinations * widths.out_features) + costs.layer_overhead_seconds(1)
+    other = costs.epilogue_seconds(work.destinations * (widths.out_features + layer.update_numbers))
+    other += costs.layer_overhead_seconds(1)
     # With slices, a worker sums its share of the columns, but over the rows of all nodes.
     columns = widths.source[0] * widths.source[1] / slices
     sources, destinations = work.sources * slices, work.destinations * slices

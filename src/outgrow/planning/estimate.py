@@ -134,7 +134,9 @@ def minibatch_parts(
     # Batches differ in their nodes, so no aggregate of raw features can be kept from one to the next.
     found = layer_parts(step_seconds(work, costs, layers, cached_aggregate=False), full)
     # Each sampled block is a new CSC matrix, whose edge weights and transpose are computed first.
-    found.append(EpochPart(name="new edges", seconds=full * costs.new_edge_seconds(sum(edges))))
+    # So are sparse rows of features, whose columns take the gradient of the first matrix.
+    entries = rows[0] * work.graph.row_entries * (work.graph.sparse and work.model.reads_features)
+    found.append(EpochPart(name="new edges", seconds=full * costs.new_edge_seconds(sum(edges) + entries)))
     return [*found, optimizer_part(work, costs, rows[-1], steps)]
 
 

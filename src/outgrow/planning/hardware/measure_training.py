@@ -24,7 +24,7 @@ from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.sampled import Sampled
 
-_NODES, _DEGREE, _WIDTH, _CLASSES, _LAYERS = 1 << 15, 16, 64, 16, 3
+_NODES, _DEGREE, _WIDTH, _CLASSES, _LAYERS = 1 << 17, 16, 64, 16, 3
 _TINY, _STEPS = 8, 16
 
 
