@@ -75,12 +75,14 @@ def measure(options: argparse.Namespace) -> None:
                 for way in case.list_ways()
                 if len(_find(figures, case, way).get("rounds", ())) < turn
             ]
-            if not missing:
+            key = f"{workers}x{rate}" if rate else str(workers)
+            calibrates = key not in figures["profiles"] or (options.calibrate and turn == 1)
+            if not missing and not calibrates:
                 continue
             with _open_place(workers, rate) as place:
-                key = f"{workers}x{rate}" if rate else str(workers)
-                if key not in figures["profiles"]:
+                if calibrates:
                     figures["profiles"][key] = _calibrate(place, options.folder)
+                    record.write("planner_cells", {**figures, "versions": versions()}, options.out)
                 for case, way in missing:
                     _add(figures, case, way, _train(place, case, way, options.folder))
                     record.write("planner_cells", {**figures, "versions": versions()}, options.out)
@@ -159,6 +161,7 @@ def _parse() -> argparse.Namespace:
     add("--folder", type=Path, required=True, help="folder on a disk, where stores are made unless they are there")
     add("--only", nargs="*", help="cases whose names contain one of these words")
     add("--rounds", type=int, default=1)
+    add("--calibrate", action="store_true", help="measure the places anew, not the cells that the file has")
     add("--out", type=Path, required=True, help="file of the figures")
     return parser.parse_args()
 

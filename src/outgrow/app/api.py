@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from outgrow._version import __version__
+from outgrow.app.auto_strategy import take_trial_option
 from outgrow.app.compatibility import validate_argument_types
 from outgrow.app.graph_sources import make_table_options, reader_for_object, reader_for_path
 from outgrow.app.messages import log_warning
@@ -30,6 +31,7 @@ from outgrow.app.runs.result import Run
 from outgrow.app.runs.session import Session
 from outgrow.app.runs.signals import raise_as_signal
 from outgrow.app.runs.torchrun import join_torchrun_session
+from outgrow.app.runs.trials import list_rivals
 from outgrow.app.runs.workers import Workers, resolve_workers
 from outgrow.app.targets import select_graph_targets
 from outgrow.app.training_request import make_training_request
@@ -120,10 +122,11 @@ def train(
             default all types with labels. ``device``, which workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA
             device each; ``"auto"`` leaves it to ``workers``. ``allow_changed_data``, whether to resume though the
             contents of the graph have changed: what was measured on the former ones (scores, the best epoch)
-            is forgotten. ``callbacks``, a list of `og.Callback` to call while training goes on. ``metrics``, what to
-            compute beside the task's own: names (``"auroc,f1-macro"`` or a list), or objects of torchmetrics by name;
-            ``monitor`` is the one that chooses the best epoch. Also fields of `TrainConfig`, such as ``epochs=200``,
-            which override ``config``; ``num_neighbors`` is ``fanout``. Options of the optimizer and of the schedule,
+            is forgotten. ``trial``, whether ``"auto"`` tries strategies for some steps where estimates cannot tell which
+            is faster: true by default. ``callbacks``, a list of `og.Callback` to call while training goes on.
+            ``metrics``, what to compute beside the task's own: names (``"auroc,f1-macro"`` or a list), or objects of
+            torchmetrics by name; ``monitor`` is the one that chooses the best epoch. Also fields of `TrainConfig`,
+            such as ``epochs=200``, which override ``config``; ``num_neighbors`` is ``fanout``. Options of the optimizer and of the schedule,
             such as ``momentum=0.9``, stand beside them.
 
     Returns:
@@ -137,11 +140,12 @@ def train(
         SystemExit: SIGTERM, SIGHUP or SIGUSR1 has, with the exit code that a shell gives for it.
     """
     require_not_launched("og.train")
+    tries = take_trial_option(strategy, options)
     allow_changed_data = _pop_option(options, "allow_changed_data", False)
     callbacks = require_callbacks(options.pop("callbacks", ()))
     worker_settings = resolve_workers(workers, _pop_option(options, "device", "auto"))
     request = make_training_request(graph, model, strategy, worker_settings, config, options)
-    graph, settings, chosen = request.graph, request.config, request.strategy
+    graph, settings, chosen = request.graph, request.config, request.choice.strategy
     resumes = resolve_resume(resume, out)
     facts = graph_record(graph, request.targeted) if out is not None and is_torchrun_leader() else {}
 
@@ -177,6 +181,7 @@ def train(
             grace_seconds=worker_settings.grace_seconds,
             metrics=request.metrics,
             task=request.task,
+            rivals=list_rivals(request.choice, model, settings, callbacks) if tries else (),
         )
         model.schema, model.temporal_strategy = describe_schema(request.targeted), settings.temporal_strategy
         if torchrun_world_size():

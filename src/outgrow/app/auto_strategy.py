@@ -57,6 +57,41 @@ class ClusterSpec(NamedTuple):
         return ClusterSpec(workers.number, min(torchrun_num_nodes(), workers.number), workers.device, memory)
 
 
+class StrategyChoice(NamedTuple):
+    """Strategy to train with.
+
+    Attributes:
+        strategy: The strategy.
+        reason: One sentence on why.
+        rivals: Strategies that estimates cannot tell from it, which a run may try for some steps.
+        epoch_seconds: Estimated seconds of an epoch; 0 where none were estimated.
+    """
+
+    strategy: Strategy
+    reason: str
+    rivals: tuple[Strategy, ...] = ()
+    epoch_seconds: float = 0.0
+
+
+def take_trial_option(choice: str | Strategy, options: dict[str, object]) -> bool:
+    """Remove the option ``trial`` from others, and return it: whether ``auto`` may try strategies.
+
+    Raises:
+        InputError: It is no truth value, or the strategy is not left to ``auto``.
+    """
+    if "trial" not in options:
+        return choice == "auto"
+    tries = options.pop("trial")
+    if not isinstance(tries, bool) or choice != "auto":
+        raise InputError(
+            "option trial cannot be used",
+            needed="true or false, with strategy auto, which tries strategies that estimates cannot tell apart",
+            got=f"{tries!r}, with strategy {choice if isinstance(choice, str) else choice.name}",
+            repair="leave trial out, or leave the strategy to auto",
+        )
+    return tries
+
+
 def select_strategy(
     choice: str | Strategy,
     options: Mapping[str, object],
@@ -64,8 +99,8 @@ def select_strategy(
     model: Model,
     config: TrainConfig,
     cluster: ClusterSpec,
-) -> tuple[Strategy, str]:
-    """Return the strategy to train with, and one sentence on why.
+) -> StrategyChoice:
+    """Return the strategy to train with, and why.
 
     Args:
         choice: ``"auto"``, a name, or a strategy.
@@ -89,13 +124,13 @@ def select_strategy(
         validate_memory(fitted, graph, model, config, workers=cluster.workers, device=cluster.device)
         if fitted != chosen:
             reason += f", with prefetch={fitted.options()['prefetch']} to keep within {fitted.options()['memory']}"
-        return fitted, reason
+        return StrategyChoice(fitted, reason)
     return plan_strategy(graph, model, config, cluster)
 
 
 def select_from_cli(
     choice: str, options: Mapping[str, object], graph: Graph, model: Model, config: TrainConfig, workers: Workers
-) -> tuple[Strategy, str]:
+) -> StrategyChoice:
     """Select a strategy by options of the command line; ``memory`` alone becomes the limit of a plan."""
     memory = options.get("memory")
     # Several strategies can keep to a memory limit, so this option does not decide for one of them.
@@ -104,7 +139,7 @@ def select_from_cli(
     return select_strategy(choice, strategy_options, graph, model, config, cluster)
 
 
-def plan_strategy(graph: Graph, model: Model, config: TrainConfig, cluster: ClusterSpec) -> tuple[Strategy, str]:
+def plan_strategy(graph: Graph, model: Model, config: TrainConfig, cluster: ClusterSpec) -> StrategyChoice:
     """Return the strategy with the shortest epoch of those that train the same and fit, and why.
 
     For one worker only memory decides: nothing moves between workers, so no strategy can save traffic.
@@ -114,11 +149,12 @@ def plan_strategy(graph: Graph, model: Model, config: TrainConfig, cluster: Clus
     """
     if isinstance(model.decoder, EdgeDecoder):
         usual = _default_strategy(config, cluster)
-        return usual, f"strategy {usual.name}: targets of edges are not planned"
+        return StrategyChoice(usual, f"strategy {usual.name}: targets of edges are not planned")
     # A plan within a limit would search for chunks, which takes long on a large graph and decides nothing.
     if cluster.workers == 1 and cluster.memory is not None and graph.num_edges > COUNTED_EDGES:
         usual = _default_if_fits(graph, model, config, cluster)
-        return usual, f"strategy {usual.name}: memory is limited, and one worker has no traffic to save"
+        reason = f"strategy {usual.name}: memory is limited, and one worker has no traffic to save"
+        return StrategyChoice(usual, reason)
     layout = cluster.layout
     machine = select_machine(None, layout, cluster.device)
     profile = machine.profile
@@ -126,7 +162,7 @@ def plan_strategy(graph: Graph, model: Model, config: TrainConfig, cluster: Clus
     # Strategies differ mainly in traffic, which cannot be costed over a link of unknown speed.
     if unknown is not None:
         usual = _default_if_fits(graph, model, config, cluster)
-        return usual, f"strategy {usual.name}: {unknown}"
+        return StrategyChoice(usual, f"strategy {usual.name}: {unknown}")
     query = query_for_graph(graph, model, config, PlanSite(profile, [layout], cluster.memory, machine.corrections))
     # One worker trains in this process, next to the user's own data.
     if cluster.workers == 1 and profile.device.is_shared:
@@ -137,19 +173,19 @@ def plan_strategy(graph: Graph, model: Model, config: TrainConfig, cluster: Clus
         costs = cost_model_for(query, layout)
         estimate = estimate_strategy(usual, query.work, costs)
         if fits_in(estimate, costs):
-            return usual, _fits_reason(estimate, costs.memory)
+            return StrategyChoice(usual, _fits_reason(estimate, costs.memory))
     found = make_plan(query)
     best = found.chosen_candidate
     if best is None or best.estimate is None:
         _raise_nothing_fits(found, cluster)
     strategy = best.estimate.strategy
     if cluster.workers == 1:
-        return strategy, _fits_reason(best.estimate, found.memory)
+        return StrategyChoice(strategy, _fits_reason(best.estimate, found.memory))
     reason = explain_choice(found)
-    return (
-        strategy,
-        reason if machine.is_measured else f"{reason}, on a typical machine: outgrow calibrate measures this one",
-    )
+    if not machine.is_measured:
+        reason += ", on a typical machine: outgrow calibrate measures this one"
+    rivals = tuple(each.estimate.strategy for each in found.rivals if each.estimate is not None)
+    return StrategyChoice(strategy, reason, rivals, best.seconds)
 
 
 def _fits_reason(estimate: Estimate, memory: int) -> str:

@@ -262,7 +262,7 @@ def prepare(
         graph=request.graph,
         model=model,
         config=request.config,
-        strategy=request.strategy,
+        strategy=request.choice.strategy,
         device=workers.device,
         task=request.task,
         metrics=request.metrics,

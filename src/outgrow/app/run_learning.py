@@ -131,11 +131,13 @@ def learn_from_session(session: Session, run: Run, layout: WorkerLayout) -> str 
     if len(seconds) < _FEWEST_EPOCHS or sum(seconds) < _WORTH_SECONDS or not isinstance(session.strategy, KNOWN):
         return None
     files = session.directory
+    # Trials may have led to another strategy than the planned one.
+    strategy, _ = resolve_strategy(run.summary["strategy"], run.summary["strategy_options"])
     trained = TrainedRun(
         graph=session.graph,
         model=session.model,
         config=session.config,
-        strategy=session.strategy,
+        strategy=strategy,
         layout=layout,
         summary=run.summary,
         epochs=[] if files is None else read_metrics(files),

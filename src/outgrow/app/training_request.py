@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from outgrow.app.auto_strategy import ClusterSpec, select_strategy
+from outgrow.app.auto_strategy import ClusterSpec, StrategyChoice, select_strategy
 from outgrow.app.compatibility import (
     validate_argument_types,
     validate_fanout,
@@ -55,7 +55,7 @@ class TrainingRequest:
         targeted: The graph with the labels of the targets alone; without the target of edges.
         model: The model.
         config: Options of the loop.
-        strategy: The strategy; of a group of processes, the first one's counts.
+        choice: The strategy, and which others may be tried; of a group of processes, the first one's counts.
         workers: The workers.
         task: Task of nodes, as it was given or as ``config`` and the labels name it; of edges; None for links.
         metrics: Metrics that were given as objects, by name.
@@ -65,7 +65,7 @@ class TrainingRequest:
     targeted: Graph
     model: Model
     config: TrainConfig
-    strategy: Strategy
+    choice: StrategyChoice
     workers: Workers
     task: NodeTask | EdgeTask | None
     metrics: Mapping[str, Metric]
@@ -110,8 +110,8 @@ def make_training_request(
         targeted = align_with_model(data.graph, model)
         data = data._replace(graph=targeted)
         _validate_edges(data, model, settings, workers, request.objects)
-        chosen = _choose_strategy(targeted, model, settings, strategy, workers, leads=leads)
-        validate_edge_training(data, model, chosen, settings)
+        choice = _choose_strategy(targeted, model, settings, strategy, workers, leads=leads)
+        validate_edge_training(data, model, choice.strategy, settings)
         validate_evaluation(settings.evaluation, ranks_all_nodes=False, patience=settings.patience)
     else:
         if model.decoder is None:
@@ -129,14 +129,14 @@ def make_training_request(
         check_optimization(settings, model, count_targets(targeted, model, settings))
         validate_metrics(targeted, model, settings, request.objects, task)
         told = None if settings.targets is not None or task is None else describe_targets(task)
-        chosen = _choose_strategy(targeted, model, settings, strategy, workers, leads=leads, told=told)
-        validate_strategy(graph, model, chosen, settings)
+        choice = _choose_strategy(targeted, model, settings, strategy, workers, leads=leads, told=told)
+        validate_strategy(graph, model, choice.strategy, settings)
     return TrainingRequest(
         graph=graph,
         targeted=targeted,
         model=model,
         config=settings,
-        strategy=chosen,
+        choice=choice,
         workers=workers,
         task=task,
         metrics=request.objects,
@@ -152,15 +152,15 @@ def _choose_strategy(
     *,
     leads: bool,
     told: str | None = None,
-) -> Strategy:
+) -> StrategyChoice:
     """Warn, tell of targets, and choose, in the process that leads; return any strategy for these batches in others."""
     if not leads:
-        return resolve_strategy(strategy, batches=not config.batch_config.is_full_graph)[0]
+        return StrategyChoice(*resolve_strategy(strategy, batches=not config.batch_config.is_full_graph))
     warn_of_unread_weights(graph, model)
     warn_of_probe(model)
     if told:
         log_message(told)
-    return select_strategy(strategy, {}, graph, model, config, ClusterSpec.from_workers(workers))[0]
+    return select_strategy(strategy, {}, graph, model, config, ClusterSpec.from_workers(workers))
 
 
 def _validate_edges(

@@ -60,14 +60,9 @@ def save_checkpoint(
         InputError: The file cannot be written; earlier checkpoints are still there.
     """
     path = folder / f"{checkpoint_name(progress)}.pt"
-    state = {name: getattr(progress, name) for name in (field.name for field in fields(progress))}
     # In memory first: when torch itself writes to a full disk, its error does not say so.
     archive = io.BytesIO()
-    optimizer_state = optimizer.state_dict()
-    optimizer_state["param_groups"] = _to_python_numbers(optimizer_state["param_groups"])
-    parts = {"model": model.state_dict(), "optimizer": optimizer_state, "progress": state}
-    if loop is not None:
-        parts["loop"] = _to_python_numbers(dict(loop))
+    parts = collect_state(model, optimizer, progress, loop)
     if embeddings is not None:
         parts["embeddings"] = dict(embeddings)
     torch.save(parts, archive)
@@ -89,6 +84,20 @@ def save_checkpoint(
         other.unlink(missing_ok=True)
         remove_embeddings(other)
     return path
+
+
+def collect_state(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    progress: TrainingProgress,
+    loop: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return what a checkpoint holds, but vectors of nodes: see `save_checkpoint`, and `restore_checkpoint`."""
+    state = {name: getattr(progress, name) for name in (field.name for field in fields(progress))}
+    optimizer_state = optimizer.state_dict()
+    optimizer_state["param_groups"] = _to_python_numbers(optimizer_state["param_groups"])
+    parts = {"model": model.state_dict(), "optimizer": optimizer_state, "progress": state}
+    return parts if loop is None else {**parts, "loop": _to_python_numbers(dict(loop))}
 
 
 def checkpoint_name(progress: TrainingProgress) -> str:

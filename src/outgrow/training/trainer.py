@@ -174,7 +174,7 @@ class Trainer:
                     break
                 # Closed at once after an error: the generator may hold threads and buffers of the epoch.
                 with closing(prepared.steps(self.progress.finished_epochs + 1, self.progress.step)) as steps:
-                    report = self._train_epoch(execution, evaluator, steps)
+                    report = self.train_epoch(execution, evaluator, steps)
                 self.callbacks.tell_epoch(report)
                 if reason := self.callbacks.stop_reason(self.is_interrupted()):
                     stopped = reason
@@ -190,12 +190,47 @@ class Trainer:
                 raise self.callbacks.make_error(self.progress.finished_epochs, self.folder)
             return self._make_result(evaluator, stopped)
 
-    def _train_epoch(self, execution: Execution, evaluator: ModelEvaluator, steps: Generator[Step]) -> EpochReport:
+    def train_epoch(self, execution: Execution, evaluator: ModelEvaluator, steps: Generator[Step]) -> EpochReport:
+        """Train the next epoch, and evaluate the model if it is due."""
         progress, config, timeline = self.progress, self.config, self.problem.timeline
         phases_before = timeline.phases.copy()
         # Of an epoch resumed in the middle, this process has trained only a part: rates use differences.
         edges_before = self.ledger.counters["edges_aggregated"]
         seconds_before = progress.seconds_so_far
+        lr = self.train_steps(execution, steps)
+        began = time.perf_counter()
+        with timeline.span("optimizer"):
+            self.optimization.flush()
+        progress.seconds_so_far += time.perf_counter() - began
+        self.embeddings.require_finite(f"epoch {progress.finished_epochs + 1}")
+        seconds = progress.seconds_so_far - seconds_before
+        phases = {name: took for name, took in (timeline.phases - phases_before).items() if name != SAVE}
+        edges = self.ledger.counters["edges_aggregated"] - edges_before
+        progress.end_epoch()
+        evaluated = progress.finished_epochs % config.eval_every == 0 and evaluator.validates
+        began = time.perf_counter()
+        with timeline.span(EVALUATE):
+            metrics = self._evaluate_model(evaluator) if evaluated else None
+        progress.val_score.append(None if metrics is None else metrics.score)
+        self.optimization.end_epoch(progress.val_score[-1])
+        evaluation_seconds = time.perf_counter() - began if evaluated else 0.0
+        return EpochReport(
+            epoch=progress.finished_epochs,
+            loss=progress.loss[-1],
+            val_score=progress.val_score[-1],
+            seconds=progress.epoch_seconds[-1],
+            edges_per_second=self._all_reduce_when_valid(edges) / seconds,
+            best_epoch=progress.best_epoch,
+            phases=phases,
+            evaluation_seconds=evaluation_seconds,
+            scores={} if metrics is None else metrics.figures,
+            lr=lr,
+            control=self.callbacks.control,
+        )
+
+    def train_steps(self, execution: Execution, steps: Generator[Step]) -> float:
+        """Train steps of the next epoch, all or some; return the learning rate of the last one."""
+        progress, config, timeline = self.progress, self.config, self.problem.timeline
         epoch = f"epoch {progress.finished_epochs + 1}"
         num_steps = self.problem.num_steps
         self.reporter.start_phase(epoch, num_steps)
@@ -230,34 +265,8 @@ class Trainer:
                 self._all_reduce_when_valid(0)
                 self._save_checkpoint(execution)
             began = time.perf_counter()
-        with timeline.span("optimizer"):
-            self.optimization.flush()
         progress.seconds_so_far += time.perf_counter() - began
-        self.embeddings.require_finite(f"epoch {progress.finished_epochs + 1}")
-        seconds = progress.seconds_so_far - seconds_before
-        phases = {name: took for name, took in (timeline.phases - phases_before).items() if name != SAVE}
-        edges = self.ledger.counters["edges_aggregated"] - edges_before
-        progress.end_epoch()
-        evaluated = progress.finished_epochs % config.eval_every == 0 and evaluator.validates
-        began = time.perf_counter()
-        with timeline.span(EVALUATE):
-            metrics = self._evaluate_model(evaluator) if evaluated else None
-        progress.val_score.append(None if metrics is None else metrics.score)
-        self.optimization.end_epoch(progress.val_score[-1])
-        evaluation_seconds = time.perf_counter() - began if evaluated else 0.0
-        return EpochReport(
-            epoch=progress.finished_epochs,
-            loss=progress.loss[-1],
-            val_score=progress.val_score[-1],
-            seconds=progress.epoch_seconds[-1],
-            edges_per_second=self._all_reduce_when_valid(edges) / seconds,
-            best_epoch=progress.best_epoch,
-            phases=phases,
-            evaluation_seconds=evaluation_seconds,
-            scores={} if metrics is None else metrics.figures,
-            lr=lr,
-            control=self.callbacks.control,
-        )
+        return lr
 
     def _evaluate_model(self, evaluator: ModelEvaluator) -> Metrics:
         """Return the metrics on the validation set; keep the model if it is the best so far (ties: lower loss)."""

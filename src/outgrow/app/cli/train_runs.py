@@ -56,6 +56,7 @@ def run_local(plan: RunPlan, resume: bool) -> Run:
             device=plan.workers.device,
             data=plan.directory.config.get("data", {}),
             grace_seconds=plan.workers.grace_seconds,
+            rivals=plan.rivals,
         )
         run = run_session(session, plan.workers, resume=resume, log=log_warning)
     _print_result(run, time.perf_counter() - started)

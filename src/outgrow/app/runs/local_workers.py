@@ -61,6 +61,7 @@ class TrainingJob:
         callbacks: Callbacks of the user.
         metrics: Metrics that were given as objects, by name.
         task: Task of a model of nodes or edges; None for the one that the options of the loop name.
+        rivals: Strategies to try for some steps: see `Session`.
     """
 
     store: Path | None
@@ -76,6 +77,7 @@ class TrainingJob:
     callbacks: tuple[Callback, ...] = ()
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     task: NodeTask | EdgeTask | None = None
+    rivals: tuple[Strategy, ...] = ()
 
     def __call__(self, context: WorkerContext) -> WorkerResult | None:
         """Train as one worker; return the result on worker 0, None on the others."""
@@ -98,6 +100,7 @@ class TrainingJob:
             grace_seconds=self.grace_seconds,
             metrics=self.metrics,
             task=self.task,
+            rivals=self.rivals,
         )
         # Worker 0 decides for all. The attempt is the same everywhere, so either all workers take part in
         # the broadcast or none does.
@@ -188,6 +191,7 @@ def _run_in_workers(session: Session, workers: Workers, resume: bool, log: Calla
         callbacks=session.user_callbacks,
         metrics=session.metrics,
         task=session.task,
+        rivals=session.rivals,
     )
     # Signals reach only this process. It asks the workers to stop after an epoch, so that they write a
     # checkpoint and a summary.

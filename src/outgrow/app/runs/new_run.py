@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from outgrow._version import __version__
-from outgrow.app.auto_strategy import select_from_cli
+from outgrow.app.auto_strategy import select_from_cli, take_trial_option
 from outgrow.app.compatibility import (
     validate_fanout,
     validate_problem,
@@ -26,6 +26,7 @@ from outgrow.app.runs.config import absolute_source, build_seeded_model, trainin
 from outgrow.app.runs.data import graph_record
 from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.graph_choice import GraphChoice
+from outgrow.app.runs.trials import list_rivals
 from outgrow.app.runs.workers import Workers, validate_workers
 from outgrow.app.strategy_registry import find_strategy_class, list_strategy_options, use_new_option_names
 from outgrow.app.targets import describe_targets, require_options_of_model, select_graph_targets
@@ -59,6 +60,7 @@ class RunPlan:
         reason: One sentence on why this strategy.
         directory: Run directory, locked by this process.
         workers: Number of workers, and their settings.
+        rivals: Strategies to try for some steps: see `Session`.
     """
 
     graph: Graph
@@ -71,6 +73,7 @@ class RunPlan:
     reason: str
     directory: RunDirectory
     workers: Workers
+    rivals: tuple[Strategy, ...] = ()
 
     def describe_run(self) -> str:
         """Return a description of the run in several lines, for people."""
@@ -140,6 +143,8 @@ def plan_new_run(
     Raises:
         InputError: Something cannot be used; nothing was written.
     """
+    options = dict(options)
+    tries = take_trial_option(strategy, options)
     name = model or choose_model(graph.name)
     validate_choice("model", name, MODELS)
     recipe = find_recipe(graph.name, name, links="decoder" in options, given=options)
@@ -172,7 +177,8 @@ def plan_new_run(
     validate_fanout(loaded, built, config)
     check_optimization(config, built, count_targets(targeted, built, config))
     validate_metrics(targeted, built, config, None, task)
-    chosen, reason = select_from_cli(strategy, strategy_part, targeted, built, config, workers)
+    choice = select_from_cli(strategy, strategy_part, targeted, built, config, workers)
+    chosen = choice.strategy
     validate_strategy(loaded, built, chosen, config)
     path = out or unused_folder(f"{loaded.name}-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
     record = {
@@ -198,7 +204,8 @@ def plan_new_run(
         model_options=model_settings,
         config=config,
         strategy=chosen,
-        reason=reason,
+        reason=choice.reason,
+        rivals=list_rivals(choice, built, config) if tries else (),
         directory=RunDirectory.create(path, record, again=again),
         workers=workers,
     )

@@ -92,7 +92,7 @@ def plan_resumed_run(
     validate_fanout(loaded, model, config)
     require_recorded_metrics(record, given, out)
     validate_metrics(targeted, model, config, None, task)
-    chosen, reason = select_from_cli(choice, strategy_options, targeted, model, config, workers)
+    chosen, reason, *_ = select_from_cli(choice, strategy_options, targeted, model, config, workers)
     # A run that is still at work here would replace the checkpoint while it is read.
     with directory.locked_unless_refused():
         # Checked before ``config.json`` is replaced: a refused run stays as it was.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,15 +20,13 @@ from outgrow.app.model_probe import probe_model
 from outgrow.app.node_task import make_node_task
 from outgrow.app.runs.directory import HintsWriter, RunDirectory
 from outgrow.app.runs.memory_monitor import MemoryMonitor, make_worker_record
-from outgrow.app.runs.provenance import describe_provenance
-from outgrow.app.runs.python_model import describe_model
 from outgrow.app.runs.result import Run
-from outgrow.app.runs.signals import GRACE_SECONDS, catch_interruption
+from outgrow.app.runs.signals import GRACE_SECONDS, Interruption, catch_interruption
+from outgrow.app.runs.summary import make_summary
 from outgrow.app.runs.trace import chrome_trace
+from outgrow.app.runs.trials import choose_by_trial
 from outgrow.app.targets import select_graph_targets
 from outgrow.core.errors import TrainingError
-from outgrow.core.ledger import merge_ledgers
-from outgrow.core.validation import finite_or_none, replace_non_finite
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.shard import FullGraphShard, GraphShard
 from outgrow.graph.graph import Graph
@@ -46,9 +42,9 @@ from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.callbacks import Callback
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import Evaluation, NodeEvaluation
-from outgrow.training.link_evaluation import describe_link_ranks
 from outgrow.training.loop_options import make_row_optimizer
 from outgrow.training.progress_events import ProgressCallback, ProgressReporter
+from outgrow.training.strategy_trial import adopt_state
 from outgrow.training.trainer import Trainer, TrainResult
 
 if TYPE_CHECKING:
@@ -115,6 +111,9 @@ class Session:
         grace_seconds: How long training may go on after a signal that asks to end it.
         metrics: Metrics that were given as objects, by name; ``config`` names these and the others.
         task: Task of a model of nodes or edges; None for the one that the options of the loop name.
+        rivals: Strategies that estimates cannot tell from ``strategy``: the first steps are trained by each, and a
+            new run goes on by the fastest.
+        trials: What trials have shown, for the summary.
     """
 
     graph: Graph
@@ -133,6 +132,8 @@ class Session:
     grace_seconds: float = GRACE_SECONDS
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     task: NodeTask | EdgeTask | None = None
+    rivals: tuple[Strategy, ...] = ()
+    trials: tuple[dict[str, Any], ...] = ()
 
     def prepare_worker(self) -> None:
         """Choose the device of this worker, and return freed memory to the system. Before memory is measured.
@@ -168,42 +169,23 @@ class Session:
 
     def run(self, *, resume: bool) -> Run:
         """Train, from the last checkpoint if ``resume``, and write the files of the run."""
-        comm = self.comm
-        directory = self.directory
         self.prepare_worker()
-        # Before parameters move to a device: the probe is on the CPU.
-        is_exact = self._is_exact()
-        with (
-            MemoryMonitor(comm, self.strategy, self.warn) as memory,
-            catch_interruption(self.grace_seconds) as interruption,
-            ExitStack() as stack,
-        ):
-            reporter = ProgressReporter(self.progress_callbacks if comm.is_rank_zero else ())
-            problem, evaluation = stack.enter_context(self.open_problem(reporter))
-            trainer = Trainer(
-                problem,
-                evaluation,
-                self.config,
-                folder=None if directory is None else directory.checkpoint_dir,
-                is_interrupted=self.should_stop or interruption.is_set,
-                reporter=reporter,
-                validate_inputs=self.graph.files.require_same_sizes,
-            )
-            if resume:
-                # Worker 0 chooses the checkpoint: other hosts may see other files, or none.
-                files = directory if comm.is_rank_zero else None
-                trainer.resume(comm.broadcast(files and files.latest_checkpoint(self.warn)), self.data)
-                problem.resume_hints.update(comm.broadcast({} if directory is None else directory.resume_hints))
-            else:
-                trainer.progress.adopt_data(self.data)
-            # A run with one approximate session is never exact again.
-            trainer.progress.exact &= is_exact
-            self._add_callbacks(trainer, stack)
+        with catch_interruption(self.grace_seconds) as interruption:
+            if not self.rivals or resume:
+                return self._run(interruption, resume=resume)
+            chosen, state = choose_by_trial(self)
+            return chosen._run(interruption, state=state)
+
+    def _run(self, interruption: Interruption, *, resume: bool = False, state: dict[str, Any] | None = None) -> Run:
+        """Train from the beginning, from the last checkpoint, or from the state that trials have left."""
+        comm, directory = self.comm, self.directory
+        with MemoryMonitor(comm, self.strategy, self.warn) as memory, ExitStack() as stack:
+            trainer = self.open_trainer(stack, self.should_stop or interruption.is_set, resume=resume, state=state)
             outcome = self._train_model(trainer)
         # The next three lines communicate: every worker must reach them, in this order.
-        summary = self._make_summary(trainer, outcome, memory.peak_bytes())
+        summary = make_summary(self, trainer, outcome, memory.peak_bytes())
         workers = comm.all_gather_object(make_worker_record(comm, memory))
-        spans = comm.all_gather_object(problem.timeline.spans)
+        spans = comm.all_gather_object(trainer.problem.timeline.spans)
         if directory is not None and comm.is_rank_zero:
             directory.write_json("ledger.json", {"ledger": summary["ledger"], "counters": summary["counters"]})
             directory.write_json("workers.json", {"workers": workers})
@@ -223,6 +205,50 @@ class Session:
             directory=path,
             interrupted_by=max(signals) or None,
         )
+
+    def open_trainer(
+        self,
+        stack: ExitStack,
+        is_interrupted: Callable[[], bool],
+        *,
+        resume: bool = False,
+        state: dict[str, Any] | None = None,
+    ) -> Trainer:
+        """Return a trainer whose problem the stack closes. All workers together.
+
+        Args:
+            stack: Closes what is opened.
+            is_interrupted: Called after every epoch; true stops training.
+            resume: Whether to resume from the last checkpoint.
+            state: State of another trainer of this run to go on from; None for none.
+        """
+        comm, directory = self.comm, self.directory
+        # Before parameters move to a device: the probe is on the CPU.
+        is_exact = self._is_exact()
+        reporter = ProgressReporter(self.progress_callbacks if comm.is_rank_zero else ())
+        problem, evaluation = stack.enter_context(self.open_problem(reporter))
+        trainer = Trainer(
+            problem,
+            evaluation,
+            self.config,
+            folder=None if directory is None else directory.checkpoint_dir,
+            is_interrupted=is_interrupted,
+            reporter=reporter,
+            validate_inputs=self.graph.files.require_same_sizes,
+        )
+        if resume:
+            # Worker 0 chooses the checkpoint: other hosts may see other files, or none.
+            files = directory if comm.is_rank_zero else None
+            trainer.resume(comm.broadcast(files and files.latest_checkpoint(self.warn)), self.data)
+            problem.resume_hints.update(comm.broadcast({} if directory is None else directory.resume_hints))
+        elif state is not None:
+            adopt_state(trainer, state)
+        else:
+            trainer.progress.adopt_data(self.data)
+        # A run with one approximate session is never exact again.
+        trainer.progress.exact &= is_exact
+        self._add_callbacks(trainer, stack)
+        return trainer
 
     def _is_exact(self) -> bool:
         """Whether this session computes the gradient of the reference."""
@@ -290,60 +316,3 @@ class Session:
         trainer.add_callbacks(*own, guarded=True)
         if leads:
             trainer.add_callbacks(*self.callbacks)
-
-    def _make_summary(self, trainer: Trainer, outcome: TrainResult, peaks: tuple[int, int]) -> dict[str, Any]:
-        """Return the content of ``summary.json``.
-
-        Args:
-            trainer: Trainer after training.
-            outcome: Its result.
-            peaks: Peak bytes of this worker in the DEVICE tier, and in host memory besides.
-        """
-        progress = outcome.progress
-        strategy = self.strategy
-        problem = trainer.problem
-        ledger = merge_ledgers(self.comm.all_gather_object(trainer.ledger))
-        seconds = sum(self.comm.all_gather_object(problem.timeline.seconds), Counter[str]())
-        return {
-            "strategy": strategy.name,
-            "strategy_options": strategy.options(),
-            "workers": self.comm.size,
-            "device": self.comm.device.type,
-            "seed": self.config.seed,
-            "epochs": progress.finished_epochs,
-            "loss": progress.loss,
-            "val_score": finite_or_none(outcome.val.score),
-            "test_score": finite_or_none(outcome.test.score),
-            "val_accuracy": finite_or_none(outcome.val.figures.get(trainer.evaluation.metric, math.nan)),
-            "test_accuracy": finite_or_none(outcome.test.figures.get(trainer.evaluation.metric, math.nan)),
-            "epoch_seconds": progress.epoch_seconds,
-            # The pair of zeros is for a single worker: `max` needs two arguments.
-            "peak_bytes": dict(
-                zip(("device", "host"), map(max, *self.comm.all_gather_object(peaks), (0, 0)), strict=True)
-            ),
-            "ledger": ledger.as_dict(),
-            "counters": dict(ledger.counters),
-            "exact": progress.exact,
-            "strategy_facts": problem.run_facts,
-            # The previous name, which scripts read.
-            "found": problem.run_facts,
-            "seconds": dict(seconds),
-            "graph": self.graph.name,
-            "task": "edges" if isinstance(self.task, EdgeTask) else "nodes" if self.model.decoder is None else "links",
-            "task_options": self.task.describe() if isinstance(self.task, EdgeTask) else problem.describe_task(),
-            "metric": trainer.evaluation.monitor.name,
-            "metric_mode": trainer.evaluation.monitor.mode,
-            "scores": {
-                name: replace_non_finite(marks.figures)
-                for name, marks in (("val", outcome.val), ("test", outcome.test))
-            },
-            **describe_link_ranks(self.graph.relation_names, outcome.val, outcome.test),
-            "best_epoch": progress.best_epoch,
-            "stopped": outcome.stop_reason,
-            "parameters": sum(p.numel() for p in self.model.parameters()),
-            "train": self.config.as_record(),
-            "model": describe_model(self.model),
-            "data": dict(self.data),
-            "ids": None if self.graph.ids is None else self.graph.ids.describe(),
-            **describe_provenance(),
-        }

@@ -53,6 +53,7 @@ class _TorchrunSpec(NamedTuple):
         resume: Whether to resume from the last checkpoint.
         data: Fingerprint of the graph's contents.
         grace_seconds: How long training may go on after a signal that asks to end it.
+        rivals: Strategies to try for some steps.
     """
 
     graph: str
@@ -66,6 +67,7 @@ class _TorchrunSpec(NamedTuple):
     resume: bool
     data: Mapping[str, str]
     grace_seconds: float
+    rivals: tuple[Strategy, ...]
 
 
 def train_under_torchrun(
@@ -112,6 +114,7 @@ def train_under_torchrun(
                 device=spec.device,
                 data=spec.data,
                 grace_seconds=spec.grace_seconds,
+                rivals=spec.rivals,
             )
             return _end_session(session, session.run(resume=spec.resume))
 
@@ -151,8 +154,8 @@ def join_torchrun_session(
             # A group that died before its first checkpoint starts from scratch.
             has_checkpoint = comm.broadcast((again or resume) and files is not None and files.has_checkpoint)
             # Worker 0 chose for all: the measurements of other hosts could lead to another strategy.
-            chosen, data = comm.broadcast((session.strategy, session.data))
-            joined = replace(session, comm=comm, directory=files, strategy=chosen, data=data)
+            chosen, rivals, data = comm.broadcast((session.strategy, session.rivals, session.data))
+            joined = replace(session, comm=comm, directory=files, strategy=chosen, rivals=rivals, data=data)
             return _end_session(joined, joined.run(resume=has_checkpoint))
 
     return run_under_torchrun(train_worker, heartbeat_seconds=heartbeat_seconds)
@@ -223,6 +226,7 @@ def _make_spec(plan: RunPlan, resume: bool) -> _TorchrunSpec:
         resume=resume,
         data=config.get("data", {}),
         grace_seconds=plan.workers.grace_seconds,
+        rivals=plan.rivals,
     )
 
 
