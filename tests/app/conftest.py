@@ -30,9 +30,10 @@ Command = Callable[..., Result]
 
 
 @pytest.fixture(autouse=True)
-def _on_a_typical_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is chosen does not depend on what was measured here before."""
-    monkeypatch.setattr("outgrow.app.plan.machine_profiles.find_cached_profile", lambda *_: None)
+def _on_a_typical_machine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What is chosen does not depend on what was measured here before, and on what runs have taught."""
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr("outgrow.app.plan.machine_profiles.cache_dir", lambda: cache)
 
 
 @pytest.fixture

@@ -122,12 +122,12 @@ def train(
             default all types with labels. ``device``, which workers compute on: ``"cpu"``, or ``"cuda"`` for a CUDA
             device each; ``"auto"`` leaves it to ``workers``. ``allow_changed_data``, whether to resume though the
             contents of the graph have changed: what was measured on the former ones (scores, the best epoch)
-            is forgotten. ``trial``, whether ``"auto"`` tries strategies for some steps where estimates cannot tell which
-            is faster: true by default. ``callbacks``, a list of `og.Callback` to call while training goes on.
+            is forgotten. ``trial``, whether ``"auto"`` tries strategies for some steps where estimates cannot tell
+            which is faster: true by default. ``callbacks``, a list of `og.Callback` to call while training goes on.
             ``metrics``, what to compute beside the task's own: names (``"auroc,f1-macro"`` or a list), or objects of
             torchmetrics by name; ``monitor`` is the one that chooses the best epoch. Also fields of `TrainConfig`,
-            such as ``epochs=200``, which override ``config``; ``num_neighbors`` is ``fanout``. Options of the optimizer and of the schedule,
-            such as ``momentum=0.9``, stand beside them.
+            such as ``epochs=200``, which override ``config``; ``num_neighbors`` is ``fanout``. Options of the
+            optimizer and of the schedule, such as ``momentum=0.9``, stand beside them.
 
     Returns:
         The run.

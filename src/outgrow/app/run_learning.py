@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from outgrow.app.plan.machine_profiles import PlannedMachine, select_machine
 from outgrow.app.plan.question import PlanSite, query_for_graph
 from outgrow.app.report.data import RunData
 from outgrow.app.runs.config import load_recorded_graph, read_model_record
-from outgrow.app.runs.directory import read_metrics
 from outgrow.app.strategy_registry import resolve_strategy
 from outgrow.core.errors import InputError, OutgrowError
 from outgrow.graph.graph import Graph
@@ -29,10 +28,6 @@ from outgrow.planning.traffic import WorkerLayout
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.offload.strategy import Offload
 from outgrow.training.config import TrainConfig
-
-if TYPE_CHECKING:
-    from outgrow.app.runs.result import Run
-    from outgrow.app.runs.session import Session
 
 _FEWEST_EPOCHS = 3
 """Epochs of a run that teaches something: the first one compiles kernels, and one more may be an outlier."""
@@ -125,27 +120,14 @@ def learn_from_runs(runs: Sequence[TrainedRun]) -> dict[Path, int]:
     return {path: len(known) for path, (_, known) in logs.items()}
 
 
-def learn_from_session(session: Session, run: Run, layout: WorkerLayout) -> str | None:
-    """Learn from a session that has just ended, if that is worth it; return a message if it was not possible."""
+def learn_after_training(run: TrainedRun) -> str | None:
+    """Learn from a run that has just ended, if that is worth it; return a message if it was not possible."""
     seconds = run.summary["epoch_seconds"]
-    if len(seconds) < _FEWEST_EPOCHS or sum(seconds) < _WORTH_SECONDS or not isinstance(session.strategy, KNOWN):
+    if len(seconds) < _FEWEST_EPOCHS or sum(seconds) < _WORTH_SECONDS or not isinstance(run.strategy, KNOWN):
         return None
-    files = session.directory
-    # Trials may have led to another strategy than the planned one.
-    strategy, _ = resolve_strategy(run.summary["strategy"], run.summary["strategy_options"])
-    trained = TrainedRun(
-        graph=session.graph,
-        model=session.model,
-        config=session.config,
-        strategy=strategy,
-        layout=layout,
-        summary=run.summary,
-        epochs=[] if files is None else read_metrics(files),
-        path=None if files is None else files.path,
-    )
     # The run has ended well: what it could teach is no reason to fail.
     try:
-        learn_from_runs([trained])
+        learn_from_runs([run])
     except (OutgrowError, OSError) as error:
         return f"nothing was learned from the run: {error}"
     return None

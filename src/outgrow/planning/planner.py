@@ -28,8 +28,11 @@ _MIB, _GIB = 1 << 20, 1 << 30
 _NO_BATCHES = "trains in mini-batches: give a batch size and fan-outs"
 _NOWHERE_TO_MOVE = "one worker has nowhere to move a model: it trains as strategy sampled"
 _LEAST_TOLERANCE, _OF_SPREAD = 0.02, 0.3
-"""Least relative difference that tells two strategies apart, and the share of the spread of estimates that it is:
-estimates of two strategies on one graph err alike for the most part."""
+"""Least relative difference for which a strategy is preferred to a simpler one, and the share of the spread of
+estimates that this difference is."""
+_OF_INTERVAL = 0.8
+"""Spread of the ratio of two strategies' estimates on one graph, which err alike in part, over that of one estimate:
+see `benchmarks/results/planner_score.json`."""
 ROOM = 0.95
 """Share of the memory that estimates may fill."""
 
@@ -75,8 +78,13 @@ class PlannerQuery:
 
     @property
     def tolerance(self) -> float:
-        """Relative difference of seconds below which two strategies cannot be told apart."""
+        """Relative difference of seconds for which a strategy is preferred to a simpler one."""
         return max(_LEAST_TOLERANCE, _OF_SPREAD * self.corrections.spread)
+
+    @property
+    def interval_of_ratios(self) -> float:
+        """Factor by which the ratio of two strategies' seconds may be off: four of five are within it."""
+        return float(self.corrections.interval_factor**_OF_INTERVAL)
 
     @property
     def memory_option(self) -> str | None:
@@ -108,11 +116,11 @@ class Plan:
 
     @property
     def rivals(self) -> tuple[Candidate, ...]:
-        """Other candidates that can be chosen and that estimates cannot tell from the chosen one."""
+        """Other candidates that can be chosen and that estimates cannot tell from the chosen one, the fastest first."""
         chosen = self.chosen_candidate
         if chosen is None:
             return ()
-        most = (1 + self.query.tolerance) * min(each.seconds for each in self.candidates if not each.why_not)
+        most = self.query.interval_of_ratios * chosen.seconds
         return tuple(each for each in self.candidates[1:] if not each.why_not and each.seconds <= most)
 
     @property

@@ -31,14 +31,14 @@ def try_strategy(trainer: Trainer, strategy: Strategy) -> float:
         return _try_steps(trainer, prepared) if left > WARM_STEPS + TIMED_STEPS else _try_epochs(trainer, prepared)
 
 
-def collect_state(trainer: Trainer) -> dict[str, Any]:
-    """Return the state of training, with which another trainer of the same model goes on: see `adopt_state`."""
+def collect_trainer_state(trainer: Trainer) -> dict[str, Any]:
+    """Return the state of training, with which another trainer of the same model goes on: see `adopt_trainer_state`."""
     return checkpoint.collect_state(
         trainer.problem.model, trainer.optimizer, trainer.progress, trainer.optimization.loop_state()
     )
 
 
-def adopt_state(trainer: Trainer, state: dict[str, Any]) -> None:
+def adopt_trainer_state(trainer: Trainer, state: dict[str, Any]) -> None:
     """Go on from where another trainer in this process has stopped."""
     trainer.progress = checkpoint.restore_checkpoint(
         state, Path(), trainer.problem.model, trainer.optimizer, trainer.optimization

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from outgrow.app.run_learning import learn_from_session
+from outgrow.app.run_learning import learn_after_training
 from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.result import Run
 from outgrow.app.runs.session import Session
 from outgrow.app.runs.signals import GRACE_SECONDS, catch_interruption
+from outgrow.app.runs.trained import describe_session
+from outgrow.app.runs.trials import run_with_trials
 from outgrow.app.runs.workers import GRAPH, Workers
 from outgrow.core.errors import InputError
 from outgrow.graph.store.reader import matches_store, open_store, write_store
@@ -105,7 +107,7 @@ class TrainingJob:
         # Worker 0 decides for all. The attempt is the same everywhere, so either all workers take part in
         # the broadcast or none does.
         again = context.attempt > 0 and context.comm.broadcast(directory.has_checkpoint)
-        run = session.run(resume=self.resume or again)
+        run = run_with_trials(session, resume=self.resume or again)
         if not context.comm.is_rank_zero:
             return None
         kept = _pack_callbacks(self.callbacks, context.send_message)
@@ -158,7 +160,7 @@ def run_session(session: Session, workers: Workers, *, resume: bool, log: Callab
         if session.directory is not None and not resume:
             session.directory.discard_unstarted()
         raise
-    message = learn_from_session(session, run, WorkerLayout(workers=workers.number))
+    message = learn_after_training(describe_session(session, run, WorkerLayout(workers=workers.number)))
     if message is not None:
         log(message)
     return run
@@ -168,7 +170,7 @@ def _run_in_process(session: Session, resume: bool) -> Run:
     from outgrow.runtime.system.sigbus import explain_bus_errors
 
     with explain_bus_errors():
-        return session.run(resume=resume)
+        return run_with_trials(session, resume=resume)
 
 
 def _run_in_workers(session: Session, workers: Workers, resume: bool, log: Callable[[str], None]) -> Run:

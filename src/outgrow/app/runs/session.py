@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from outgrow.app.compatibility import select_read_features, validate_problem
+from outgrow.app.compatibility import select_read_features
 from outgrow.app.edge_task import make_edge_training
 from outgrow.app.link_run import is_exact, open_link_problem
 from outgrow.app.loggers.tensorboard import TensorBoard
@@ -20,15 +22,16 @@ from outgrow.app.model_probe import probe_model
 from outgrow.app.node_task import make_node_task
 from outgrow.app.runs.directory import HintsWriter, RunDirectory
 from outgrow.app.runs.memory_monitor import MemoryMonitor, make_worker_record
+from outgrow.app.runs.node_problem import make_problem
+from outgrow.app.runs.provenance import describe_provenance
+from outgrow.app.runs.python_model import describe_model
 from outgrow.app.runs.result import Run
-from outgrow.app.runs.signals import GRACE_SECONDS, Interruption, catch_interruption
-from outgrow.app.runs.summary import make_summary
+from outgrow.app.runs.signals import GRACE_SECONDS, catch_interruption
 from outgrow.app.runs.trace import chrome_trace
-from outgrow.app.runs.trials import choose_by_trial
 from outgrow.app.targets import select_graph_targets
 from outgrow.core.errors import TrainingError
-from outgrow.engine.batches import FULL_GRAPH, BatchConfig
-from outgrow.engine.shard import FullGraphShard, GraphShard
+from outgrow.core.ledger import merge_ledgers
+from outgrow.core.validation import finite_or_none, replace_non_finite
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.reader import find_feature_file
 from outgrow.nn.edge_tasks import EdgeTask
@@ -42,52 +45,14 @@ from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.callbacks import Callback
 from outgrow.training.config import TrainConfig
 from outgrow.training.evaluation import Evaluation, NodeEvaluation
+from outgrow.training.link_evaluation import describe_link_ranks
 from outgrow.training.loop_options import make_row_optimizer
 from outgrow.training.progress_events import ProgressCallback, ProgressReporter
-from outgrow.training.strategy_trial import adopt_state
+from outgrow.training.strategy_trial import adopt_trainer_state
 from outgrow.training.trainer import Trainer, TrainResult
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
-
-
-def make_problem(
-    graph: Graph,
-    model: Model,
-    seed: int,
-    share: GraphShard | None = None,
-    batches: BatchConfig = FULL_GRAPH,
-    task: NodeTask | None = None,
-) -> Problem:
-    """Make the training problem of a model that labels nodes.
-
-    Args:
-        graph: Graph to train on.
-        model: Model to train.
-        seed: Seed of every random draw.
-        share: Part of the graph that the worker holds; None for all of it.
-        batches: Mini-batch size and fan-outs.
-        task: The task; None for the one of the labels.
-
-    Raises:
-        InputError: See `validate_problem`.
-    """
-    task = task or make_node_task(graph, TrainConfig())
-    validate_problem(graph, model, task)
-    labels = graph.task_labels
-    assert graph.features is not None
-    assert labels is not None
-    problem = Problem.from_node_labels(
-        share or FullGraphShard(graph.topology),
-        features=graph.features,
-        labels=labels,
-        train=graph.split.train,
-        task=task,
-        model=model,
-        seed=seed,
-        batches=batches,
-    )
-    return replace(problem, find_feature_file=partial(find_feature_file, graph))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -167,23 +132,24 @@ class Session:
             trim_memory()
             yield problem, evaluation
 
-    def run(self, *, resume: bool) -> Run:
-        """Train, from the last checkpoint if ``resume``, and write the files of the run."""
-        self.prepare_worker()
-        with catch_interruption(self.grace_seconds) as interruption:
-            if not self.rivals or resume:
-                return self._run(interruption, resume=resume)
-            chosen, state = choose_by_trial(self)
-            return chosen._run(interruption, state=state)
+    def run(self, *, resume: bool, state: dict[str, Any] | None = None) -> Run:
+        """Train, from the last checkpoint if ``resume``, and write the files of the run.
 
-    def _run(self, interruption: Interruption, *, resume: bool = False, state: dict[str, Any] | None = None) -> Run:
-        """Train from the beginning, from the last checkpoint, or from the state that trials have left."""
+        Args:
+            resume: Whether to resume from the last checkpoint.
+            state: State of another trainer of this run to go on from; None for none.
+        """
+        self.prepare_worker()
         comm, directory = self.comm, self.directory
-        with MemoryMonitor(comm, self.strategy, self.warn) as memory, ExitStack() as stack:
+        with (
+            MemoryMonitor(comm, self.strategy, self.warn) as memory,
+            catch_interruption(self.grace_seconds) as interruption,
+            ExitStack() as stack,
+        ):
             trainer = self.open_trainer(stack, self.should_stop or interruption.is_set, resume=resume, state=state)
             outcome = self._train_model(trainer)
         # The next three lines communicate: every worker must reach them, in this order.
-        summary = make_summary(self, trainer, outcome, memory.peak_bytes())
+        summary = self._make_summary(trainer, outcome, memory.peak_bytes())
         workers = comm.all_gather_object(make_worker_record(comm, memory))
         spans = comm.all_gather_object(trainer.problem.timeline.spans)
         if directory is not None and comm.is_rank_zero:
@@ -242,7 +208,7 @@ class Session:
             trainer.resume(comm.broadcast(files and files.latest_checkpoint(self.warn)), self.data)
             problem.resume_hints.update(comm.broadcast({} if directory is None else directory.resume_hints))
         elif state is not None:
-            adopt_state(trainer, state)
+            adopt_trainer_state(trainer, state)
         else:
             trainer.progress.adopt_data(self.data)
         # A run with one approximate session is never exact again.
@@ -316,3 +282,63 @@ class Session:
         trainer.add_callbacks(*own, guarded=True)
         if leads:
             trainer.add_callbacks(*self.callbacks)
+
+    def _make_summary(self, trainer: Trainer, outcome: TrainResult, peaks: tuple[int, int]) -> dict[str, Any]:
+        """Return the content of ``summary.json``. All workers together.
+
+        Args:
+            session: The self.
+            trainer: Trainer after training.
+            outcome: Its result.
+            peaks: Peak bytes of this worker in the DEVICE tier, and in host memory besides.
+        """
+        progress = outcome.progress
+        strategy = self.strategy
+        problem = trainer.problem
+        ledger = merge_ledgers(self.comm.all_gather_object(trainer.ledger))
+        seconds = sum(self.comm.all_gather_object(problem.timeline.seconds), Counter[str]())
+        of_edges = isinstance(self.task, EdgeTask)
+        return {
+            "strategy": strategy.name,
+            "strategy_options": strategy.options(),
+            "trials": list(self.trials),
+            "workers": self.comm.size,
+            "device": self.comm.device.type,
+            "seed": self.config.seed,
+            "epochs": progress.finished_epochs,
+            "loss": progress.loss,
+            "val_score": finite_or_none(outcome.val.score),
+            "test_score": finite_or_none(outcome.test.score),
+            "val_accuracy": finite_or_none(outcome.val.figures.get(trainer.evaluation.metric, math.nan)),
+            "test_accuracy": finite_or_none(outcome.test.figures.get(trainer.evaluation.metric, math.nan)),
+            "epoch_seconds": progress.epoch_seconds,
+            # The pair of zeros is for a single worker: `max` needs two arguments.
+            "peak_bytes": dict(
+                zip(("device", "host"), map(max, *self.comm.all_gather_object(peaks), (0, 0)), strict=True)
+            ),
+            "ledger": ledger.as_dict(),
+            "counters": dict(ledger.counters),
+            "exact": progress.exact,
+            "strategy_facts": problem.run_facts,
+            # The previous name, which scripts read.
+            "found": problem.run_facts,
+            "seconds": dict(seconds),
+            "graph": self.graph.name,
+            "task": "edges" if of_edges else "nodes" if self.model.decoder is None else "links",
+            "task_options": self.task.describe() if isinstance(self.task, EdgeTask) else problem.describe_task(),
+            "metric": trainer.evaluation.monitor.name,
+            "metric_mode": trainer.evaluation.monitor.mode,
+            "scores": {
+                name: replace_non_finite(marks.figures)
+                for name, marks in (("val", outcome.val), ("test", outcome.test))
+            },
+            **describe_link_ranks(self.graph.relation_names, outcome.val, outcome.test),
+            "best_epoch": progress.best_epoch,
+            "stopped": outcome.stop_reason,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "train": self.config.as_record(),
+            "model": describe_model(self.model),
+            "data": dict(self.data),
+            "ids": None if self.graph.ids is None else self.graph.ids.describe(),
+            **describe_provenance(),
+        }

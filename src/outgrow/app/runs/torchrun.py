@@ -10,13 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from outgrow.app.run_learning import learn_from_session
+from outgrow.app.run_learning import learn_after_training
 from outgrow.app.runs.config import read_load_options
 from outgrow.app.runs.directory import RunDirectory, release_on_exit
 from outgrow.app.runs.new_run import RunPlan
 from outgrow.app.runs.progress import ProgressDisplay
 from outgrow.app.runs.result import Run
 from outgrow.app.runs.session import Session
+from outgrow.app.runs.trained import describe_session
+from outgrow.app.runs.trials import run_with_trials
 from outgrow.app.runs.workers import GRAPH
 from outgrow.core.errors import InputError
 from outgrow.core.ledger import Kind
@@ -116,7 +118,7 @@ def train_under_torchrun(
                 grace_seconds=spec.grace_seconds,
                 rivals=spec.rivals,
             )
-            return _end_session(session, session.run(resume=spec.resume))
+            return _end_session(session, run_with_trials(session, resume=spec.resume))
 
     return run_under_torchrun(train_worker, heartbeat_seconds=heartbeat_seconds)
 
@@ -156,7 +158,7 @@ def join_torchrun_session(
             # Worker 0 chose for all: the measurements of other hosts could lead to another strategy.
             chosen, rivals, data = comm.broadcast((session.strategy, session.rivals, session.data))
             joined = replace(session, comm=comm, directory=files, strategy=chosen, rivals=rivals, data=data)
-            return _end_session(joined, joined.run(resume=has_checkpoint))
+            return _end_session(joined, run_with_trials(joined, resume=has_checkpoint))
 
     return run_under_torchrun(train_worker, heartbeat_seconds=heartbeat_seconds)
 
@@ -177,7 +179,7 @@ def _end_session(session: Session, run: Run) -> Run:
     comm = session.comm
     if comm.is_rank_zero:
         layout = WorkerLayout(workers=comm.size, hosts=len({*comm.hosts}))
-        message = learn_from_session(session, run, layout)
+        message = learn_after_training(describe_session(session, run, layout))
         if message is not None:
             session.warn(message)
     return _wait_for_signal(run)

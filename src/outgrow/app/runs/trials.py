@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from outgrow.app.auto_strategy import StrategyChoice
+from outgrow.app.runs.result import Run
+from outgrow.app.runs.session import Session
 from outgrow.nn.model import Model
 from outgrow.nn.node_embedding import find_embeddings
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
-from outgrow.training.strategy_trial import EPOCHS, collect_state, try_strategy
-
-if TYPE_CHECKING:
-    from outgrow.app.auto_strategy import StrategyChoice
-    from outgrow.app.runs.session import Session
+from outgrow.training.strategy_trial import EPOCHS, collect_trainer_state, try_strategy
 
 MOST_RIVALS = 2
 """Strategies beside the planned one that are tried: each is prepared anew."""
@@ -46,7 +45,16 @@ def list_rivals(
     return () if told_once or too_few or too_short else tried
 
 
-def choose_by_trial(session: Session) -> tuple[Session, dict[str, Any]]:
+def run_with_trials(session: Session, *, resume: bool) -> Run:
+    """Train a session by the fastest of its strategies, or resume it by the one that was chosen before."""
+    if not session.rivals or resume:
+        return session.run(resume=resume)
+    session.prepare_worker()
+    chosen, state = _choose_by_trial(session)
+    return chosen.run(resume=False, state=state)
+
+
+def _choose_by_trial(session: Session) -> tuple[Session, dict[str, Any]]:
     """Train the first steps by the session's strategy and by each rival. All workers together.
 
     Returns:
@@ -62,7 +70,7 @@ def choose_by_trial(session: Session) -> tuple[Session, dict[str, Any]]:
             trainer = tried.open_trainer(stack, lambda: False, state=state)
             # Workers wait for each other in every step; the slowest decides.
             seconds = max(comm.all_gather_object(try_strategy(trainer, strategy)))
-            state = collect_state(trainer)
+            state = collect_trainer_state(trainer)
         trials.append({"strategy": strategy.name, "options": strategy.options(), "step_seconds": seconds})
     assert state is not None
     best = min(range(len(trials)), key=lambda number: trials[number]["step_seconds"])

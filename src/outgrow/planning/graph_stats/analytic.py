@@ -187,11 +187,12 @@ class AnalyticGraph:
     def _batch_stats(self, spec: SamplingSpec, parts: int) -> BatchStats:
         seeds, steps, full = self._batch_sizes(spec)
         times = spec.time_steps or 1
-        levels = self._neighborhood_levels(spec, seeds / parts)
-        share = levels[-1].share
-        # Gathered together, the groups of all time steps share rows: those of the whole batch, split evenly.
-        if times > 1 and spec.pregather:
-            share = self._neighborhood_levels(spec, seeds)[-1].share / parts
+        # A worker computes its seeds of the batch, those of each time step by themselves.
+        levels = self._neighborhood_levels(spec, seeds / (parts * times))
+        levels = [NeighborhoodLevel(times * level.share, times * level.edges) for level in levels]
+        # Gathered together, the groups of all time steps share rows: those of the worker's seeds.
+        together = spec.pregather or times == 1
+        share = self._neighborhood_levels(spec, seeds / parts)[-1].share if together else levels[-1].share
         copies = None
         if spec.cache_rows:
             copies = self.degrees.hottest_share(spec.cache_rows, self.degrees.degree)
