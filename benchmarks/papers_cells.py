@@ -76,7 +76,7 @@ def _cpus(facts: Mapping[str, Any]) -> MachineProfile:
         near=scaled(device.near),
         far=scaled(device.far),
         finish=device.finish * times,
-        score=device.score * times,
+        score=scaled(device.score),
         fresh=device.fresh * times,
         copy=device.copy * times,
     )

@@ -48,7 +48,9 @@ class Case(NamedTuple):
         if self.memory:
             return ["offload", "tensor"]
         if self.in_batches:
-            return ["sampled", *(["split", "migrate:move_model=true"] if several else ["orchestrate:hot_ratio=0.2"])]
+            caches = ["sampled:cache=0.05", "sampled:cache=0.2"] if self.rate else []
+            others = ["split", "migrate:move_model=true"] if several else ["orchestrate:hot_ratio=0.2"]
+            return ["sampled", *others, *caches]
         return ["full", *(["tensor"] if several else []), "offload:chunks=4"]
 
 

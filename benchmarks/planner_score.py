@@ -12,10 +12,10 @@ import argparse
 import json
 import math
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,17 @@ from workers import versions  # noqa: E402
 
 from outgrow.app.cli.options import parse_assignments  # noqa: E402
 from outgrow.app.plan.question import PlanRequest, answer_request  # noqa: E402
+from outgrow.app.runs.trials import MOST_RIVALS  # noqa: E402
 from outgrow.app.strategy_registry import resolve_strategy  # noqa: E402
 from outgrow.planning.estimators.registry import estimate_strategy  # noqa: E402
-from outgrow.planning.planner import Plan, cost_model_for  # noqa: E402
+from outgrow.planning.planner import Candidate, Plan, cost_model_for  # noqa: E402
 
-NEAR = 1.1
-_MIB = 1 << 20
+_NEAR = 1.1
+"""A choice is right if it takes no more times the fastest way's seconds."""
+_SIMPLE = ("full", "sampled", "offload")
+"""The rule that knows nothing: whole graphs in memory, batches by `sampled`, and `offload` where memory is limited."""
+_UNCOMPARED = ("orchestrate", "offload:")
+"""Ways that `auto` never takes: what reuses old rows, and chunks where there is memory for all."""
 
 
 def estimate_cells(figures: Mapping[str, Any], folder: Path, only: Sequence[str]) -> list[dict[str, Any]]:
@@ -44,30 +49,44 @@ def estimate_cells(figures: Mapping[str, Any], folder: Path, only: Sequence[str]
     with tempfile.TemporaryDirectory() as scratch:
         for name, profile in figures["profiles"].items():
             (Path(scratch) / f"{name}.json").write_text(json.dumps(profile))
-        cases = dict.fromkeys(Case(*cell["case"]) for cell in figures["cells"])
-        for case in cases:
+        for case in dict.fromkeys(Case(*cell["case"]) for cell in figures["cells"]):
             if only and not any(each in case.name for each in only):
                 continue
             cells = [cell for cell in figures["cells"] if Case(*cell["case"]) == case and cell["seconds"]]
             key = f"{case.workers}x{case.rate}" if case.rate else str(case.workers)
             began = time.perf_counter()
             plan = _plan(case, Path(scratch) / f"{key}.json", folder)
-            took = time.perf_counter() - began
-            chosen = plan.chosen_candidate
-            for cell in cells:
-                found.append(
-                    {
-                        **case._asdict(),
-                        "way": cell["way"],
-                        "held_out": cell["held_out"],
-                        "seconds": cell["seconds"],
-                        "peak_bytes": max(each["peak_bytes"] for each in cell["rounds"] if "peak_bytes" in each),
-                        **_estimate(plan, cell["way"], case),
-                        "chosen": None if chosen is None else chosen.name,
-                        "plan_seconds": took,
-                    }
-                )
+            known = {"plan_seconds": time.perf_counter() - began, "chosen": _name_choice(plan)}
+            known["rivals"] = [_name_way(each) for each in plan.rivals]
+            found += [{**_describe(case, cell), **_estimate(plan, cell["way"], case), **known} for cell in cells]
     return found
+
+
+def _describe(case: Case, cell: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **case._asdict(),
+        "way": cell["way"],
+        "held_out": cell["held_out"],
+        "seconds": cell["seconds"],
+        "peak_bytes": max(each["peak_bytes"] for each in cell["rounds"] if "peak_bytes" in each),
+    }
+
+
+def _name_choice(plan: Plan) -> str | None:
+    chosen = plan.chosen_candidate
+    return None if chosen is None else _name_way(chosen)
+
+
+def _name_way(candidate: Candidate) -> str:
+    """Return the way of a candidate, as cells are named: the strategy and its options that are not the usual ones."""
+    assert candidate.estimate is not None
+    strategy = candidate.estimate.strategy
+    usual = type(strategy)().options()
+    left_out = ("memory", "prefetch", "chunks")
+    changed = {
+        name: value for name, value in strategy.options().items() if usual[name] != value and name not in left_out
+    }
+    return ":".join([candidate.name, *(f"{name}={str(value).lower()}" for name, value in changed.items())])
 
 
 def _plan(case: Case, profile: Path, folder: Path) -> Plan:
@@ -77,7 +96,8 @@ def _plan(case: Case, profile: Path, folder: Path) -> Plan:
     request = PlanRequest(
         graph=str(folder / case.graph),
         model=case.model,
-        options=options,
+        # As the cells were measured: evaluations do not count.
+        options={**options, "eval_every": 1 << 30},
         workers=case.workers,
         memory=case.memory or None,
         hardware=str(profile),
@@ -100,17 +120,75 @@ def _estimate(plan: Plan, way: str, case: Case) -> dict[str, Any]:
     }
 
 
-def score_times(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return how many estimates are near to what was measured."""
-    ratios = [row["planned_seconds"] / row["seconds"] for row in rows]
-    return {"cells": len(rows), **_nearness(ratios)}
+def score_choices(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each case: the fastest way, what the planner chooses, and what the simple rule does."""
+    found = []
+    for _, group in groupby(rows, key=lambda row: [row[name] for name in Case._fields]):
+        ways = {row["way"]: row for row in group if not row["way"].startswith(_UNCOMPARED)}
+        if len(ways) < 2:
+            continue
+        row = next(iter(ways.values()))
+        fastest = min(ways, key=lambda way: ways[way]["seconds"])
+        simple = next(way for way in _SIMPLE if way in ways)
+        # What a run tries beside its choice, it goes on by if it is faster.
+        tried = [way for way in (row["chosen"], *row["rivals"][:MOST_RIVALS]) if way in ways]
+        best = min(tried, key=lambda way: ways[way]["seconds"], default=row["chosen"])
+        found.append(
+            {
+                **{name: row[name] for name in (*Case._fields, "held_out", "chosen")},
+                "fastest": fastest,
+                "seconds": ways[fastest]["seconds"],
+                **_times("chosen", row["chosen"], ways, fastest),
+                **_times("with_trials", best, ways, fastest),
+                **_times("rule", simple, ways, fastest),
+            }
+        )
+    return found
 
 
-def _nearness(ratios: Sequence[float]) -> dict[str, Any]:
+def _times(name: str, way: str, ways: Mapping[str, Mapping[str, Any]], fastest: str) -> dict[str, Any]:
+    """Return how many times the fastest seconds a way takes; None if it was not measured."""
+    return {f"{name}_times": ways[way]["seconds"] / ways[fastest]["seconds"] if way in ways else None}
+
+
+def summarise(rows: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the scores of times, memory and choices, of cells that estimates were tuned on and of those held out."""
+    parts: dict[str, Callable[[Mapping[str, Any]], bool]] = {
+        "all": lambda row: True,
+        "tuned": lambda row: not row["held_out"],
+        "held_out": lambda row: bool(row["held_out"]),
+    }
+    return {
+        name: {
+            "times": _nearness([row["planned_seconds"] / row["seconds"] for row in rows if chosen(row)]),
+            "memory": _nearness([row["planned_bytes"] / row["peak_bytes"] for row in rows if chosen(row)], 1.15),
+            "choices": _score_choices([row for row in choices if chosen(row)]),
+        }
+        for name, chosen in parts.items()
+    } | {"by_way": _by_way(rows)}
+
+
+def _by_way(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    ways = sorted({row["way"] for row in rows})
+    return {
+        way: _nearness([row["planned_seconds"] / row["seconds"] for row in rows if row["way"] == way]) for way in ways
+    }
+
+
+def _score_choices(choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    shares = {
+        name: _share(row[f"{name}_times"] is not None and row[f"{name}_times"] <= _NEAR for row in choices)
+        for name in ("chosen", "with_trials", "rule")
+    }
+    return {"cases": len(choices), "not_measured": sum(row["chosen_times"] is None for row in choices), **shares}
+
+
+def _nearness(ratios: Sequence[float], near: float = 1.3) -> dict[str, Any]:
     errors = [abs(math.log(each)) for each in ratios]
     return {
+        "cells": len(errors),
         "within_2x": _share(error <= math.log(2) for error in errors),
-        "within_30_percent": _share(error <= math.log(1.3) for error in errors),
+        f"within_{round(100 * (near - 1))}_percent": _share(error <= math.log(near) for error in errors),
         "median_factor": math.exp(statistics.median(errors)) if errors else None,
         "median_ratio": statistics.median(ratios) if ratios else None,
     }
@@ -131,15 +209,14 @@ def main() -> None:
     add("--out", type=Path)
     options = parser.parse_args()
     rows = estimate_cells(json.loads(options.cells.read_text()), options.folder, options.only)
-    columns = ("graph", "model", "options", "workers", "rate", "way", "held_out", "seconds", "planned_seconds")
-    ratios = [{"ratio": row["planned_seconds"] / row["seconds"]} for row in rows]
-    show(
-        "planned beside measured",
-        [{name: row[name] for name in columns} | ratio for row, ratio in zip(rows, ratios, strict=True)],
-    )
-    print(json.dumps(score_times(rows), indent=1), file=sys.stderr)
-    if options.out:
-        print(record.write("planner_score", {"versions": versions(), "rows": rows}, options.out))
+    choices = score_choices(rows)
+    columns = ("graph", "model", "options", "workers", "rate", "way", "seconds", "planned_seconds")
+    show("planned beside measured", [{name: row[name] for name in columns} for row in rows])
+    show("choices", choices, hidden=("seconds", "memory"))
+    scores = summarise(rows, choices)
+    print(json.dumps(scores, indent=1))
+    figures = {"versions": versions(), "score": scores, "choices": choices, "rows": rows}
+    print(record.write("planner_score", figures, options.out))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from outgrow.planning.hardware.profile import read_profile
 
 
 def test_this_machine(outgrow: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("outgrow.app.plan.machine_profiles.cache_dir", lambda: tmp_path / "outgrow")
     result = outgrow("calibrate", "--name", "mine", "--device", "cpu", "--json")
     assert result.code == 0
     assert "written to" in result.err
@@ -31,6 +31,13 @@ def test_two_workers_have_a_link(outgrow: Command, tmp_path: Path) -> None:
     profile = read_profile(tmp_path / "two.json")
     assert (profile.hosts, profile.workers) == (1, 2)
     assert profile.links[Link.PEER].message_seconds > 0
+
+
+def test_one_thing_at_a_time_is_asked_for(outgrow: Command) -> None:
+    for args in (("--reset", "--learned"), ("--learned", "--workers", 2), ("--from", "run", "--out", "x.json")):
+        result = outgrow("calibrate", *args)
+        assert (result.code, result.out) == (2, "")
+        assert "stands alone" in result.err
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_one_estimate_by_hand() -> None:
         "products": 2 * 2 * nodes * 602 * 256 / product + 3 * 2 * nodes * 256 * 41 / product,
         "sums over neighbours": 2 * edges * (256 + 41) * 4 / copy,
         "activations, dropout, small steps": nodes * (256 + 41) / finish + 2 * 0.5e-3,
-        "loss and optimizer": (7 * 164_905 + 6 * nodes * 41) * 4 / copy,
+        "loss and optimizer": (7 * 164_905 + 6 * nodes * 41) * 4 / copy + 1e-3,
         "peer": (2 * 698_892 * (256 + 41) * 4 + 3_957_816) / 4 / 200e9 + 7 * 20e-6,
     }
     assert {part.name: part.seconds for part in found.parts} == pytest.approx(by_hand, rel=1e-6)

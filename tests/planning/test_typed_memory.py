@@ -119,4 +119,4 @@ def test_a_plan_refuses_what_a_run_refuses() -> None:
     [refused] = [each.why_not for each in plan_with(64 << 30).candidates if each.name == "tensor"]
     with pytest.raises(InputError) as error:
         og.train(graph(), hgt(), strategy="tensor", epochs=1, progress=False)
-    assert refused == f"{error.value.what}: needs {error.value.needed}"
+    assert refused == f"{error.value.what.removeprefix('strategy tensor ')}: needs {error.value.needed}"

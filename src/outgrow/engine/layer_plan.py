@@ -20,6 +20,7 @@ from outgrow.ops.aggregation.pair_edges import CHUNK_ROWS
 from outgrow.ops.aggregation.typed_attention import TypedAttention
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.epilogue import is_fused_activation
+from outgrow.ops.sparse import SparseRows
 
 FIXED_BYTES = 80 << 20
 """Kernels loaded on their first call, staging buffers of reading threads, and their stacks."""
@@ -49,6 +50,7 @@ class LayerPlan(NamedTuple):
         encoder_width: Numbers of a row during encoding, for the first layer after an encoder; else 0.
         input_requires_grad: Whether its input has a gradient.
         source_requires_grad: Whether its source rows have a gradient.
+        input_numbers: Numbers in a row of its input as it is held; of a sparse row, the mean.
     """
 
     layer: Layer
@@ -59,6 +61,7 @@ class LayerPlan(NamedTuple):
     encoder_width: int
     input_requires_grad: bool
     source_requires_grad: bool
+    input_numbers: int
 
     @property
     def source_is_features(self) -> bool:
@@ -134,10 +137,19 @@ def plan_layers(model: Model, features: Features, *, cache: bool, keeps_constant
         encoded = model.in_features + model.encoder.activation_width if index == 0 and model.encoder is not None else 0
         # Raw features get no gradient; rows projected from them do, since the projection is trained.
         trains = not reads_features
+        held = _numbers_of_row(features) if reads_features else layer.spec.in_features
         found.append(
-            LayerPlan(layer, policy, layer.reads_target, raw, reads_features, encoded, trains, trains or not raw)
+            LayerPlan(layer, policy, layer.reads_target, raw, reads_features, encoded, trains, trains or not raw, held)
         )
     return found
+
+
+def _numbers_of_row(features: Features) -> int:
+    """Return the numbers that a row of features takes: a sparse one a value, a column and a pointer for its entries."""
+    rows, width = features.shape
+    if not isinstance(features, SparseRows):
+        return int(width)
+    return min(int(width), -(-3 * features.num_values // max(1, rows)) + 2)
 
 
 def has_fixed_weights(layer: Layer) -> bool:

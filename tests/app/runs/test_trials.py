@@ -39,6 +39,7 @@ class Epochs(Callback):
 def _run(
     graph: Graph, strategies: tuple[Strategy, ...], workers: int, **options: Any
 ) -> tuple[Any, list[int], list[str]]:
+    """Train; return the run, the epochs that were reported, and messages."""
     config = TrainConfig().with_options(epochs=9, seed=3, **options)
     torch.manual_seed(0)
     model = og.nn.SAGE(graph.num_features, 8, graph.num_classes, dropout=0.3)

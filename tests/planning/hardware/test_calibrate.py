@@ -30,10 +30,11 @@ def _measured(host: str, kind: str, speed: float, **links: float) -> WorkerMeasu
         memory_bytes=int(10 * speed),
         speed=WorkerSpeed(
             product=rates,
-            layers=LayerSpeed(near=rates, far=rates, finish=speed, score=speed, fresh=speed, layer_seconds=1 / speed),
+            layers=LayerSpeed(near=rates, far=rates, finish=speed, score=rates, fresh=speed, layer_seconds=1 / speed),
             copy=speed,
             gather=rates,
             sampled_edges=speed,
+            step_overhead_seconds=2 / speed,
             epoch_seconds=10 / speed,
         ),
         links={Link(name): LinkRate(bytes_per_second=rate, message_seconds=1 / rate) for name, rate in links.items()},
@@ -44,8 +45,9 @@ def test_workers_of_a_host_share_a_cpu() -> None:
     found = combine_measurements([_measured("a", "cpu", 2), _measured("a", "cpu", 3), _measured("b", "cpu", 6)], "here")
     assert (found.name, found.hosts, found.workers) == ("here", 2, 2)
     assert found.device.product == found.device.near == found.device.far == RateByWidth({1: 5, 8: 15})
-    assert (found.device.finish, found.device.score, found.device.fresh) == (5, 5, 5)
+    assert (found.device.finish, found.device.score, found.device.fresh) == (5, RateByWidth({1: 5, 8: 15}), 5)
     assert (found.device.copy, found.device.layer_seconds, found.device.memory_bytes) == (5, 1 / 2, 20)
+    assert found.device.step_overhead_seconds == 1
     assert found.host.gather == RateByWidth({1: 2, 8: 6})  # one thread's
     assert (found.host.sampled_edges, found.host.memory_bytes, found.host.cores) == (2, 200, 4)
 
@@ -65,7 +67,7 @@ def test_of_links_the_slowest_is_taken() -> None:
 
 
 def test_with_its_efficiency_the_reference_takes_as_long_as_it_did() -> None:
-    """Two workers of a CPU, whose slower one took 10 / 2 seconds; and one on a device of its own."""
+    """Two workers of a CPU, whose slower one took 10 / 2 seconds; and one on a device of its own. Begin a step last."""
     for kind, count, slowest in (("cpu", 2, 2.0), ("cuda", 2, 2.0), ("cpu", 1, 4.0)):
         profile = combine_measurements([_measured("a", kind, slowest + each) for each in range(count)], None)
         graph, model = make_reference()

@@ -89,7 +89,7 @@ def compute_efficiency(profile: MachineProfile, per_host: int, seconds: float) -
     graph, model = make_reference()
     # Each worker computed the whole reference by itself, so the parts of one worker are compared.
     parts = full_graph_parts(make_workload(graph, model), costs, graph.num_nodes, graph.num_edges)
-    overhead = costs.step_overhead_seconds(1)
+    overhead = costs.step_overhead_seconds(1) + costs.layer_overhead_seconds(_LAYERS)
     return (sum(part.seconds for part in parts) - overhead) / max(seconds - overhead, 1e-9)
 
 

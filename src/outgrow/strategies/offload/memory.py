@@ -103,7 +103,7 @@ def wave_bytes(layer_plans: Sequence[LayerPlan], index: int, wave_sizes: WaveSiz
     aggregate = layer.aggregate_width
     out = layer.layer.spec.out_features
     following = 0 if last else layer_plans[index + 1].source_width
-    targets = layer.layer.spec.in_features if layer.reads_input else 0
+    targets = layer.input_numbers if layer.reads_input else 0
     kept_input = 0 if last or not layer_plans[index + 1].keeps_input else layer_plans[index + 1].layer.spec.in_features
     buffer = wave_sizes.num_slots * width
     loaded = wave_sizes.num_rows * (
