@@ -296,4 +296,7 @@ def _matmul_seconds(
         return costs.aggregation_seconds(rows * graph.row_entries, weights / graph.features, graph.features, rows)
     if raw and graph.in_blocks:
         rows *= graph.row_entries / graph.features  # of its own columns alone
-    return costs.matmul_seconds(rows, weights, min(layer.spec.in_features, layer.spec.out_features))
+    widths = layer.spec
+    # Attention by type projects to rows of keys and values, however few the outputs are.
+    out = widths.aggregate[0] * widths.aggregate[1] if layer.heads else widths.out_features
+    return costs.matmul_seconds(rows, weights, min(widths.in_features, out))
