@@ -47,13 +47,14 @@ def _suggest_memory(query: PlannerQuery) -> Iterator[str]:
 def _suggest_minibatch_options(query: PlannerQuery) -> Iterator[str]:
     """Suggest smaller batches, fewer of them ahead, approximate evaluations, or as much memory as batches need."""
     yield from _suggest_batch_size(query)
+    yield from _suggest_fanout(query)
     layout = query.layouts[-1]
     if _strategy_fits(Sampled(prefetch=0, memory=query.memory_option), query.work, query, layout):
         yield "--set prefetch=0, for strategy sampled"
-    if _strategy_fits(
-        Sampled(memory=query.memory_option), replace(query.work, evaluation=(SAMPLED, SAMPLED)), query, layout
-    ):
-        yield "--set eval=sampled, for strategy sampled: scores are approximate"
+    plain = Sampled(memory=query.memory_option)
+    for mode, effect in ((SAMPLED, "scores are approximate"), (NONE, "there are no scores")):
+        if _strategy_fits(plain, replace(query.work, evaluation=(mode, mode)), query, layout):
+            yield f"--set eval={mode}, for strategy sampled: {effect}"
     least = _least_memory(query, layout)
     if query.limit is not None and least <= cost_model_for(replace(query, limit=None), layout).memory:
         yield f"--memory {least // _MIB}MiB, for strategy sampled"
@@ -81,6 +82,20 @@ def _suggest_batch_size(query: PlannerQuery) -> Iterator[str]:
             yield f"--batch-size {size}, for strategy sampled"
             return
         size //= 2
+
+
+def _suggest_fanout(query: PlannerQuery) -> Iterator[str]:
+    """Suggest the largest of smaller and smaller fan-outs that fits."""
+    batches, layers = query.work.batches, len(query.work.model.layers)
+    fanout = [hop if isinstance(hop, int) else max(hop) for hop in batches.fanout_per_hop(layers)]
+    # All neighbours are as many as the usual fan-out, or more.
+    fanout = [2 * _FANOUT if hop < 0 else hop for hop in fanout]
+    while max(fanout) > 1:
+        fanout = [max(1, hop // 2) for hop in fanout]
+        work = replace(query.work, batches=replace(batches, fanout=tuple(fanout)))
+        if _strategy_fits(Sampled(memory=query.memory_option), work, query, query.layouts[-1]):
+            yield f"--fanout {','.join(map(str, fanout))}, for strategy sampled"
+            return
 
 
 def _suggest_workers(query: PlannerQuery) -> Iterator[str]:
