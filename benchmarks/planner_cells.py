@@ -63,7 +63,8 @@ def _open_place(workers: int, rate: str) -> Iterator[Place]:
 
 def measure(options: argparse.Namespace) -> None:
     """Measure what the file does not have yet; it is written after every cell."""
-    figures = json.loads(options.out.read_text()) if options.out.exists() else {"profiles": {}, "cells": []}
+    known = json.loads(options.out.read_text()) if options.out.exists() else {}
+    figures = {"profiles": known.get("profiles", {}), "cells": known.get("cells", [])}
     for turn in range(1, options.rounds + 1):
         cases = [case for case in list_cases() if not options.only or any(each in case.name for each in options.only)]
         for (workers, rate), group in groupby(
@@ -144,6 +145,7 @@ def _read(out: Path) -> dict[str, Any]:
     summary = json.loads((out / "summary.json").read_text())
     workers = json.loads((out / "workers.json").read_text())
     return {
+        "commit": summary["commit"]["outgrow"],
         "epoch_seconds": summary["epoch_seconds"][1:],
         "phases": summary["seconds"],
         "epochs": summary["epochs"],
