@@ -58,13 +58,16 @@ def entries() -> Iterator[Entry]:
 
 
 def _cpus(facts: Mapping[str, Any]) -> MachineProfile:
-    """Hosts with so many cores, each as fast as those that were measured here."""
-    known, times = find_profile(CPUS), facts["cores"] / _CPU_CORES
+    """Hosts with so many cores, each as fast as those that were measured here, and memory as fast as its maker says."""
+    known = find_profile(CPUS)
+    device = known.device
+    times = facts["cores"] / _CPU_CORES
+    # What waits for memory is no faster than that, however many cores there are.
+    of_memory = min(times, facts["memory_gb_per_second"] * 1e9 / device.copy)
 
-    def scaled(rate: RateByWidth) -> RateByWidth:
+    def scaled(rate: RateByWidth, times: float = times) -> RateByWidth:
         return RateByWidth({width: value * times for width, value in rate.per_second.items()})
 
-    device = known.device
     links = dict(known.links)
     if "network_gbit_per_second" in facts:
         rate = facts["network_gbit_per_second"] * 1e9 / 8
@@ -74,11 +77,11 @@ def _cpus(facts: Mapping[str, Any]) -> MachineProfile:
         memory_bytes=int(facts["memory_gb"] * 1e9),
         product=scaled(device.product),
         near=scaled(device.near),
-        far=scaled(device.far),
-        finish=device.finish * times,
+        far=scaled(device.far, of_memory),
+        finish=device.finish * of_memory,
         score=scaled(device.score),
         fresh=device.fresh * times,
-        copy=device.copy * times,
+        copy=device.copy * of_memory,
     )
     host = replace(known.host, cores=facts["cores"], memory_bytes=device.memory_bytes)
     return replace(known, hosts=facts["hosts"], workers=1, device=device, host=host, links=links)

@@ -79,7 +79,12 @@ class PlannerQuery:
     @property
     def tolerance(self) -> float:
         """Relative difference of seconds for which a strategy is preferred to a simpler one."""
-        return max(_LEAST_TOLERANCE, _OF_SPREAD * self.corrections.spread)
+        return self.tolerance_of(self.corrections)
+
+    @staticmethod
+    def tolerance_of(corrections: Corrections) -> float:
+        """Return the `tolerance` of a machine whose estimates are so sure."""
+        return max(_LEAST_TOLERANCE, _OF_SPREAD * corrections.spread)
 
     @property
     def interval_of_ratios(self) -> float:

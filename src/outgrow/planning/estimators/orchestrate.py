@@ -29,8 +29,9 @@ from outgrow.planning.workload import Workload
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 
 _USUAL_RATIO = 0.2
-_PER_HOT = 5
-"""Copies of the rows of hot nodes that it holds."""
+_PER_HOT, _PER_HOT_ON_DEVICE = 5, 2
+"""Copies of the rows of hot nodes that it holds: those of the CPU too where they share a memory, else those of this
+super-batch and of the next."""
 _CPU_SIDE_BYTES = 48 << 20
 """Bytes of the CPU's model and threads, and of the queues between the CPU and the device."""
 
@@ -126,6 +127,7 @@ def estimate_orchestrate(strategy: Orchestrate, work: Workload, costs: CostModel
     spec = work.sampling_spec(strategy.partition)
     found = work.sampling.orchestrate_stats(spec, workers, ratio, strategy.super_batch)
     width = sum(_hot_node_bytes(strategy, work).values())
+    copies, beside = (_PER_HOT, _CPU_SIDE_BYTES) if costs.shares_device else (_PER_HOT_ON_DEVICE, 0)
     return Estimate(
         strategy=strategy,
         traffic=traffic,
@@ -140,6 +142,6 @@ def estimate_orchestrate(strategy: Orchestrate, work: Workload, costs: CostModel
             limited=strategy.memory_limit is not None,
             links=work.link_step_stats(strategy.partition, workers),
         )
-        + _CPU_SIDE_BYTES
-        + round(_PER_HOT * found.hot.nodes / workers * width),
+        + beside
+        + round(copies * found.hot.nodes / workers * width),
     )
