@@ -23,7 +23,7 @@ from outgrow.strategies.offload.strategy import Offload
 
 _OF_MOST = 0.91
 """Measured share of the upper bound on memory that runs hold; chunks are chosen by the bound itself."""
-_LAYERS_OF_WAVE = 8
+_LAYERS_OF_WAVE = 12
 """Fixed costs of layers that a further chunk of a layer has in an epoch: it is begun, loaded and stored both ways."""
 _ADDED = (Link.DEVICE_TO_HOST, Kind.GRADIENTS)
 _PASSES_OF_SUM = 8
