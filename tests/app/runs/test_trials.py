@@ -13,6 +13,7 @@ import outgrow as og
 from outgrow.app.auto_strategy import StrategyChoice
 from outgrow.app.runs import trials
 from outgrow.app.runs.local_workers import run_session
+from outgrow.app.runs.result import Run
 from outgrow.app.runs.session import Session
 from outgrow.app.runs.trials import list_rivals
 from outgrow.app.runs.workers import Workers
@@ -21,29 +22,32 @@ from outgrow.graph.graph import Graph
 from outgrow.strategies.base import Strategy
 from outgrow.training.callbacks import Callback, EpochReport
 from outgrow.training.config import TrainConfig
+from outgrow.training.progress_events import ProgressEvent
 
 WHOLE = (og.Full(), og.TensorParallel(), og.Full(partition="hash"))
 BATCHED = (og.Sampled(), og.SplitParallel(), og.Migrate(move_model=True))
 
 
 class Epochs(Callback):
-    """Keeps the numbers of the epochs that are reported."""
+    """Keeps the numbers of the epochs that are reported, and notes."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
+        self.notes: list[str] = []
 
     def on_epoch(self, report: EpochReport) -> None:
         self.seen.append(report.epoch)
 
+    def on_progress(self, event: ProgressEvent) -> None:
+        self.notes += [event.note] if event.note else []
 
-def _run(
-    graph: Graph, strategies: tuple[Strategy, ...], workers: int, **options: Any
-) -> tuple[Any, list[int], list[str]]:
-    """Train; return the run, the epochs that were reported, and messages."""
+
+def _run(graph: Graph, strategies: tuple[Strategy, ...], workers: int, **options: Any) -> tuple[Run, Epochs]:
+    """Train; return the run, and what was told of it."""
     config = TrainConfig().with_options(epochs=9, seed=3, **options)
     torch.manual_seed(0)
     model = og.nn.SAGE(graph.num_features, 8, graph.num_classes, dropout=0.3)
-    epochs, told = Epochs(), list[str]()
+    epochs = Epochs()
     session = Session(
         graph=graph,
         model=model,
@@ -51,9 +55,9 @@ def _run(
         strategy=strategies[0],
         rivals=strategies[1:],
         callbacks=(epochs,),
-        warn=told.append,
+        progress_callbacks=(epochs,),
     )
-    return run_session(session, Workers(number=workers), resume=False, log=told.append), epochs.seen, told
+    return run_session(session, Workers(number=workers), resume=False, log=print), epochs
 
 
 @pytest.mark.parametrize(
@@ -70,9 +74,9 @@ def test_a_run_with_trials_is_the_run_without(
 ) -> None:
     """Losses, scores and parameters are those of one strategy, and each epoch is reported once."""
     graph = og.load(npz)
-    plain, _, _ = _run(graph, strategies[:1], 2, **options)
-    tried, seen, told = _run(graph, strategies, 2, **options)
-    assert seen == list(range(1, 10))
+    plain, _ = _run(graph, strategies[:1], 2, **options)
+    tried, told = _run(graph, strategies, 2, **options)
+    assert told.seen == list(range(1, 10))
     assert tried.summary["loss"] == pytest.approx(plain.summary["loss"], rel=1e-4)
     for one, other in zip(plain.model.parameters(), tried.model.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
@@ -82,7 +86,7 @@ def test_a_run_with_trials_is_the_run_without(
     assert tried.summary["strategy"] == fastest["strategy"]
     assert tried.summary["strategy_options"] == fastest["options"]
     assert plain.summary["trials"] == []
-    assert any("goes on by strategy" in text for text in told)
+    assert any("goes on by strategy" in note for note in told.notes)
 
 
 def test_the_fastest_goes_on(monkeypatch: pytest.MonkeyPatch, npz: Path, tmp_path: Path) -> None:
@@ -132,3 +136,19 @@ def test_an_option_that_tries_nothing_is_refused(given: dict[str, Any], npz: Pat
     graph = og.load(npz)
     with pytest.raises(InputError, match="trial"):
         og.train(graph, og.nn.GCN(graph.num_features, 4, graph.num_classes), progress=False, **given)
+
+
+def test_a_signal_ends_trials(npz: Path) -> None:
+    """What was asked to stop tries no further strategy, and stops after an epoch."""
+    graph = og.load(npz)
+    session = Session(
+        graph=graph,
+        model=og.nn.GCN(graph.num_features, 4, graph.num_classes),
+        config=TrainConfig(epochs=50),
+        strategy=og.Full(),
+        rivals=(og.Offload(chunks=2),),
+        should_stop=lambda: True,
+    )
+    run = run_session(session, Workers(number=1), resume=False, log=print)
+    assert [each["strategy"] for each in run.summary["trials"]] == ["full"]
+    assert (run.summary["stopped"], run.summary["epochs"]) == ("interrupted", 3)

@@ -6,7 +6,7 @@ fastest: nothing is computed twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -14,10 +14,12 @@ from typing import Any
 from outgrow.app.auto_strategy import StrategyChoice
 from outgrow.app.runs.result import Run
 from outgrow.app.runs.session import Session
+from outgrow.app.runs.signals import catch_interruption
 from outgrow.nn.model import Model
 from outgrow.nn.node_embedding import find_embeddings
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
+from outgrow.training.progress_events import ProgressReporter
 from outgrow.training.strategy_trial import EPOCHS, collect_trainer_state, try_strategy
 
 MOST_RIVALS = 2
@@ -50,12 +52,20 @@ def run_with_trials(session: Session, *, resume: bool) -> Run:
     if not session.rivals or resume:
         return session.run(resume=resume)
     session.prepare_worker()
-    chosen, state = _choose_by_trial(session)
+    with catch_interruption(session.grace_seconds) as interruption:
+        chosen, state = _choose_by_trial(session, session.should_stop or interruption.is_set)
+    if interruption.is_set():
+        # The signal has come already: the run ends after its next epoch.
+        chosen = replace(chosen, should_stop=lambda: True)
     return chosen.run(resume=False, state=state)
 
 
-def _choose_by_trial(session: Session) -> tuple[Session, dict[str, Any]]:
+def _choose_by_trial(session: Session, is_interrupted: Callable[[], bool]) -> tuple[Session, dict[str, Any]]:
     """Train the first steps by the session's strategy and by each rival. All workers together.
+
+    Args:
+        session: The session.
+        is_interrupted: Called after each trial; true on some worker ends the trials.
 
     Returns:
         The session that goes on, by the fastest strategy, and the state to go on from.
@@ -72,11 +82,13 @@ def _choose_by_trial(session: Session) -> tuple[Session, dict[str, Any]]:
             seconds = max(comm.all_gather_object(try_strategy(trainer, strategy)))
             state = collect_trainer_state(trainer)
         trials.append({"strategy": strategy.name, "options": strategy.options(), "step_seconds": seconds})
+        if any(comm.all_gather_object(is_interrupted())):
+            break
     assert state is not None
     best = min(range(len(trials)), key=lambda number: trials[number]["step_seconds"])
     chosen = replace(session, strategy=strategies[best], rivals=(), trials=tuple(trials))
     if comm.is_rank_zero:
-        session.warn(_describe(trials, best))
+        ProgressReporter(session.progress_callbacks).show_note(_describe(trials, best))
         if session.directory is not None:
             record = session.directory.config
             goes_on = {"name": chosen.strategy.name, "options": chosen.strategy.options()}
