@@ -38,6 +38,7 @@ class Mutant(NamedTuple):
 def list_mutants() -> list[Mutant]:
     """All mutants, suite by suite."""
     from layer_mutants import MUTANTS as LAYERS
+    from tests.app.runs.test_trials import MUTANTS as TRIALS
     from tests.app.test_append import MUTANTS as APPENDED
     from tests.app.test_predict_workers import MUTANTS as PREDICTIONS
     from tests.core.test_files import MUTANTS as WRITES
@@ -57,6 +58,7 @@ def list_mutants() -> list[Mutant]:
     from tests.nn.test_edge_layers import MUTANTS as EDGE_LAYERS
     from tests.nn.test_hetero_gradients import MUTANTS as HETERO_LAYERS
     from tests.nn.test_typed_layers import MUTANTS as TYPED_LAYERS
+    from tests.planning.hardware.test_corrections import MUTANTS as CORRECTIONS
     from tests.planning.test_link_traffic import MUTANTS as PLANNED_LINKS
     from tests.planning.test_typed_traffic import MUTANTS as PLANNED_TRAFFIC
 
@@ -110,6 +112,12 @@ def list_mutants() -> list[Mutant]:
         },
         "inference/test_link_ranking.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in RANKINGS.items()
+        },
+        "app/runs/test_trials.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in TRIALS.items()
+        },
+        "planning/hardware/test_corrections.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in CORRECTIONS.items()
         },
         "app/test_append.py::test_a_mutant_is_found": APPENDED,
         "app/test_predict_workers.py::test_a_mutant_is_found": PREDICTIONS,

@@ -29,6 +29,8 @@ NUMBERS = {
     "tests/suites/test_held_out.py": 5,
     "tests/suites/test_loop.py": 4,
     "tests/suites/test_evaluation.py": 4,
+    "tests/app/runs/test_trials.py": 3,
+    "tests/planning/hardware/test_corrections.py": 2,
     "tests/app/test_append.py": 4,
     "tests/engine/test_constant.py": 1,
     "tests/inference/test_link_ranking.py": 4,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
 import outgrow as og
 from outgrow.app.auto_strategy import StrategyChoice
+from outgrow.app.runs import session as session_module
 from outgrow.app.runs import trials
 from outgrow.app.runs.local_workers import run_session
 from outgrow.app.runs.result import Run
@@ -23,6 +26,8 @@ from outgrow.strategies.base import Strategy
 from outgrow.training.callbacks import Callback, EpochReport
 from outgrow.training.config import TrainConfig
 from outgrow.training.progress_events import ProgressEvent
+from outgrow.training.strategy_trial import adopt_trainer_state, try_strategy
+from outgrow.training.trainer import Trainer
 
 WHOLE = (og.Full(), og.TensorParallel(), og.Full(partition="hash"))
 BATCHED = (og.Sampled(), og.SplitParallel(), og.Migrate(move_model=True))
@@ -152,3 +157,49 @@ def test_a_signal_ends_trials(npz: Path) -> None:
     run = run_session(session, Workers(number=1), resume=False, log=print)
     assert [each["strategy"] for each in run.summary["trials"]] == ["full"]
     assert (run.summary["stopped"], run.summary["epochs"]) == ("interrupted", 3)
+
+
+def state_left_behind() -> AbstractContextManager[object]:
+    """Each trial, and the run after them, begins anew."""
+    return patch.object(session_module, "adopt_trainer_state", lambda trainer, state: None)
+
+
+def optimizer_left_behind() -> AbstractContextManager[object]:
+    """A trial goes on with the parameters of the one before, but not with the moments of Adam."""
+
+    def adopt(trainer: Trainer, state: dict[str, Any]) -> None:
+        whole = {**state, "optimizer": trainer.optimizer.state_dict()}
+        adopt_trainer_state(trainer, whole)
+
+    return patch.object(session_module, "adopt_trainer_state", adopt)
+
+
+def an_epoch_skipped() -> AbstractContextManager[object]:
+    """A trial counts an epoch that it has not trained."""
+
+    def try_epochs(trainer: Trainer, strategy: Strategy) -> float:
+        seconds = try_strategy(trainer, strategy)
+        trainer.progress.finished_epochs += 1
+        return seconds
+
+    return patch.object(trials, "try_strategy", try_epochs)
+
+
+MUTANTS = {each.__name__: each for each in (state_left_behind, optimizer_left_behind, an_epoch_skipped)}
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_mutant_is_found(mutant: str, npz: Path) -> None:
+    graph, strategies = og.load(npz), (og.Full(), og.Offload(chunks=2))
+    plain, _ = _run(graph, strategies[:1], 1)
+    assert _is_the_run(_run(graph, strategies, 1)[0], plain)
+    with MUTANTS[mutant]():
+        try:
+            assert not _is_the_run(_run(graph, strategies, 1)[0], plain)
+        except (AttributeError, IndexError, ValueError):  # what does not go together may not run at all
+            return
+
+
+def _is_the_run(run: Run, plain: Run) -> bool:
+    return run.summary["loss"] == pytest.approx(plain.summary["loss"], rel=1e-4)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outgrow.planning.hardware import corrections
 from outgrow.planning.hardware.corrections import (
     EXPECTED_SPREAD,
     UNMEASURED_SPREAD,
@@ -139,3 +143,35 @@ def test_a_broken_log_teaches_nothing(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     assert read_run_log(path, PROFILE) == []
     assert read_run_log(tmp_path / "none.json", PROFILE) == []
+
+
+def nothing_is_learned() -> AbstractContextManager[object]:
+    """Factors hardly leave 1, whatever runs say."""
+    return patch.multiple(corrections, _COMMON_SPREAD=1e-3, _KIND_SPREAD=1e-3)
+
+
+def a_fit_praises_itself() -> AbstractContextManager[object]:
+    """The spread is that of the runs that factors were fitted on, with a factor for each of few runs."""
+    fit = corrections._fit_factors
+    seen: list[Any] = []
+
+    def fit_once(parts: Any, log_measured: Any) -> Any:
+        seen[:] = seen or [fit(parts, log_measured)]
+        return seen[0]
+
+    return patch.object(corrections, "_fit_factors", fit_once)
+
+
+MUTANTS = {each.__name__: each for each in (nothing_is_learned, a_fit_praises_itself)}
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_mutant_is_found(mutant: str) -> None:
+    """Runs off by two, of which one is off by ten: without it estimates are sure, but not of that one."""
+    runs = [*mixed_runs(3, (2.0, 2.0, 2.0), seed=6), observed((1.0, 0.0, 0.0), (20.0, 1.0, 1.0))]
+    right = fit_corrections(runs)
+    with MUTANTS[mutant]():
+        broken = fit_corrections(runs)
+    assert right.factors[WorkKind.COMPUTATION] > 2
+    assert broken.factors[WorkKind.COMPUTATION] < 1.5 or broken.spread < 0.9 * right.spread
