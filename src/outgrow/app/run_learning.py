@@ -17,6 +17,7 @@ from outgrow.app.runs.config import load_recorded_graph, read_model_record
 from outgrow.app.strategy_registry import resolve_strategy
 from outgrow.core.errors import InputError, OutgrowError
 from outgrow.graph.graph import Graph
+from outgrow.nn.edge_decoder import EdgeDecoder
 from outgrow.nn.model import Model
 from outgrow.planning.estimate import Estimate
 from outgrow.planning.estimators.registry import KNOWN, estimate_strategy
@@ -123,11 +124,15 @@ def learn_from_runs(runs: Sequence[TrainedRun]) -> dict[Path, int]:
 def learn_after_training(run: TrainedRun) -> str | None:
     """Learn from a run that has just ended, if that is worth it; return a message if it was not possible."""
     seconds = run.summary["epoch_seconds"]
-    if len(seconds) < _FEWEST_EPOCHS or sum(seconds) < _WORTH_SECONDS or not isinstance(run.strategy, KNOWN):
+    is_planned = isinstance(run.strategy, KNOWN) and not isinstance(run.model.decoder, EdgeDecoder)
+    if len(seconds) < _FEWEST_EPOCHS or sum(seconds) < _WORTH_SECONDS or not is_planned:
         return None
     # The run has ended well: what it could teach is no reason to fail.
     try:
-        learn_from_runs([run])
+        machine = select_machine(None, run.layout, run.summary["device"])
+        # Between hosts nothing can be learned until the network is measured.
+        if missing_bandwidth(run.layout, machine.profile) is None:
+            learn_from_runs([run])
     except (OutgrowError, OSError) as error:
         return f"nothing was learned from the run: {error}"
     return None
