@@ -14,6 +14,7 @@ import math
 import statistics
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -33,12 +34,15 @@ from outgrow.app.plan.question import PlanRequest, answer_request  # noqa: E402
 from outgrow.app.runs.trials import MOST_RIVALS  # noqa: E402
 from outgrow.app.strategy_registry import resolve_strategy  # noqa: E402
 from outgrow.planning.estimators.registry import estimate_strategy  # noqa: E402
+from outgrow.planning.hardware.corrections import Observation, WorkKind, fit_corrections  # noqa: E402
 from outgrow.planning.planner import Candidate, Plan, cost_model_for  # noqa: E402
 
 _NEAR = 1.1
 """A choice is right if it takes no more times the fastest way's seconds."""
 _SIMPLE = ("full", "sampled", "offload")
 """The rule that knows nothing: whole graphs in memory, batches by `sampled`, and `offload` where memory is limited."""
+_TAUGHT_BY = 10
+"""Runs that correct an estimate."""
 _UNCOMPARED = ("orchestrate", "offload:")
 """Ways that `auto` never takes: what reuses old rows, and chunks where there is memory for all."""
 
@@ -116,6 +120,7 @@ def _estimate(plan: Plan, way: str, case: Case) -> dict[str, Any]:
     return {
         "planned_seconds": found.epoch_seconds,
         "planned_bytes": found.peak_bytes,
+        "kinds": {kind.value: seconds for kind, seconds in found.seconds_by_kind().items()},
         "parts": {part.name: round(part.seconds - part.hidden, 6) for part in found.parts},
     }
 
@@ -165,7 +170,7 @@ def summarise(rows: Sequence[Mapping[str, Any]], choices: Sequence[Mapping[str, 
             "choices": _score_choices([row for row in choices if chosen(row)]),
         }
         for name, chosen in parts.items()
-    } | {"by_way": _by_way(rows)}
+    } | {"by_way": _by_way(rows), "after_ten_runs": {str(off): _score_learned(rows, off) for off in (1.0, 2.0, 0.5)}}
 
 
 def _by_way(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -173,6 +178,35 @@ def _by_way(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         way: _nearness([row["planned_seconds"] / row["seconds"] for row in rows if row["way"] == way]) for way in ways
     }
+
+
+def _score_learned(rows: Sequence[Mapping[str, Any]], off: float) -> dict[str, Any]:
+    """Return how near estimates are that ten runs of other cases in the same place correct.
+
+    Args:
+        rows: The cells.
+        off: How many times too slow the profile is.
+    """
+    ratios, within = [], []
+    for row in rows:
+        name = Case(*(row[field] for field in Case._fields)).name
+        others = [each for each in rows if _place(each) == _place(row) and each["graph"] != row["graph"]]
+        # Which ten follows from the names alone.
+        others.sort(key=lambda each: zlib.crc32(f"{name}{each['options']}{each['model']}{each['way']}".encode()))
+        found = fit_corrections([_observe(each, off) for each in others[:_TAUGHT_BY]])
+        seconds = sum(found.factors[kind] * took for kind, took in _observe(row, off).seconds.items())
+        ratios.append(seconds / row["seconds"])
+        within.append(1 / found.interval_factor <= ratios[-1] <= found.interval_factor)
+    return {**_nearness(ratios), "within_interval": _share(within)}
+
+
+def _place(row: Mapping[str, Any]) -> tuple[int, str]:
+    return row["workers"], row["rate"]
+
+
+def _observe(row: Mapping[str, Any], off: float) -> Observation:
+    kinds = {WorkKind(kind): off * seconds for kind, seconds in row["kinds"].items()}
+    return Observation(kinds, row["seconds"], row["planned_bytes"], row["peak_bytes"])
 
 
 def _score_choices(choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
