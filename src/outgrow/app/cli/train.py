@@ -163,7 +163,7 @@ def train(
             "link_steps, hide, link_loss, margin, adversarial_temperature, negatives, negative_sampling, "
             "filter_negatives, regularizer, regularizer_weight, exclude, target or none, "
             "val_links, test_links, split_seed, rank_self, ranking_candidates) or of the strategy "
-            "(full: partition, overlap; offload: host_memory, chunks, scratch_dir, sharing, reuse, reorganise, "
+            "(auto: trial, true or false; full: partition, overlap; offload: host_memory, chunks, scratch_dir, sharing, reuse, reorganise, "
             "overlap, cache; tensor: chunks, cache_first_aggregate, attention, on_disk, "
             "scratch_dir, nn_device; sampled: partition, cache, cache_by, cache_scope, sampling_threads, prefetch; "
             "split: partition, cache, cache_by, sampling_threads, prefetch, partial_sums; migrate: partition, "
