@@ -70,7 +70,7 @@ _RELATION_EDGE_BYTES = 24
 """Further bytes of an edge where the edges of each relation are a block of their own."""
 _SHARE_BYTES = 8
 """Bytes of a node's share in the importance of all."""
-_PREFETCH, _IN_USE, _COPIES, _AHEAD_OF_GPU = 4, 2, 2.5, 2
+_PREFETCH, _IN_USE, _COPIES, _AHEAD_OF_GPU = 4, 2, 1.0, 2
 """Batches sampled ahead unless a strategy says otherwise, batches besides, copies of the rows of the current batch, and
 all together on a GPU."""
 _OF_MANY_STEPS = 1.35
