@@ -102,5 +102,6 @@ def _neighborhood_parts(needed: ScoredNeighborhood, work: Workload, costs: CostM
 
 def _batch_parts(found: Estimate, work: Workload) -> tuple[EpochPart, ...]:
     """Return the parts of batches of validation nodes, as those of training but forward alone."""
-    batches = work.graph.val / max(1, work.graph.train)
+    # Of an unknown number of nodes, as many as are trained on.
+    batches = (work.graph.val or work.graph.train) / max(1, work.graph.train)
     return tuple(part.scale(batches * FORWARD_SHARE) for part in found.parts)
