@@ -45,11 +45,6 @@ def adopt_trainer_state(trainer: Trainer, state: dict[str, Any]) -> None:
     )
 
 
-def count_trial_epochs(num_steps: int, strategies: int) -> int:
-    """Return the most epochs that so many trials take."""
-    return strategies * (1 if num_steps > WARM_STEPS + TIMED_STEPS else EPOCHS)
-
-
 def _try_steps(trainer: Trainer, prepared: PreparedTraining) -> float:
     progress = trainer.progress
     with closing(prepared.steps(progress.finished_epochs + 1, progress.step)) as steps:
