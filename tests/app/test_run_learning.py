@@ -91,7 +91,7 @@ def test_ten_runs_correct_a_profile_that_is_off_by_two(npz: Path, times: float) 
     assert select_machine(None, WorkerLayout(workers=1), "cpu").corrections.runs == 10
 
 
-def test_runs_teach_on_demand(outgrow: Command, runs: list[Path]) -> None:
+def test_runs_teach_on_demand(outgrow: Command, npz: Path, runs: list[Path]) -> None:
     given = [word for run in runs for word in ("--from", run)]
     result = outgrow("calibrate", *given, "--json")
     assert result.code == 0, result.err
@@ -112,7 +112,7 @@ def test_runs_teach_on_demand(outgrow: Command, runs: list[Path]) -> None:
     shown = outgrow("calibrate", "--learned")
     assert "memory x" in shown.out
     assert all(len(line) <= 100 for line in shown.out.splitlines())
-    plan = outgrow("plan", "cora", "--workers", 1)
+    plan = outgrow("plan", npz, "--workers", 1)
     assert f"corrected by {len(runs)} runs" in plan.out
     assert outgrow("calibrate", "--reset").code == 0
     assert "nothing is learned" in outgrow("calibrate", "--learned").out
