@@ -59,6 +59,16 @@ def list_cases() -> list[Case]:
     return [*_on_one_host(), *_between_hosts()]
 
 
+def list_sizes() -> list[Case]:
+    """Return cases of growing graphs, of 0.1, 0.5 and 5 million nodes, whose memory is measured."""
+    return [
+        Case(graph, "sage", options, workers)
+        for graph in ("papers100M@0.001", "papers100M@0.005", "papers100M@0.045")
+        for options in ("--layers 2 --hidden 64", "--layers 3 --hidden 128 --batch-size 256 --fanout 15,10,5")
+        for workers in (1, 2)
+    ]
+
+
 def list_held_out() -> set[Case]:
     """Return the cases that nothing may be tuned on: a fifth, those whose names have the smallest checksums."""
     cases = sorted(list_cases(), key=lambda case: zlib.crc32(case.name.encode()))

@@ -26,7 +26,7 @@ from typing import Any
 import netlab
 import record
 from network import share_of_cores
-from planner_cases import Case, list_cases, list_held_out
+from planner_cases import Case, list_cases, list_held_out, list_sizes
 from workers import versions
 
 _SECONDS_OF_EPOCHS, _LEAST_EPOCHS, _MOST_EPOCHS = 6.0, 4, 30
@@ -66,7 +66,8 @@ def measure(options: argparse.Namespace) -> None:
     known = json.loads(options.out.read_text()) if options.out.exists() else {}
     figures = {"profiles": known.get("profiles", {}), "cells": known.get("cells", [])}
     for turn in range(1, options.rounds + 1):
-        cases = [case for case in list_cases() if not options.only or any(each in case.name for each in options.only)]
+        listed = list_sizes() if options.sizes else list_cases()
+        cases = [case for case in listed if not options.only or any(each in case.name for each in options.only)]
         for (workers, rate), group in groupby(
             sorted(cases, key=lambda case: (case.rate, case.workers)), lambda case: (case.workers, case.rate)
         ):
@@ -143,7 +144,6 @@ def _train(place: Place, case: Case, way: str, folder: Path) -> dict[str, Any]:
 
 def _read(out: Path) -> dict[str, Any]:
     summary = json.loads((out / "summary.json").read_text())
-    workers = json.loads((out / "workers.json").read_text())
     return {
         "commit": summary["commit"]["outgrow"],
         "epoch_seconds": summary["epoch_seconds"][1:],
@@ -153,7 +153,6 @@ def _read(out: Path) -> dict[str, Any]:
         "found": {name: value for name, value in summary["found"].items() if isinstance(value, int | float | str)},
         "options": summary["strategy_options"],
         "ledger": {link: kinds for link, kinds in summary["ledger"].items() if kinds},
-        "workers": len(workers),
     }
 
 
@@ -161,6 +160,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--folder", type=Path, required=True, help="folder on a disk, where stores are made unless they are there")
+    add("--sizes", action="store_true", help="cases of growing graphs, whose memory is measured")
     add("--only", nargs="*", help="cases whose names contain one of these words")
     add("--rounds", type=int, default=1)
     add("--calibrate", action="store_true", help="measure the places anew, not the cells that the file has")

@@ -7,14 +7,20 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.app.conftest import Command
 
 import outgrow as og
+from outgrow.app.plan.question import PlanSite, query_for_graph
+from outgrow.planning.graph_stats.analytic import AnalyticGraph
+from outgrow.planning.graph_stats.counted import CountedGraph
 from outgrow.planning.graph_stats.known_graphs import list_known_graphs
 from outgrow.planning.hardware.profile import find_profile, list_machines, write_profile
+from outgrow.planning.traffic import WorkerLayout
+from outgrow.training.config import TrainConfig
 
 GCN = ("--model", "gcn", "--hidden", 8)
 BATCHES = ("--batch-size", 50, "--fanout", "4,3")
@@ -264,3 +270,17 @@ def test_the_same_is_trained_whatever_is_chosen(npz: Path) -> None:
         model = og.nn.GCN(graph.num_features, 8, graph.num_classes).double()
         losses.append(og.train(graph, model, strategy=strategy, workers=2, epochs=3, progress=False).loss)
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+
+
+@pytest.mark.parametrize(("batches", "sketched"), [({}, True), ({"batch_size": 16, "fanout": (3, 3)}, False)])
+def test_chunks_of_a_large_graph_are_not_counted(
+    monkeypatch: pytest.MonkeyPatch, npz: Path, batches: dict[str, Any], sketched: bool
+) -> None:
+    graph = og.load(npz)
+    model = og.nn.SAGE(graph.num_features, 8, graph.num_classes)
+    site = PlanSite(find_profile("2-core-cpu"), [WorkerLayout(workers=1, hosts=1)])
+    asked = query_for_graph(graph, model, TrainConfig(**batches), site)
+    assert isinstance(asked.work.partitioning, CountedGraph)
+    monkeypatch.setattr("outgrow.app.plan.question._MOST_EDGES_OF_CHUNKS", 10)
+    asked = query_for_graph(graph, model, TrainConfig(**batches), site)
+    assert isinstance(asked.work.partitioning, AnalyticGraph) == sketched

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from outgrow.engine.batches import BatchConfig
 from outgrow.graph import datasets
 from outgrow.graph.sampling.edge_sampler import FASTGCN, LABOR, NEIGHBOR, SAMPLERS, WITH_REPLACEMENT
-from outgrow.planning.graph_stats.counted import CountedGraph, bfs_ball, internal_edge_share, sketch_graph
+from outgrow.planning.graph_stats.counted import (
+    CountedGraph,
+    bfs_ball,
+    internal_edge_share,
+    interpolate_edge_share,
+    sketch_graph,
+)
 from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution
 from outgrow.planning.workload import SamplingSpec
 
@@ -126,3 +132,26 @@ def test_a_part_of_a_graph_is_cut_as_well_as_the_whole() -> None:
     target = torch.arange(graph.num_nodes).repeat_interleave(graph.topology.indptr.diff())
     whole = float((cut[graph.topology.indices.long()] == cut[target]).double().mean())
     assert kept == pytest.approx(whole, abs=0.1)
+
+
+@pytest.mark.parametrize("name", ["products@0.02", "wordnet"])
+def test_shares_between_measured_numbers_of_parts_are_as_if_measured(name: str) -> None:
+    ball = bfs_ball(datasets.load_graph(name).topology)
+    for parts in (1, 2, 3, 4, 16, 64):
+        assert interpolate_edge_share(ball, parts) == internal_edge_share(ball, parts)
+    for parts in (6, 12, 24):
+        assert interpolate_edge_share(ball, parts) == pytest.approx(internal_edge_share(ball, parts), abs=0.08)
+
+
+def test_many_numbers_of_parts_take_few_runs_of_metis(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    def share(ball: object, parts: int) -> float:
+        measured.append(parts)
+        return 1 / parts
+
+    monkeypatch.setattr("outgrow.planning.graph_stats.counted.internal_edge_share", share)
+    ball = bfs_ball(datasets.load_graph("products@0.01").topology)
+    found = [interpolate_edge_share(ball, parts) for parts in range(1, 300)]
+    assert set(measured) == {1, 2, 3, 4, 16, 64, 256, 1024}
+    assert found == sorted(found, reverse=True)

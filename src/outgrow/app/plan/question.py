@@ -55,6 +55,8 @@ from outgrow.training.loop_options import open_option_names
 
 COUNTED_EDGES = 1_000_000
 """Largest number of edges of a graph that is counted completely for several workers or in chunks."""
+_MOST_EDGES_OF_CHUNKS = 50_000_000
+"""The same for one worker without a limit, where counting chunks takes longer than anything else that is planned."""
 
 
 class PlanSite(NamedTuple):
@@ -94,7 +96,8 @@ def query_for_graph(graph: Graph, model: Model, config: TrainConfig, site: PlanS
         graph, links = make_link_workload(graph, model, config)
     # Partitions and chunks of a large graph take long to make: its degrees are counted, and a sample is cut.
     needs_parts = site.limit is not None or max(layout.workers for layout in site.layouts) > 1
-    is_large = needs_parts and graph.num_edges > COUNTED_EDGES
+    is_whole = config.batch_config.is_full_graph and graph.num_edges > _MOST_EDGES_OF_CHUNKS
+    is_large = is_whole or (needs_parts and graph.num_edges > COUNTED_EDGES)
     sizes = replace(dataset_sizes(graph), resident_bytes=resident)
     if links is not None:
         sizes = sizes_of_links(sizes, links)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 
@@ -48,6 +49,10 @@ from outgrow.strategies.tensor.chunk_schedule import assign_owners
 
 _BALL, _MOST_EDGES = 30_000, 2_000_000
 _SEED = 0
+_MEASURED_PARTS = (1, 2, 3)
+"""Numbers of parts below four that METIS runs for, as for powers of four."""
+_ROUNDING = 1e-9
+"""So that the logarithm of a power of four is not below its exponent."""
 
 
 def make_workload(graph: Graph, model: Model, batches: BatchConfig = FULL_GRAPH, seed: int = 0) -> Workload:
@@ -203,7 +208,7 @@ def sketch_graph(graph: Graph, sizes: DatasetSizes | None = None) -> AnalyticGra
             return 1.0
         if not method.startswith("metis"):
             return 1 / parts
-        return internal_edge_share(ball(), parts)
+        return interpolate_edge_share(ball(), parts)
 
     return AnalyticGraph(sizes or dataset_sizes(graph), degrees, edge_locality)
 
@@ -243,6 +248,21 @@ def _induced_subgraph(topology: Topology, nodes: Tensor) -> Topology:
     sizes = torch.bincount(target[here], minlength=len(nodes))
     indptr = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
     return Topology(indptr=indptr, indices=place[here].int())
+
+
+def interpolate_edge_share(ball: Topology, parts: int) -> float:
+    """Share of the edges that METIS leaves within parts: measured for powers of four, interpolated in between.
+
+    Many numbers of chunks are tried for one plan, and each would cost a run of METIS.
+    """
+    if parts in _MEASURED_PARTS:
+        return internal_edge_share(ball, parts)
+    lower = 4 ** int(math.log(parts, 4) + _ROUNDING)
+    below = internal_edge_share(ball, lower)
+    if parts == lower or lower >= ball.num_nodes:
+        return below
+    above = internal_edge_share(ball, 4 * lower)
+    return below + (above - below) * math.log(parts / lower, 4)
 
 
 @cache
