@@ -64,7 +64,7 @@ def list_sizes() -> list[Case]:
     return [
         Case(graph, "sage", options, workers)
         for graph in ("papers100M@0.001", "papers100M@0.005", "papers100M@0.045")
-        for options in ("--layers 2 --hidden 64", "--layers 3 --hidden 128 --batch-size 256 --fanout 15,10,5")
+        for options in ("--layers 2 --hidden 32", "--layers 3 --hidden 128 --batch-size 256 --fanout 15,10,5")
         for workers in (1, 2)
     ]
 

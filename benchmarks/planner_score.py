@@ -32,7 +32,7 @@ from workers import versions  # noqa: E402
 from outgrow.app.cli.options import parse_assignments  # noqa: E402
 from outgrow.app.plan.question import PlanRequest, answer_request  # noqa: E402
 from outgrow.app.runs.trials import MOST_RIVALS  # noqa: E402
-from outgrow.app.strategy_registry import resolve_strategy  # noqa: E402
+from outgrow.app.strategy_registry import changed_options, resolve_strategy  # noqa: E402
 from outgrow.planning.estimators.registry import estimate_strategy  # noqa: E402
 from outgrow.planning.hardware.corrections import Observation, WorkKind, fit_corrections  # noqa: E402
 from outgrow.planning.planner import Candidate, Plan, cost_model_for  # noqa: E402
@@ -85,11 +85,8 @@ def _name_way(candidate: Candidate) -> str:
     """Return the way of a candidate, as cells are named: the strategy and its options that are not the usual ones."""
     assert candidate.estimate is not None
     strategy = candidate.estimate.strategy
-    usual = type(strategy)().options()
     left_out = ("memory", "prefetch", "chunks")
-    changed = {
-        name: value for name, value in strategy.options().items() if usual[name] != value and name not in left_out
-    }
+    changed = {name: value for name, value in changed_options(strategy).items() if name not in left_out}
     return ":".join([candidate.name, *(f"{name}={str(value).lower()}" for name, value in changed.items())])
 
 

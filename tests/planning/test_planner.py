@@ -76,6 +76,44 @@ def test_features_that_cross_a_slow_network_are_moved_least() -> None:
     assert first.estimate.epoch_seconds > second.estimate.epoch_seconds
 
 
+def test_workers_of_a_host_share_its_interface() -> None:
+    """As many bytes from each worker take twice the time if two workers of each host send them."""
+    moved = {(Link.NETWORK, Kind.FEATURES): 1 << 30}
+    profile = replace(find_profile("16xT4"), links={Link.NETWORK: LinkRate(bytes_per_second=1e9)})
+    apart, together = (
+        CostModel.from_profile(profile, WorkerLayout(workers=4 * each, hosts=4), 4).transfer_seconds(moved, 0)
+        for each in (1, 2)
+    )
+    assert apart[Link.NETWORK] == pytest.approx((1 << 28) / 1e9)
+    # Half as many bytes from each of twice as many workers leave the host in the same time.
+    assert together == apart
+    # Where the rate was measured with two on each host, it is that of each.
+    measured = replace(profile, workers=2)
+    both = CostModel.from_profile(measured, WorkerLayout(workers=8, hosts=4), 4).transfer_seconds(moved, 0)
+    assert both[Link.NETWORK] == pytest.approx((1 << 27) / 1e9)
+
+
+@pytest.mark.parametrize("limit", [None, "15GiB"])
+def test_other_options_of_the_chosen_strategy_are_rivals(limit: str | None) -> None:
+    t4 = find_profile("16xT4")
+    fast = replace(t4, links={**t4.links, Link.NETWORK: LinkRate(bytes_per_second=1e9)})
+    small = TrainConfig(batch_size=1024, fanout=(5, 5))
+    found = _plan("papers100M", fast, workers=4, hidden=16, config=small, limit=limit)
+    chosen = found.chosen_candidate
+    assert chosen is not None
+    assert chosen.estimate is not None
+    assert chosen.name == "sampled"
+    strategies = [each.estimate.strategy.options() for each in found.rivals if each.estimate and each.name == "sampled"]
+    mine = chosen.estimate.strategy.options()
+    assert {each["cache"] for each in (mine, *strategies)} == {0.0, 0.05, 0.2}
+    assert {each["prefetch"] for each in (mine, *strategies)} == {mine["prefetch"]}
+    assert chosen not in found.rivals
+    assert all(each.workers == chosen.workers for each in found.rivals)
+    seconds = [each.seconds for each in found.rivals]
+    assert seconds == sorted(seconds)
+    assert max(seconds) <= found.query.interval_of_ratios * chosen.seconds
+
+
 def test_models_that_move_are_told_from_those_that_stay() -> None:
     """`migrate` is listed for models that move; where they stay it is `sampled`, and estimated so if asked for."""
     found = _plan("reddit", "4xA100", workers=4, config=BATCHES)

@@ -34,6 +34,19 @@ _REASONS = {
 }
 
 
+def changed_options(strategy: Strategy) -> dict[str, object]:
+    """Return the options of a strategy that are not the usual ones."""
+    usual = type(strategy)().options()
+    return {name: value for name, value in strategy.options().items() if usual[name] != value}
+
+
+def format_options(options: Mapping[str, object]) -> str:
+    """Format options for people: ``"cache=0.2, prefetch=2"``."""
+    return ", ".join(
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in options.items()
+    )
+
+
 def resolve_strategy(
     choice: str | Strategy, options: Mapping[str, object] | None = None, *, batches: bool = False
 ) -> tuple[Strategy, str]:

@@ -133,7 +133,11 @@ class CostModel:
             num_bytes = sum(count for (over, _), count in moved.items() if over == link)
             between = link in (Link.PEER, Link.NETWORK)
             # The ledger adds up all workers, which send at the same time: each needs the time of its share.
-            found[link] = rate.transfer_seconds(num_bytes / self.layout.workers, messages if between else 0.0)
+            each = num_bytes / self.layout.workers
+            if link is Link.NETWORK:
+                # Workers of a host send through the same interface; the rate is that of each while all send.
+                each *= self.layout.workers_per_host / self.profile.workers
+            found[link] = rate.transfer_seconds(each, messages if between else 0.0)
         return found
 
     @property

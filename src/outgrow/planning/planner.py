@@ -107,11 +107,13 @@ class Plan:
         query: The input.
         memory: Limit on the bytes in the DEVICE tier of a worker, on the layout where it is least.
         candidates: The best candidate of every strategy; those that can be chosen come first, the fastest before all.
+        variants: Other candidates of the first one's strategy, whose options change what an epoch computes or sends.
     """
 
     query: PlannerQuery
     memory: int
     candidates: tuple[Candidate, ...]
+    variants: tuple[Candidate, ...] = ()
 
     @property
     def chosen_candidate(self) -> Candidate | None:
@@ -126,7 +128,12 @@ class Plan:
         if chosen is None:
             return ()
         most = self.query.interval_of_ratios * chosen.seconds
-        return tuple(each for each in self.candidates[1:] if not each.why_not and each.seconds <= most)
+        others = (
+            each
+            for each in (*self.candidates[1:], *self.variants)
+            if not each.why_not and each.workers == chosen.workers and each.seconds <= most
+        )
+        return tuple(sorted(others, key=lambda each: each.seconds))
 
     @property
     def runner_up(self) -> Candidate | None:
@@ -138,10 +145,17 @@ class Plan:
 def make_plan(query: PlannerQuery) -> Plan:
     """Choose the best options of every strategy, and rank the strategies, by the seconds of an epoch."""
     # Options of one strategy err alike, so that small differences count.
-    best = [_rank_candidates([*each], _LEAST_TOLERANCE)[0] for each in _candidates_by_strategy(query)]
-    candidates = _rank_candidates(best, query.tolerance)
+    ranked = [_rank_candidates([*each], _LEAST_TOLERANCE) for each in _candidates_by_strategy(query)]
+    candidates = _rank_candidates([each[0] for each in ranked], query.tolerance)
+    best, *others = next(each for each in ranked if each[0] is candidates[0])
+    # Fewer batches ahead are for less memory: they are no faster.
+    variants = tuple(each for each in others if _batches_ahead(each) == _batches_ahead(best))
     memory = min(cost_model_for(query, layout).memory for layout in query.layouts)
-    return Plan(query=query, memory=memory, candidates=tuple(candidates))
+    return Plan(query=query, memory=memory, candidates=tuple(candidates), variants=variants)
+
+
+def _batches_ahead(candidate: Candidate) -> object:
+    return None if candidate.estimate is None else candidate.estimate.strategy.options().get("prefetch")
 
 
 def _rank_candidates(candidates: Sequence[Candidate], tolerance: float) -> list[Candidate]:

@@ -94,6 +94,8 @@ def test_a_run_with_trials_is_the_run_without(
     assert tried.summary["strategy_options"] == fastest["options"]
     assert plain.summary["trials"] == []
     assert any("goes on by strategy" in note for note in told.notes)
+    # Where two are of one name, their options tell them apart.
+    assert any("full (partition=hash)" in note for note in told.notes) == (strategies == WHOLE)
 
 
 def test_the_fastest_goes_on(monkeypatch: pytest.MonkeyPatch, npz: Path, tmp_path: Path) -> None:
@@ -130,9 +132,10 @@ def test_the_fastest_goes_on(monkeypatch: pytest.MonkeyPatch, npz: Path, tmp_pat
 def test_what_is_tried(npz: Path) -> None:
     graph = og.load(npz)
     model = og.nn.GCN(graph.num_features, 4, graph.num_classes)
-    choice = StrategyChoice(og.Full(), "planned", WHOLE, 10.0)
+    rivals = (*WHOLE, og.Offload(chunks=2))
+    choice = StrategyChoice(og.Full(), "planned", rivals, 10.0)
     long, short = TrainConfig(epochs=100), TrainConfig(epochs=5)
-    assert list_rivals(choice, model, long) == WHOLE[:2]
+    assert list_rivals(choice, model, long) == WHOLE
     assert list_rivals(choice, model, short) == ()
     assert list_rivals(choice._replace(epoch_seconds=0.1), model, long) == ()
     assert list_rivals(choice, model, long, [object()]) == ()

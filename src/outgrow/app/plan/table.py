@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from outgrow.app.console import format_memory
+from outgrow.app.strategy_registry import changed_options, format_options
 from outgrow.planning.estimate import EpochPart, Estimate
 from outgrow.planning.planner import Candidate, Plan, PlannerQuery
 from outgrow.planning.suggestions import suggest_fixes
@@ -184,11 +185,10 @@ def _format_remarks(candidates: Sequence[Candidate]) -> list[str]:
 
 
 def _format_options(estimate: Estimate) -> str:
-    usual = type(estimate.strategy)().options()
-    changed = {name: value for name, value in estimate.strategy.options().items() if usual[name] != value}
+    changed = changed_options(estimate.strategy)
     if estimate.chunks:
         changed["chunks"] = estimate.chunks
-    return ", ".join(f"{name}={value}" for name, value in changed.items())
+    return format_options(changed)
 
 
 def _format_parts(estimate: Estimate) -> str:

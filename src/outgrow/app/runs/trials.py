@@ -15,6 +15,7 @@ from outgrow.app.auto_strategy import StrategyChoice
 from outgrow.app.runs.result import Run
 from outgrow.app.runs.session import Session
 from outgrow.app.runs.signals import catch_interruption
+from outgrow.app.strategy_registry import changed_options, format_options
 from outgrow.nn.model import Model
 from outgrow.nn.node_embedding import find_embeddings
 from outgrow.strategies.base import Strategy
@@ -22,8 +23,8 @@ from outgrow.training.config import TrainConfig
 from outgrow.training.progress_events import ProgressReporter
 from outgrow.training.strategy_trial import EPOCHS, collect_trainer_state, try_strategy
 
-MOST_RIVALS = 2
-"""Strategies beside the planned one that are tried: each is prepared anew."""
+MOST_RIVALS = 3
+"""Strategies, or options of one, beside the planned one that are tried: each is prepared anew."""
 WORTH_SECONDS = 60.0
 """Least estimated seconds of a run that is worth trials, which take some seconds to prepare."""
 
@@ -88,7 +89,7 @@ def _choose_by_trial(session: Session, is_interrupted: Callable[[], bool]) -> tu
     best = min(range(len(trials)), key=lambda number: trials[number]["step_seconds"])
     chosen = replace(session, strategy=strategies[best], rivals=(), trials=tuple(trials))
     if comm.is_rank_zero:
-        ProgressReporter(session.progress_callbacks).show_note(_describe(trials, best))
+        ProgressReporter(session.progress_callbacks).show_note(_describe(strategies, trials, best))
         if session.directory is not None:
             record = session.directory.config
             goes_on = {"name": chosen.strategy.name, "options": chosen.strategy.options()}
@@ -96,6 +97,12 @@ def _choose_by_trial(session: Session, is_interrupted: Callable[[], bool]) -> tu
     return chosen, state
 
 
-def _describe(trials: list[dict[str, Any]], best: int) -> str:
-    times = ", ".join(f"{each['strategy']} {each['step_seconds'] * 1e3:,.3g} ms" for each in trials)
-    return f"tried for some steps: {times} a step; the run goes on by strategy {trials[best]['strategy']}"
+def _describe(strategies: Sequence[Strategy], trials: list[dict[str, Any]], best: int) -> str:
+    names = [_describe_strategy(each) for each in strategies]
+    times = ", ".join(f"{name} {each['step_seconds'] * 1e3:,.3g} ms" for name, each in zip(names, trials, strict=False))
+    return f"tried for some steps: {times} a step; the run goes on by strategy {names[best]}"
+
+
+def _describe_strategy(strategy: Strategy) -> str:
+    options = format_options(changed_options(strategy))
+    return f"{strategy.name} ({options})" if options else strategy.name

@@ -25,8 +25,9 @@ from outgrow.strategies.split.strategy import SplitParallel
 
 _TOLD_BYTES = 4
 """Bytes of a local node number in a request for partial sums."""
-_DRAWN = 2
-"""Messages, for each layer of a batch, in which workers exchange the sources that they sampled."""
+_DRAWN, _PLANNED = 2, 3
+"""Messages, for each layer of a batch, in which workers exchange the sources that they sampled; and in which they
+request partial sums, by their counts, their edges and the weights of these, also if there are none."""
 
 
 def split_traffic(strategy: SplitParallel, work: Workload, layout: WorkerLayout) -> Traffic:
@@ -89,8 +90,11 @@ def _split_parts(
         work, costs, stats.num_full_batches * edges, stats.num_full_batches * rows, busy, (threads, threads)
     )
     layers = work.model.layers
-    # Sampling, then rows forward and gradients backward; raw features have no gradient.
-    exchanges = sum(_DRAWN + 2 - (work.model.source_is_features and index == 0) for index in range(len(layers)))
+    # Sampling, requests, then rows forward and gradients backward; raw features have no gradient.
+    exchanges = sum(
+        _DRAWN + _PLANNED * layer.supports_partial_sums + 2 - (work.model.source_is_features and index == 0)
+        for index, layer in enumerate(layers)
+    )
     return parts + transfer_parts(costs, traffic.epoch, exchanges * stats.steps, stats.steps)
 
 
