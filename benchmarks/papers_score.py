@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import Any
 
 from papers_cells import CASE, CPUS
+from ratio_scores import score_ratios, share_of
 
 from outgrow.planning.graph_stats.known_graphs import load_graph_facts
 from outgrow.planning.hardware.corrections import NO_CORRECTIONS
@@ -43,13 +43,13 @@ def _score_times(rows: Sequence[Row], name: str) -> dict[str, Any]:
     """Return how near times are; the rules beside them have one rate for all systems, the best one for these cells."""
     ran = [row for row in rows if row["published"]]
     return {
-        "planner": _nearness([row[name] / row["published"] for row in ran]),
+        "planner": score_ratios([row[name] / row["published"] for row in ran]),
         "by_system": {
             system: statistics.median(row[name] / row["published"] for row in ran if row["system"] == system)
             for system in sorted({row["system"] for row in ran})
         },
-        "rule: the same time for all": _nearness(_at_best_rate([1 / row["published"] for row in ran])),
-        "rule: edges, layers and width": _nearness(_at_best_rate([_work(row) / row["published"] for row in ran])),
+        "rule: the same time for all": score_ratios(_at_best_rate([1 / row["published"] for row in ran])),
+        "rule: edges, layers and width": score_ratios(_at_best_rate([_work(row) / row["published"] for row in ran])),
     }
 
 
@@ -62,24 +62,14 @@ def _at_best_rate(ratios: Sequence[float]) -> list[float]:
     return [ratio / statistics.median(ratios) for ratio in ratios]
 
 
-def _nearness(ratios: Sequence[float]) -> dict[str, Any]:
-    errors = [abs(math.log(ratio)) for ratio in ratios]
-    return {
-        "cells": len(errors),
-        "within_2x": _share(error <= math.log(2) for error in errors),
-        "within_30_percent": _share(error <= math.log(1.3) for error in errors),
-        "median_factor": math.exp(statistics.median(errors)),
-    }
-
-
 def _score_memory(rows: Sequence[Row]) -> dict[str, Any]:
     """Return how many cells are told right that ran out of memory, and that ran."""
 
     def told(fits: Callable[[Row], bool]) -> dict[str, Any]:
         return {
-            "out_of_memory": _share(not fits(row) for row in rows if row["published"] is None),
-            "ran": _share(fits(row) for row in rows if row["published"]),
-            "all": _share(fits(row) == bool(row["published"]) for row in rows),
+            "out_of_memory": share_of(not fits(row) for row in rows if row["published"] is None),
+            "ran": share_of(fits(row) for row in rows if row["published"]),
+            "all": share_of(fits(row) == bool(row["published"]) for row in rows),
         }
 
     return {
@@ -114,15 +104,15 @@ def _score_winners(rows: Sequence[Row], name: str) -> dict[str, Any]:
     orders = [_make_rule(*order, only_fitting=fit) for order in permutations(SIMPLE_FIRST) for fit in (False, True)]
     return {
         "comparisons": len(compared),
-        **{rule: _share(_wins(choose(case), case) for case in compared) for rule, choose in rules.items()},
+        **{rule: share_of(_wins(choose(case), case) for case in compared) for rule, choose in rules.items()},
         "rule: the best of all orders of strategies, in hindsight": max(
-            (_share(_wins(choose(case), case) for case in compared) or 0.0 for choose in orders), default=None
+            (share_of(_wins(choose(case), case) for case in compared) or 0.0 for choose in orders), default=None
         ),
         "by_table": {
             f"{paper}, table {table}": {
                 "comparisons": len(some),
-                "planner": _share(_wins(rules["planner"](case), case) for case in some),
-                "the paper's own system": _share(_wins(_own_system(case), case) for case in some),
+                "planner": share_of(_wins(rules["planner"](case), case) for case in some),
+                "the paper's own system": share_of(_wins(_own_system(case), case) for case in some),
             }
             for paper, table in dict.fromkeys((case[0]["paper"], case[0]["table"]) for case in compared)
             for some in [[case for case in compared if (case[0]["paper"], case[0]["table"]) == (paper, table)]]
@@ -173,8 +163,3 @@ def _wins(chosen: Row, case: Sequence[Row]) -> bool:
     of_way = [row["published"] for row in case if (row["strategy"], row["machine"]) == way and row["published"]]
     best = min(row["published"] for row in case if row["published"])
     return bool(of_way) and min(of_way) <= _TIE * best
-
-
-def _share(found: Iterable[bool]) -> float | None:
-    kept = [*found]
-    return sum(kept) / len(kept) if kept else None

@@ -150,7 +150,9 @@ def _read(out: Path) -> dict[str, Any]:
         "phases": summary["seconds"],
         "epochs": summary["epochs"],
         "peak_bytes": summary["peak_bytes"]["device"],
-        "found": {name: value for name, value in summary["found"].items() if isinstance(value, int | float | str)},
+        "found": {
+            name: value for name, value in summary["strategy_facts"].items() if isinstance(value, int | float | str)
+        },
         "options": summary["strategy_options"],
         "ledger": {link: kinds for link, kinds in summary["ledger"].items() if kinds},
     }

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ set_thread_environment()  # before torch is loaded
 
 import record  # noqa: E402
 from planner_cases import Case  # noqa: E402
+from ratio_scores import score_ratios, share_of  # noqa: E402
 from tables import show  # noqa: E402
 from workers import versions  # noqa: E402
 
@@ -194,7 +194,7 @@ def _score_learned(rows: Sequence[Mapping[str, Any]], off: float) -> dict[str, A
         seconds = sum(found.factors[kind] * took for kind, took in _observe(row, off).seconds.items())
         ratios.append(seconds / row["seconds"])
         within.append(1 / found.interval_factor <= ratios[-1] <= found.interval_factor)
-    return {**_nearness(ratios), "within_interval": _share(within)}
+    return {**_nearness(ratios), "within_interval": share_of(within)}
 
 
 def _place(row: Mapping[str, Any]) -> tuple[int, str]:
@@ -208,26 +208,14 @@ def _observe(row: Mapping[str, Any], off: float) -> Observation:
 
 def _score_choices(choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     shares = {
-        name: _share(row[f"{name}_times"] is not None and row[f"{name}_times"] <= _NEAR for row in choices)
+        name: share_of(row[f"{name}_times"] is not None and row[f"{name}_times"] <= _NEAR for row in choices)
         for name in ("chosen", "with_trials", "rule")
     }
     return {"cases": len(choices), "not_measured": sum(row["chosen_times"] is None for row in choices), **shares}
 
 
 def _nearness(ratios: Sequence[float], near: float = 1.3) -> dict[str, Any]:
-    errors = [abs(math.log(each)) for each in ratios]
-    return {
-        "cells": len(errors),
-        "within_2x": _share(error <= math.log(2) for error in errors),
-        f"within_{round(100 * (near - 1))}_percent": _share(error <= math.log(near) for error in errors),
-        "median_factor": math.exp(statistics.median(errors)) if errors else None,
-        "median_ratio": statistics.median(ratios) if ratios else None,
-    }
-
-
-def _share(found: Iterable[bool]) -> float | None:
-    kept = [*found]
-    return sum(kept) / len(kept) if kept else None
+    return score_ratios(ratios, near) | {"median_ratio": statistics.median(ratios) if ratios else None}
 
 
 def main() -> None:

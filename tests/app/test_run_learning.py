@@ -68,7 +68,7 @@ def test_ten_runs_correct_a_profile_that_is_off_by_two(npz: Path, times: float) 
     def pretend(hidden: int, layers: int) -> TrainedRun:
         """A run that takes what the true profile says."""
         model = og.nn.SAGE(graph.num_features, hidden, graph.num_classes, layers=layers)
-        summary: dict[str, Any] = {"device": "cpu", "found": {}, "graph": "planted", "ledger": {}}
+        summary: dict[str, Any] = {"device": "cpu", "strategy_facts": {}, "graph": "planted", "ledger": {}}
         run = TrainedRun(
             graph=graph,
             model=model,

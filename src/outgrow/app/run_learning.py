@@ -63,7 +63,7 @@ class TrainedRun:
     @property
     def chunks(self) -> int:
         """Chunks of a worker that `offload` has chosen; 0 for none."""
-        return int(self.summary["found"].get("chunks", 0))
+        return int(self.summary["strategy_facts"].get("chunks", 0))
 
     def estimate(self, profile: MachineProfile, corrections: Corrections) -> tuple[Estimate, Estimate]:
         """Return what a plan of the run says, and the same for as many chunks as the run took."""
@@ -111,11 +111,12 @@ def learn_from_runs(runs: Sequence[TrainedRun]) -> dict[Path, int]:
     logs: dict[Path, tuple[PlannedMachine, list[LoggedRun]]] = {}
     for run in runs:
         machine = select_machine(None, run.layout, run.summary["device"])
+        unknown = missing_bandwidth(run.layout, machine.profile)
+        if unknown is not None:
+            _raise_unlearnable(run, "a profile of the links between its workers", unknown)
         assert machine.run_log is not None
         _, known = logs.setdefault(machine.run_log, (machine, read_run_log(machine.run_log, machine.profile)))
-        logged = _log_run(run, machine.profile)
-        # A run that is learned from again replaces what it taught before.
-        known[:] = [*(each for each in known if not logged.run or each.run != logged.run), logged]
+        known[:] = _add_run(known, run, machine.profile)
     for path, (machine, known) in logs.items():
         write_run_log(path, machine.profile, known)
     return {path: len(known) for path, (_, known) in logs.items()}
@@ -132,10 +133,18 @@ def learn_after_training(run: TrainedRun) -> str | None:
         machine = select_machine(None, run.layout, run.summary["device"])
         # Between hosts nothing can be learned until the network is measured.
         if missing_bandwidth(run.layout, machine.profile) is None:
-            learn_from_runs([run])
+            assert machine.run_log is not None
+            known = read_run_log(machine.run_log, machine.profile)
+            write_run_log(machine.run_log, machine.profile, _add_run(known, run, machine.profile))
     except (OutgrowError, OSError) as error:
         return f"nothing was learned from the run: {error}"
     return None
+
+
+def _add_run(known: Sequence[LoggedRun], run: TrainedRun, profile: MachineProfile) -> list[LoggedRun]:
+    logged = _log_run(run, profile)
+    # A run that is learned from again replaces what it taught before.
+    return [*(each for each in known if not logged.run or each.run != logged.run), logged]
 
 
 def _log_run(run: TrainedRun, profile: MachineProfile) -> LoggedRun:
@@ -146,14 +155,10 @@ def _log_run(run: TrainedRun, profile: MachineProfile) -> LoggedRun:
     """
     summary = run.summary
     seconds = summary["epoch_seconds"]
-    name = summary["graph"] if run.path is None else str(run.path)
     if len(seconds) < _FEWEST_EPOCHS:
-        _raise_unlearnable(name, f"{_FEWEST_EPOCHS} epochs at least", f"{len(seconds)}")
+        _raise_unlearnable(run, f"{_FEWEST_EPOCHS} epochs at least", f"{len(seconds)}")
     if not isinstance(run.strategy, KNOWN):
-        _raise_unlearnable(name, "a strategy of Outgrow", f"{run.strategy.name}")
-    unknown = missing_bandwidth(run.layout, profile)
-    if unknown is not None:
-        _raise_unlearnable(name, "a profile of the links between its workers", unknown)
+        _raise_unlearnable(run, "a strategy of Outgrow", f"{run.strategy.name}")
     _, found = run.estimate(profile, NO_CORRECTIONS)
     planned = Counter[str]()
     for (link, _), count in found.traffic.epoch.items():
@@ -181,7 +186,8 @@ def _log_run(run: TrainedRun, profile: MachineProfile) -> LoggedRun:
     )
 
 
-def _raise_unlearnable(name: str, needed: str, got: str) -> None:
+def _raise_unlearnable(run: TrainedRun, needed: str, got: str) -> None:
+    name = run.summary["graph"] if run.path is None else str(run.path)
     raise InputError(
         f"the run {name} teaches nothing of this machine",
         needed=needed,

@@ -104,11 +104,9 @@ def full_graph_parts(
         attention_share: Share of the edges whose attention it computes, in layers that only propagate.
         last_shares: Shares of the nodes and of the edges that the last layer computes.
     """
-    # A worker with a slice of the columns aggregates for the nodes of all workers, self-loops included.
-    seen = nodes * slices
     layers = [
-        LayerWork(nodes, nodes, edges + layer.spec.self_loops * seen, attention_share if layer.only_propagates else 1.0)
-        for layer in work.model.layers
+        each._replace(attention_share=attention_share if layer.only_propagates else 1.0)
+        for each, layer in zip(list_whole_layers(work, nodes, edges, slices), work.model.layers, strict=True)
     ]
     of_nodes, of_edges = last_shares
     last = layers[-1]
@@ -117,6 +115,12 @@ def full_graph_parts(
         *layer_parts(step_seconds(work, costs, layers, cached_aggregate=True, slices=slices)),
         optimizer_part(work, costs, nodes, 1),
     ]
+
+
+def list_whole_layers(work: Workload, nodes: float, edges: float, slices: int = 1) -> list[LayerWork]:
+    """Return what a worker computes of each layer for all its nodes; arguments as those of `full_graph_parts`."""
+    # A worker with a slice of the columns aggregates for the nodes of all workers, self-loops included.
+    return [LayerWork(nodes, nodes, edges + layer.spec.self_loops * nodes * slices) for layer in work.model.layers]
 
 
 LAYER_PARTS = ("products", "sums over neighbours", "attention", "activations, dropout, small steps")
@@ -162,9 +166,14 @@ def transfer_parts(costs: CostModel, epoch: Bytes, exchanges: float, steps: int 
     """Return a part for each link: the bytes of an epoch, in so many exchanges, and the all-reduces of each step."""
     messages = exchanges + _SUMMED * steps
     return [
-        EpochPart(name=link.value.replace("_", " "), seconds=took, kind=WorkKind.TRANSFER)
+        EpochPart(name=name_link(link), seconds=took, kind=WorkKind.TRANSFER)
         for link, took in costs.transfer_seconds(epoch, messages).items()
     ]
+
+
+def name_link(link: Link) -> str:
+    """Return the name of the part in which bytes cross a link: ``"host to device"``."""
+    return link.value.replace("_", " ")
 
 
 def overlapped_part(

@@ -19,6 +19,8 @@ WHOLE_LAYERS = None
 """Stands for an evaluation of whole layers in memory."""
 _ID_BYTES = 8
 """Bytes of the id of a node that a layer computes."""
+_OF_CHUNKS = 0.42
+"""Measured share of the bound on all chunks in flight: sources of several edges are one row, few chunks are full."""
 _BATCHES_AHEAD, _BATCH_EDGE_BYTES = 4, 36
 """Batches before times that there are at once: computed, ready, and being drawn; and bytes of an edge in them: its
 source, edge, weight and degree, and room for as many more."""
@@ -97,14 +99,14 @@ def chunked_inference_bytes(work: Workload, costs: CostModel, computed: ScoredNe
     """
     number = work.model.number_bytes
     # A chunk has a row for each in-edge at most, and each node once.
-    every = float(CHUNKS_IN_FLIGHT * work.graph.nodes)
+    every = float(CHUNKS_IN_FLIGHT * work.graph.nodes) / _OF_CHUNKS
     largest = max(
         min(every, float(edges) * share) * layer.spec.in_features * number
         + float(edges) * share * work.graph.edge_row_bytes * (layer.edge_dim > 0)
         for edges, layer in zip(computed.edges, work.model.layers, strict=True)
     )
     most = CHUNKS_IN_FLIGHT * min(CHUNK_BYTES, MEMORY_SHARE * costs.memory / (2 * CHUNKS_IN_FLIGHT))
-    chunks = min(largest, most)
+    chunks = _OF_CHUNKS * min(largest, most)
     # On a GPU ids and rows of layers are in the memory of the host.
     if not costs.shares_device:
         return chunks

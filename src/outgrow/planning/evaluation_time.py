@@ -10,7 +10,15 @@ from dataclasses import replace
 
 from outgrow.inference.modes import NONE, SAMPLED
 from outgrow.planning.cost_model import FORWARD_SHARE, CostModel, LayerWork, step_seconds
-from outgrow.planning.estimate import EpochPart, Estimate, layer_parts, overlapped_part, transfer_parts
+from outgrow.planning.estimate import (
+    EpochPart,
+    Estimate,
+    layer_parts,
+    list_whole_layers,
+    name_link,
+    overlapped_part,
+    transfer_parts,
+)
 from outgrow.planning.evaluation_memory import WHOLE_LAYERS, evaluated_neighborhoods
 from outgrow.planning.hardware.corrections import WorkKind
 from outgrow.planning.peak_memory import whole_layers_fit
@@ -60,10 +68,7 @@ def _whole_parts(
     parts.append(EpochPart(name="small steps of chunks", seconds=costs.layer_overhead_seconds(layers * (chunks - 1))))
     busy = sum(part.seconds for part in parts)
     moved = costs.transfer_seconds(found.traffic.evaluation, layers * chunks)
-    parts += [
-        overlapped_part(costs, link.value.replace("_", " "), took, busy, WorkKind.TRANSFER)
-        for link, took in moved.items()
-    ]
+    parts += [overlapped_part(costs, name_link(link), took, busy, WorkKind.TRANSFER) for link, took in moved.items()]
     return tuple(parts)
 
 
@@ -79,8 +84,7 @@ def _sliced_parts(strategy: TensorParallel, found: Estimate, work: Workload, cos
 
 
 def _forward_parts(work: Workload, costs: CostModel, nodes: float, edges: float, slices: int = 1) -> list[EpochPart]:
-    loops = [layer.spec.self_loops * nodes * slices for layer in work.model.layers]
-    layers = [LayerWork(nodes, nodes, edges + more) for more in loops]
+    layers = list_whole_layers(work, nodes, edges, slices)
     return layer_parts(step_seconds(work, costs, layers, cached_aggregate=True, slices=slices, backward=False))
 
 

@@ -19,8 +19,19 @@ from outgrow.planning.evaluation_memory import (
     inference_before_times_bytes,
     time_order_bytes,
 )
+from outgrow.planning.layer_memory import (
+    BATCH,
+    SLICED,
+    WHOLE,
+    count_edge_feature_copies,
+    count_edge_numbers,
+    count_encoded_numbers,
+    count_evaluated_numbers,
+    count_row_numbers,
+    grouping_bytes,
+    view_edge_bytes,
+)
 from outgrow.planning.link_memory import link_loss_bytes, ranking_bytes, whole_graph_link_bytes
-from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.workload import (
     BatchStats,
     LinkStepStats,
@@ -31,32 +42,22 @@ from outgrow.planning.workload import (
     Workload,
 )
 
-_PROCESS_BYTES = 238 << 20
+_PROCESS_BYTES = 235 << 20
 """Bytes of a process that has loaded its modules and compiled its kernels."""
-_PER_SOURCE, _PER_AGGREGATE, _PER_OUT = 1.45, 0.36, 1.7
-"""Copies of a layer's rows at the peak, gradients included: of sources, of aggregates, of the output."""
 _PER_VECTOR = 3
 """Copies of vectors of nodes of which batches read some: with both moments."""
-_PER_SPARSE_SOURCE = 0.5
-"""Copies of source rows that are computed from sparse features, which have no gradient."""
-_PER_SLICED = 3.0
-"""Copies of aggregates that are computed in column slices: as slices, and as whole rows."""
-_EVALUATED, _EVALUATED_APART, _EVALUATED_SLICED, _EVALUATED_TYPED = 0.95, 0.4, 0.5, 0.75
-"""Copies of the widest layer's rows in an evaluation: on one worker; on several, by own nodes or by slices; beside the
-fewer rows of the last layer that a model with modules per type trains."""
-_EDGE_BYTES = 15
-"""Bytes of an in-edge: its source, its weight, and both again in the transpose."""
 _ENTRY_BYTES = 8
 """Bytes of an entry of sparse features in their order by columns, which gradients are computed by."""
-_PART_BYTES = 27
-"""Further bytes of an in-edge if edges from own nodes are stored apart from those of the halo."""
-_LANE_BYTES = 6
-"""Further bytes of an edge if columns are sliced and chunks of edges are kept."""
 _LEFT = 0.1
-"""Share of the memory of batches that is still allocated when the model is evaluated."""
-_PER_SCORE, _PER_HEAD, _PER_SCORE_EVALUATED = 2.2, 1.2, 0.7
-"""Numbers that attention holds for each score of an edge, for each weight that the aggregation computes by itself, and
-for each of both in an evaluation."""
+"""Share of the memory of training that is still allocated when the model is evaluated, or when outputs are gathered."""
+_PER_GATHERED = 2
+"""Copies of the outputs that worker 0 gathers at the end of a run: as they come, and in the order of nodes."""
+_READY = 0.8
+"""Share of the batches ahead that are complete: others are being drawn."""
+_PER_SPARSE_ROW = 3.8
+"""Bytes of a batch's sparse rows for each of their own: they are gathered, ordered by columns, and freed in parts."""
+_PER_SCORE_EVALUATED = 0.7
+"""Numbers that attention holds for each score and weight of an edge in an evaluation."""
 _ENCODED_BATCHES, _ENCODED_SPARSE_BATCHES = 2.0, 2.5
 """Bytes of batches for each of their own where an encoder has inputs per type, of dense or of sparse rows: their parts
 come and go in every batch, and the allocator keeps some."""
@@ -64,10 +65,6 @@ _PER_PARAMETER = 5
 """Copies of a parameter: itself, its gradient, two moments of Adam, and the best one so far."""
 _TYPED_BYTES = 16 << 20
 """Bytes of further kernels of models whose edges are grouped by relation."""
-_PAIR_EDGE_BYTES, _PAIR_BYTES = 16, 32
-"""Bytes of an edge and of a pair, of relation and row, where edges are grouped by the pairs of both ends."""
-_RELATION_EDGE_BYTES = 24
-"""Further bytes of an edge where the edges of each relation are a block of their own."""
 _SHARE_BYTES = 8
 """Bytes of a node's share in the importance of all."""
 _PREFETCH, _IN_USE, _COPIES, _AHEAD_OF_GPU = 4, 2, 1.0, 2
@@ -115,6 +112,8 @@ def model_bytes(work: Workload, costs: CostModel) -> int:
 def training_bytes(work: Workload, nodes: float, sources: float, edges: float, slices: int = 1) -> float:
     """Return the bytes of full-graph training and of an evaluation, input included.
 
+    The buffers of training stay allocated for the next epoch while the model is evaluated.
+
     Args:
         work: The graph and the model.
         nodes: Nodes of a worker.
@@ -123,28 +122,21 @@ def training_bytes(work: Workload, nodes: float, sources: float, edges: float, s
         slices: Number of column slices that aggregation is divided into.
     """
     model = work.model
-    # Sums by pair of relation and row hold what they add to, which layers of one matrix hold in parts.
-    apart = sources > nodes and not any(layer.groups_by_pair for layer in model.layers)
-    evaluated = _EVALUATED_SLICED if slices > 1 else _EVALUATED_APART if apart else _EVALUATED
-    evaluated = min(evaluated, _EVALUATED_TYPED) if work.last_shares != (1.0, 1.0) else evaluated
+    copies = SLICED if slices > 1 else WHOLE
     # The last layer of a model with modules per type computes the rows of types with targets.
     last_nodes, last_edges = work.last_shares if slices == 1 else (1.0, 1.0)
     shares = [(1.0, 1.0)] * (len(model.layers) - 1) + [(last_nodes, last_edges)]
-    numbers = sum(_row_numbers(work, index, each * nodes, sources, slices) for index, (each, _) in enumerate(shares))
-    numbers += _encoded_numbers(work, nodes)
-    # The buffers of training stay allocated for the next epoch while the model is evaluated.
-    numbers += evaluated * _widest_layer_numbers(work, nodes, sources)
+    numbers = sum(
+        count_row_numbers(work, index, each * nodes, sources, copies, slices) for index, (each, _) in enumerate(shares)
+    )
+    numbers += count_encoded_numbers(work, nodes) + count_evaluated_numbers(work, nodes, sources, copies)
     # Layers that aggregate their input hold the halo rows of the layer below.
     received = sum(layer.spec.in_features for layer in model.layers[1:] if layer.spec.source_is_input)
-    numbers += _PER_SOURCE * (sources - nodes) * received
-    held = numbers * model.number_bytes + (_edge_bytes(nodes, sources) + _LANE_BYTES * (slices > 1)) * edges
-    held += (
-        model.number_bytes
-        * edges
-        * sum(share * _edge_numbers(layer) for layer, (_, share) in zip(model.layers, shares, strict=True))
-    )
-    held += edges / max(1, work.graph.edges) * (_index_bytes(work) + last_edges * (last_edges < 1) * _index_bytes(work))
-    held += edges * _edge_feature_copies(work, nodes, sources) * work.graph.edge_row_bytes
+    numbers += copies.sources * (sources - nodes) * received
+    of_edges = sum(share * count_edge_numbers(layer) for layer, (_, share) in zip(model.layers, shares, strict=True))
+    held = (numbers + edges * of_edges) * model.number_bytes + view_edge_bytes(nodes, sources, copies) * edges
+    held += edges / max(1, work.graph.edges) * (1 + last_edges * (last_edges < 1)) * grouping_bytes(work)
+    held += edges * count_edge_feature_copies(work, nodes, sources) * work.graph.edge_row_bytes
     if work.graph.sparse and slices == 1 and not model.has_input_dropout:
         held += _ENTRY_BYTES * nodes * work.graph.row_entries
     return held + input_bytes(work, nodes, sources)
@@ -153,15 +145,11 @@ def training_bytes(work: Workload, nodes: float, sources: float, edges: float, s
 def inference_bytes(work: Workload, nodes: float, sources: float, edges: float) -> float:
     """Return the bytes of evaluating whole layers, without gradients."""
     model = work.model
-    # Layers run one after the other and free their memory, so the largest counts, not the sum.
     of_edge = max(_PER_SCORE_EVALUATED * (layer.attention + layer.heads) + layer.edge_numbers for layer in model.layers)
-    held = (
-        _EVALUATED * _widest_layer_numbers(work, nodes, sources) * model.number_bytes
-        + _edge_bytes(nodes, sources) * edges
-    )
-    held += edges / max(1, work.graph.edges) * _index_bytes(work)
-    held += edges * _edge_feature_copies(work, nodes, sources) * work.graph.edge_row_bytes
-    return held + model.number_bytes * edges * of_edge + input_bytes(work, nodes, sources)
+    held = (count_evaluated_numbers(work, nodes, sources, BATCH) + edges * of_edge) * model.number_bytes
+    held += view_edge_bytes(nodes, sources, BATCH) * edges + edges / max(1, work.graph.edges) * grouping_bytes(work)
+    held += edges * count_edge_feature_copies(work, nodes, sources) * work.graph.edge_row_bytes
+    return held + input_bytes(work, nodes, sources)
 
 
 def full_graph_peak_bytes(
@@ -173,8 +161,35 @@ def full_graph_peak_bytes(
     # One self-loop for each node.
     edges = float(partition.edges[part] + partition.nodes[part])
     sources = nodes + float(partition.halo[part].sum())
-    held = process_bytes(costs) + model_bytes(work, costs) + metric_bytes(work, costs)
-    return held + round(training_bytes(work, nodes, sources, edges) + whole_graph_link_bytes(work, costs, links))
+    held = whole_layers_peak_bytes(work, costs, nodes, sources, edges) + whole_graph_link_bytes(work, costs, links)
+    return max(round(held), partition_peak_bytes(costs, partition))
+
+
+def whole_layers_peak_bytes(
+    work: Workload, costs: CostModel, nodes: float, sources: float, edges: float, slices: int = 1
+) -> float:
+    """Return the peak bytes of training and evaluating whole layers, and of worker 0 when it gathers the outputs.
+
+    Arguments as those of `training_bytes`.
+    """
+    training = training_bytes(work, nodes, sources, edges, slices)
+    held = view_edge_bytes(nodes, sources, SLICED if slices > 1 else WHOLE) * edges
+    held += edges / max(1, work.graph.edges) * grouping_bytes(work) + input_bytes(work, nodes, sources)
+    gathering = held + _LEFT * (training - held) + _gathered_bytes(work, costs, nodes)
+    return process_bytes(costs) + model_bytes(work, costs) + metric_bytes(work, costs) + max(training, gathering)
+
+
+def partition_peak_bytes(costs: CostModel, partition: PartitionStats) -> int:
+    """Return the bytes of worker 0 while it makes a partition that no earlier run has kept."""
+    return process_bytes(costs) + partition.making_bytes * costs.shares_device
+
+
+def _gathered_bytes(work: Workload, costs: CostModel, nodes: float) -> float:
+    """Return the bytes of the outputs of all nodes on worker 0 of several, as they come and in the order of nodes."""
+    if costs.layout.workers == 1:
+        return 0.0
+    rows = nodes + _PER_GATHERED * work.graph.nodes
+    return rows * work.model.layers[-1].spec.out_features * work.model.number_bytes
 
 
 def minibatch_bytes(work: Workload, neighborhood: NeighborhoodStats, *, num_prefetched: float) -> float:
@@ -183,15 +198,18 @@ def minibatch_bytes(work: Workload, neighborhood: NeighborhoodStats, *, num_pref
     rows = neighborhood.rows.max(0)
     edges = neighborhood.edges.max(0)
     model = work.model
-    numbers = sum(_row_numbers(work, index, rows[index + 1], rows[index], 1) for index in range(len(model.layers)))
-    numbers += _encoded_numbers(work, rows[0])
-    of_edges = sum(_edge_numbers(layer) * edges[index] for index, layer in enumerate(model.layers))
+    numbers = sum(
+        count_row_numbers(work, index, rows[index + 1], rows[index], BATCH) for index in range(len(model.layers))
+    )
+    numbers += count_encoded_numbers(work, rows[0])
+    of_edges = sum(count_edge_numbers(layer) * edges[index] for index, layer in enumerate(model.layers))
     # Features of edges are gathered for the layers that read them.
     read = sum(float(edges[index]) for index, layer in enumerate(model.layers) if layer.edge_dim)
-    of_batch = _EDGE_BYTES * edges.sum() + work.graph.edge_row_bytes * read
+    of_batch = BATCH.edge_bytes * edges.sum() + work.graph.edge_row_bytes * read
     held = (numbers + of_edges) * model.number_bytes + of_batch
-    held += edges.sum() / max(1, work.graph.edges) * _index_bytes(work)
-    held += num_prefetched * (rows[0] * work.input_row_bytes + of_batch)
+    held += edges.sum() / max(1, work.graph.edges) * grouping_bytes(work)
+    of_rows = rows[0] * work.input_row_bytes * (_PER_SPARSE_ROW if work.graph.sparse or work.graph.in_blocks else 1)
+    held += _READY * num_prefetched * (of_rows + of_batch)
     if model.reads_features or not any(layer.groups_by_pair for layer in model.layers):
         return float(held)
     return float(held) * (_ENCODED_SPARSE_BATCHES if work.graph.sparse else _ENCODED_BATCHES)
@@ -266,66 +284,15 @@ def minibatch_peak_bytes(
         training += link_loss_bytes(work, links)
         evaluation += ranking_bytes(work, costs)
     # The two phases alternate; the allocator keeps some of the memory of the one that is not running.
+    held_most = max(training, evaluation) + _LEFT * min(training, evaluation)
+    if WHOLE_LAYERS in chosen:
+        gathering = input_bytes(work, nodes, nodes) + _gathered_bytes(work, costs, nodes)
+        held_most = max(held_most, gathering + _LEFT * (training + evaluation))
     held_always = process_bytes(costs) + model_bytes(work, costs)
-    return held_always + round(max(training, evaluation) + _LEFT * min(training, evaluation))
+    return max(held_always + round(held_most), partition_peak_bytes(costs, partition))
 
 
 def input_bytes(work: Workload, nodes: float, sources: float) -> float:
     """Return the bytes of the input: the whole graph on a single worker, else the features of a worker's sources."""
     alone = nodes >= work.graph.nodes
     return work.graph.resident_bytes if alone else sources * work.input_row_bytes
-
-
-def _edge_numbers(layer: LayerSizes) -> float:
-    """Return the numbers of each edge that are held until the backward pass."""
-    return _PER_SCORE * layer.attention + _PER_HEAD * layer.heads + layer.edge_scores + layer.edge_numbers
-
-
-def _edge_feature_copies(work: Workload, nodes: float, sources: float) -> int:
-    """Return how often a worker holds the features of an edge when it computes whole layers."""
-    if sources > nodes:
-        # In each view, and once more as edges from own nodes are held apart from those of the halo.
-        return 2 * len(set(work.model.views))
-    # The graph's own are in a file, or counted with what is resident; a view with self-loops has a copy.
-    return (work.graph.resident_bytes == 0) + any(work.model.views)
-
-
-def _index_bytes(work: Workload) -> float:
-    """Return the bytes by which all edges of the graph are grouped by relation, for layers that need that."""
-    graph, layers = work.graph, work.model.layers
-    of_pairs = _PAIR_EDGE_BYTES * graph.edges + _PAIR_BYTES * graph.pairs
-    return max(
-        of_pairs * any(layer.groups_by_pair for layer in layers),
-        _RELATION_EDGE_BYTES * graph.edges * any(layer.groups_by_relation for layer in layers),
-    )
-
-
-def _encoded_numbers(work: Workload, rows: float) -> float:
-    """Return the numbers that an encoder's output holds."""
-    return 0.0 if work.model.reads_features else rows * work.model.layers[0].spec.in_features
-
-
-def _edge_bytes(nodes: float, sources: float) -> int:
-    return _EDGE_BYTES + _PART_BYTES * (sources > nodes)
-
-
-def _row_numbers(work: Workload, index: int, nodes: float, sources: float, slices: int) -> float:
-    layer = work.model.layers[index]
-    # Sources that are the input itself need no rows of their own, unless they are cut into slices.
-    at_source = 0 if layer.spec.source_is_input and slices == 1 else layer.source_width
-    of_aggregate = _PER_SLICED if slices > 1 else _PER_AGGREGATE
-    at_target = of_aggregate * layer.aggregate_width + _PER_OUT * layer.spec.out_features + layer.inner_numbers
-    channels, columns = layer.spec.target
-    at_target += channels * columns
-    of_source = _PER_SPARSE_SOURCE if index == 0 and (work.graph.sparse or work.graph.in_blocks) else _PER_SOURCE
-    return of_source * sources * at_source + nodes * at_target
-
-
-def _widest_layer_numbers(work: Workload, nodes: float, sources: float) -> float:
-    """Return the numbers of the widest layer, with its input; the first layer's input is counted as features."""
-    return max(
-        sources * layer.source_width * (not layer.spec.source_is_input)
-        + nodes * (layer.aggregate_width + 2 * layer.spec.out_features)
-        + nodes * layer.spec.in_features * (1 + layer.reads_target) * (index > 0)
-        for index, layer in enumerate(work.model.layers)
-    )

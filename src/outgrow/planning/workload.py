@@ -28,6 +28,7 @@ class PartitionStats:
         halo: ``[P, P]`` int64, nodes of the second worker with an edge to a node of the first; 0 on the diagonal.
         owner_bytes: Size of the list of all nodes' owners, as it is sent to a worker.
         typed_halo: ``[T, P, P]`` int64, the halo by the type of its nodes; None if types are not told apart.
+        making_bytes: Bytes that the worker holds which makes the partition, beside its process.
     """
 
     nodes: Matrix
@@ -35,6 +36,7 @@ class PartitionStats:
     halo: Matrix
     owner_bytes: int
     typed_halo: Matrix | None = None
+    making_bytes: int = 0
 
 
 class OwnerStats(NamedTuple):

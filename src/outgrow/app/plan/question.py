@@ -89,7 +89,8 @@ def query_for_graph(graph: Graph, model: Model, config: TrainConfig, site: PlanS
     """
     require_planned(model)
     # What is changed below no longer comes from a store, but what is trained does.
-    resident = 0 if graph.whole.store is not None else count_resident_bytes(graph)
+    store = graph.whole.store
+    resident = 0 if store is not None else count_resident_bytes(graph)
     whole = graph = select_read_features(replace(graph, topology=model_topology(graph.topology, model)), model)
     links = None
     if model.decoder is not None:
@@ -101,7 +102,7 @@ def query_for_graph(graph: Graph, model: Model, config: TrainConfig, site: PlanS
     sizes = replace(dataset_sizes(graph), resident_bytes=resident)
     if links is not None:
         sizes = sizes_of_links(sizes, links)
-    stats = sketch_graph(graph, sizes) if is_large else CountedGraph(graph)
+    stats = sketch_graph(graph, sizes, store=None if links else store) if is_large else CountedGraph(graph)
     return _make_query(stats, sizes, _Problem(whole, model, links), config, site)
 
 

@@ -108,6 +108,21 @@ def estimate_metis_bytes(num_nodes: int, num_neighbours: int, width: int, num_we
     return _PROCESS_BYTES + width * (_PER_NEIGHBOUR * num_neighbours + per_node * num_nodes)
 
 
+def estimate_metis_input_bytes(num_nodes: int, num_neighbours: int, num_edges: int) -> int:
+    """Estimate the bytes that the calling process holds while METIS runs in a process of its own.
+
+    Args:
+        num_nodes: Number of nodes.
+        num_neighbours: Number of neighbours of all nodes.
+        num_edges: Number of edges, which are grouped by both ends to find the neighbours.
+    """
+    import pymetis
+
+    # Pointers, one weight and the result of each node; a neighbour and the number of edges to it.
+    shared = pymetis.zero_copy_dtype().itemsize * (3 * num_nodes + 2 * num_neighbours)
+    return shared + 4 * num_edges + 16 * num_nodes
+
+
 def _fill_metis_input(arrays: list[Array], edges: SymmetricCsr, count: Array, weight: Array | None) -> None:
     indptr, neighbours, multiplicity, weights, _ = arrays
     np.cumsum(count, out=indptr[1:])

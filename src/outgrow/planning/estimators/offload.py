@@ -5,14 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.planning.cost_model import CostModel, LayerWork, step_seconds
-from outgrow.planning.estimate import EpochPart, Estimate, full_graph_parts, layer_parts, overlapped_part
+from outgrow.planning.cost_model import CostModel, step_seconds
+from outgrow.planning.estimate import (
+    EpochPart,
+    Estimate,
+    full_graph_parts,
+    layer_parts,
+    list_whole_layers,
+    name_link,
+    overlapped_part,
+)
 from outgrow.planning.estimators.full import estimate_full
 from outgrow.planning.estimators.wave_traffic import PassTraffic, add_wave_topology
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec
 from outgrow.planning.hardware.corrections import WorkKind
 from outgrow.planning.link_memory import whole_graph_link_bytes
-from outgrow.planning.peak_memory import base_bytes
+from outgrow.planning.peak_memory import base_bytes, process_bytes
 from outgrow.planning.traffic import ID_BYTES, Traffic, WorkerLayout, add_bytes, training_traffic
 from outgrow.planning.workload import ChunkStats, Workload
 from outgrow.strategies.full import Full
@@ -21,8 +29,9 @@ from outgrow.strategies.offload.memory import WaveSizes, chunked_bytes
 from outgrow.strategies.offload.reorder import Bandwidths
 from outgrow.strategies.offload.strategy import Offload
 
-_OF_MOST = 0.91
-"""Measured share of the upper bound on memory that runs hold; chunks are chosen by the bound itself."""
+_OF_MOST, _OF_MOST_OF_SEVERAL = 0.83, 0.66
+"""Measured share of the upper bound on memory, beside the process, that a single worker holds, and one of several;
+chunks are chosen by the bound itself."""
 _LAYERS_OF_WAVE = 12
 """Fixed costs of layers that a further chunk of a layer has in an epoch: it is begun, loaded and stored both ways."""
 _ADDED = (Link.DEVICE_TO_HOST, Kind.GRADIENTS)
@@ -195,7 +204,7 @@ def offload_parts(
     # Each wave exchanges rows before and after it is computed, and each of its copies has a latency of its own.
     for link, seconds in costs.transfer_seconds(traffic.epoch, 2 * waves).items():
         loaded = seconds + waves * costs.profile.links[link].message_seconds
-        name = link.value.replace("_", " ")
+        name = name_link(link)
         found.append(
             overlapped_part(costs, name, loaded, busy, WorkKind.TRANSFER)
             if strategy.overlap
@@ -206,7 +215,7 @@ def offload_parts(
 
 def _recomputation_parts(work: Workload, costs: CostModel, nodes: float, edges: float) -> list[EpochPart]:
     """Return the parts of what the backward pass computes again: all layers but the last, from kept aggregates."""
-    layers = [LayerWork(nodes, nodes, edges + layer.spec.self_loops * nodes) for layer in work.model.layers]
+    layers = list_whole_layers(work, nodes, edges)
     again = step_seconds(work, costs, layers, cached_aggregate=True, backward=False)[:-1]
     kept = [layer.is_parameter_free for layer in work.model.layers]
     # Aggregates without parameters are kept on HOST; others are summed again.
@@ -222,10 +231,12 @@ def estimate_offload(strategy: Offload, work: Workload, costs: CostModel) -> Est
         return replace(whole, strategy=strategy, chunks=0)
     kept = count_cached_waves(chosen, work, costs)
     traffic = offload_traffic(chosen, work, costs.layout, bandwidths_from_profile(costs), cached_waves=kept)
+    share = _OF_MOST if costs.layout.workers == 1 else _OF_MOST_OF_SEVERAL
+    process = process_bytes(costs)
     return Estimate(
         strategy=strategy,
         traffic=traffic,
         parts=tuple(offload_parts(chosen, work, costs, traffic, cached_waves=kept)),
-        peak_bytes=round(_OF_MOST * offload_peak_bytes(chosen, work, costs)),
+        peak_bytes=process + round(share * (offload_peak_bytes(chosen, work, costs) - process)),
         chunks=chosen.chunks,
     )

@@ -29,10 +29,10 @@ from outgrow.planning.workload import Workload
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 
 _USUAL_RATIO = 0.2
-_PER_HOT, _PER_HOT_ON_DEVICE = 5, 2
-"""Copies of the rows of hot nodes that it holds: those of the CPU too where they share a memory, else those of this
+_PER_HOT, _PER_HOT_ON_DEVICE = 10, 2
+"""Copies of the rows of hot nodes that it holds: as measured where the CPU's are in the same memory; else those of this
 super-batch and of the next."""
-_CPU_SIDE_BYTES = 48 << 20
+_CPU_SIDE_BYTES = 24 << 20
 """Bytes of the CPU's model and threads, and of the queues between the CPU and the device."""
 
 
@@ -127,7 +127,11 @@ def estimate_orchestrate(strategy: Orchestrate, work: Workload, costs: CostModel
     spec = work.sampling_spec(strategy.partition)
     found = work.sampling.orchestrate_stats(spec, workers, ratio, strategy.super_batch)
     width = sum(_hot_node_bytes(strategy, work).values())
-    copies, beside = (_PER_HOT, _CPU_SIDE_BYTES) if costs.shares_device else (_PER_HOT_ON_DEVICE, 0)
+    copies, beside = _PER_HOT_ON_DEVICE, 0
+    if costs.shares_device:
+        # The features that hot nodes are computed from are gathered into the same memory.
+        copies = _PER_HOT
+        beside = _CPU_SIDE_BYTES + round(found.hot.gather.rows / workers * work.input_row_bytes)
     return Estimate(
         strategy=strategy,
         traffic=traffic,

@@ -15,7 +15,7 @@ from outgrow.planning.estimate import EpochPart, Estimate, full_graph_parts, tra
 from outgrow.planning.graph_stats.chunk_waves import Matrix
 from outgrow.planning.hardware.corrections import WorkKind
 from outgrow.planning.link_memory import whole_graph_link_bytes
-from outgrow.planning.peak_memory import base_bytes, metric_bytes, model_bytes, process_bytes, training_bytes
+from outgrow.planning.peak_memory import base_bytes, whole_layers_peak_bytes
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.traffic import ID_BYTES, Traffic, WorkerLayout, add_bytes, training_traffic
 from outgrow.planning.workload import OwnerStats, Workload
@@ -191,9 +191,8 @@ def estimate_tensor(strategy: TensorParallel, work: Workload, costs: CostModel) 
     nodes = float(work.partitioning.owner_stats(strategy.chunks, workers, self_loops=looped).nodes.max())
     edges = work.graph.edges + work.graph.nodes
     parts = tensor_parts(strategy, work, costs, traffic)
-    peak = process_bytes(costs) + model_bytes(work, costs) + metric_bytes(work, costs)
     beside = _link_bytes(strategy, work, costs)
-    peak += round(training_bytes(work, nodes, nodes, edges, workers)) + beside
+    peak = round(whole_layers_peak_bytes(work, costs, nodes, nodes, edges, workers)) + beside
     if strategy.memory is not None:
         needs = [each + beside for each in _memory_needs(strategy, work, costs, round(nodes))]
         # The first that fits reads least from files; its index is the number of tables that are in files.

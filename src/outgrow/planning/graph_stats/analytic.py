@@ -49,15 +49,21 @@ class AnalyticGraph:
         sizes: Sizes of the graph.
         degrees: Distribution of the degrees.
         edge_locality: Returns the share of edges within parts, by partition method and number of parts.
+        making_bytes: Returns the bytes held while a partition is made, by the same.
     """
 
     def __init__(
-        self, sizes: DatasetSizes, degrees: DegreeDistribution, edge_locality: Callable[[str, int], float]
+        self,
+        sizes: DatasetSizes,
+        degrees: DegreeDistribution,
+        edge_locality: Callable[[str, int], float],
+        making_bytes: Callable[[str, int], int] = lambda method, parts: 0,
     ) -> None:
         self.sizes = sizes
         self.degrees = degrees
         # Finding a locality may take a METIS partition, so it is done once.
         self.edge_locality = cache(edge_locality)
+        self._making_bytes = cache(making_bytes)
         self.partition_stats = cache(self._partition_stats)
         self.chunk_stats = cache(self._chunk_stats)
         self.batch_stats = cache(self._batch_stats)
@@ -77,7 +83,9 @@ class AnalyticGraph:
         edges = _split_evenly(self.sizes.edges, parts)
         # Nodes are balanced, edges are not; the worst worker decides, so one part gets more.
         edges[0] = round(edges[0] * (_UNEVEN if parts > 1 else 1))
-        return PartitionStats(_split_evenly(self.sizes.nodes, parts), edges, halo, self._owner_bytes(parts))
+        made = self._making_bytes(method, parts)
+        nodes = _split_evenly(self.sizes.nodes, parts)
+        return PartitionStats(nodes, edges, halo, self._owner_bytes(parts), making_bytes=made)
 
     def _remote_edge_share(self, method: str, parts: int) -> float:
         """Return the share of a part's edges that lead to one given other part."""

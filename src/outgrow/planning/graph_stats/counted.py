@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,7 +17,8 @@ from outgrow.engine.shard import model_topology
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
-from outgrow.graph.partition.partition_cache import load_or_make_partition
+from outgrow.graph.partition.metis import estimate_metis_input_bytes
+from outgrow.graph.partition.partition_cache import has_partition, load_or_make_partition
 from outgrow.graph.partition.partitioner import Partitioner
 from outgrow.graph.partition.presampled import PresampledMetis
 from outgrow.graph.topology import Topology
@@ -26,7 +28,11 @@ from outgrow.planning.graph_stats.analytic import AnalyticGraph
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, ChunkWaveCounter, Matrix
 from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution
 from outgrow.planning.graph_stats.link_steps import MOST_PAIRS, DrawnSteps, expect_link_steps
-from outgrow.planning.graph_stats.partition_counts import count_partition, single_worker_stats
+from outgrow.planning.graph_stats.partition_counts import (
+    count_partition,
+    estimate_neighbours,
+    single_worker_stats,
+)
 from outgrow.planning.graph_stats.sampled_batches import SampledBatches
 from outgrow.planning.graph_stats.super_batches import SampledSuperBatches
 from outgrow.planning.sizes import DatasetSizes, dataset_sizes, model_sizes
@@ -193,12 +199,13 @@ def _count_by_owner(topology: Topology, owner: Tensor, parts: int, *, self_loops
     return np.array(counts, dtype=np.int64)
 
 
-def sketch_graph(graph: Graph, sizes: DatasetSizes | None = None) -> AnalyticGraph:
+def sketch_graph(graph: Graph, sizes: DatasetSizes | None = None, *, store: Path | None = None) -> AnalyticGraph:
     """A graph that has features, modelled by the in-degrees of its nodes and by a part of it.
 
     Args:
         graph: The graph.
         sizes: Its sizes; None for those of a graph whose nodes have labels.
+        store: Store that a run would keep partitions in; None for none.
     """
     degrees = DegreeDistribution.from_degrees(graph.topology.indptr.diff())
     ball = cache(lambda: bfs_ball(graph.topology))
@@ -210,7 +217,20 @@ def sketch_graph(graph: Graph, sizes: DatasetSizes | None = None) -> AnalyticGra
             return 1 / parts
         return interpolate_edge_share(ball(), parts)
 
-    return AnalyticGraph(sizes or dataset_sizes(graph), degrees, edge_locality)
+    def making_bytes(method: str, parts: int) -> int:
+        partitioner = WITHOUT_CHUNKS.get(method, WITHOUT_CHUNKS["metis"])
+        # Seeds are balanced or not, by the strategy; either file tells that METIS need not run.
+        known = (partitioner, partitioner.with_seeds(graph.split.train))
+        if (
+            parts == 1
+            or not method.startswith("metis")
+            or any(has_partition(each, parts, store=store) for each in known)
+        ):
+            return 0
+        topology = graph.topology
+        return estimate_metis_input_bytes(topology.num_nodes, estimate_neighbours(topology), topology.num_edges)
+
+    return AnalyticGraph(sizes or dataset_sizes(graph), degrees, edge_locality, making_bytes)
 
 
 def bfs_ball(topology: Topology) -> Topology:

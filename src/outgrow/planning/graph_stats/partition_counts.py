@@ -12,10 +12,27 @@ from outgrow.planning.graph_stats.chunk_waves import Matrix
 from outgrow.planning.workload import PartitionStats
 from outgrow.runtime.distributed.serialization import serialize
 
+_SAMPLED_EDGES = 1000
+
 
 def single_worker_stats(nodes: int, edges: int) -> PartitionStats:
     """Return the statistics of a graph that is on one worker."""
     return PartitionStats(np.array([nodes]), np.array([edges]), np.zeros((1, 1), dtype=np.int64), 0)
+
+
+def estimate_neighbours(topology: Topology) -> int:
+    """Return about how many neighbours all nodes have in edges of both directions, from a sample of edges."""
+    num_edges = topology.num_edges
+    at = torch.arange(0, num_edges, max(1, num_edges // _SAMPLED_EDGES))
+    target = torch.searchsorted(topology.indptr, at, right=True) - 1
+    source = topology.indices[at].long()
+    begin, end = topology.indptr[source].tolist(), topology.indptr[source + 1].tolist()
+    mutual = [
+        bool((topology.indices[first:last] == node).any())
+        for first, last, node in zip(begin, end, target.tolist(), strict=True)
+    ]
+    # An edge whose reverse there is as well makes one neighbour of either end, as that does.
+    return round(num_edges * (2 - sum(mutual) / max(1, len(mutual))))
 
 
 def count_partition(topology: Topology, part: Tensor, parts: int, borders: tuple[int, ...] = ()) -> PartitionStats:
