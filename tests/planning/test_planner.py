@@ -22,6 +22,7 @@ from outgrow.planning.workload import Workload
 from outgrow.strategies.full import Full
 from outgrow.strategies.migrate.strategy import Migrate
 from outgrow.strategies.sampled import Sampled
+from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.training.config import TrainConfig
 
 DOCS = Path(__file__).parents[2] / "docs" / "planner.md"
@@ -112,6 +113,20 @@ def test_other_options_of_the_chosen_strategy_are_rivals(limit: str | None) -> N
     seconds = [each.seconds for each in found.rivals]
     assert seconds == sorted(seconds)
     assert max(seconds) <= found.query.interval_of_ratios * chosen.seconds
+
+
+def test_a_cache_of_split_saves_copies_to_the_device() -> None:
+    found = _plan("papers100M", "4xA100", workers=4, config=BATCHES)
+    costs = CostModel.from_profile(find_profile("4xA100"), WorkerLayout(workers=4), 4)
+    plain, cached = (estimate_strategy(SplitParallel(cache=each), found.query.work, costs) for each in (0.0, 0.1))
+    copies = [
+        next(part.seconds for part in each.parts if part.name == "features to the device") for each in (plain, cached)
+    ]
+    assert copies[1] < 0.9 * copies[0]
+    row_bytes = found.query.work.graph.row_bytes
+    rows = min(0.1 * found.query.work.graph.nodes, found.query.work.graph.nodes / 4)
+    assert cached.peak_bytes - plain.peak_bytes == pytest.approx(rows * row_bytes, rel=1e-3)
+    assert cached.traffic.epoch == plain.traffic.epoch
 
 
 def test_models_that_move_are_told_from_those_that_stay() -> None:

@@ -75,9 +75,8 @@ class SamplingSpec(NamedTuple):
         views: For each layer, whether self-loops are added.
         seed: Seed of the run.
         partition: Name of the partition method.
-        cache_rows: Rows of other hosts' nodes that each worker caches, the hottest by `cache_by`.
-        cache_by: ``"degree"``, or ``"presampling"``: the rows requested most in the batches of one epoch that is
-            sampled but not trained.
+        cache_rows: Rows that a worker caches, the hottest by `cache_by`: of other hosts' nodes; in `split` of its own.
+        cache_by: ``"degree"``, or ``"presampling"``: the rows requested most in an epoch that is sampled first.
         time_steps: Time steps in which models migrate to the seeds; None if each worker computes its own seeds.
         pregather: Whether rows that several time steps need are requested only once.
         workers_per_host: Consecutive workers that share a host, and so the features.
@@ -167,12 +166,14 @@ class SplitBatchStats(NamedTuple):
         num_full_batches: Seeds of an epoch, divided by those of a full batch.
         neighborhood: Sizes of what each worker computes: its own nodes and their in-edges.
         cross_edges: Edges between workers, by sampled batch and layer.
+        cached_share: Share of the rows of own nodes in a batch that the worker has in its cache.
     """
 
     steps: int
     num_full_batches: float
     neighborhood: NeighborhoodStats
     cross_edges: tuple[tuple[CrossEdgeStats, ...], ...]
+    cached_share: float = 0.0
 
 
 class HotStats(NamedTuple):
@@ -216,8 +217,7 @@ class LinkStepStats(NamedTuple):
         steps: Steps of an epoch.
         num_full_steps: Links of an epoch, divided by those of a step.
         links: ``[P]`` float64, links that each worker scores.
-        queries: ``[P]`` float64, distinct queries that it scores with candidates; 0 where links have negatives of
-            their own.
+        queries: ``[P]`` float64, distinct queries that it scores with candidates; 0 if links have negatives.
         candidates: Mean number of candidates of a query.
         read_rows: ``[P]`` float64, own nodes whose rows some worker reads.
         fetched_rows: ``[P, P]`` float64, rows of the second worker's nodes that the first reads; 0 on the diagonal.

@@ -122,6 +122,21 @@ def test_hot_nodes_are_expected_as_they_are_counted(hot_ratio: float) -> None:
     assert expected.warm.rows < expected.cold.rows
 
 
+@pytest.mark.parametrize("by", ["degree", "presampling"])
+def test_cached_rows_of_own_nodes_are_expected_as_they_are_counted(by: str) -> None:
+    graph = datasets.load_graph("products@0.01")
+    drawing = SamplingSpec(
+        BatchConfig(size=256, fanout=(5, 5)), (False, False), 0, "metis", cache_rows=2000, cache_by=by
+    )
+    expected, counted = (known.split_batch_stats(drawing, 2) for known in (sketch_graph(graph), CountedGraph(graph)))
+    assert expected.cached_share == pytest.approx(counted.cached_share, rel=0.25)
+    # Hot rows are read more often than others.
+    assert counted.cached_share > 2 * 2000 / graph.num_nodes
+    none = CountedGraph(graph).split_batch_stats(drawing._replace(cache_rows=0), 2)
+    assert none.cached_share == 0
+    assert none.neighborhood.rows == pytest.approx(counted.neighborhood.rows)
+
+
 def test_a_part_of_a_graph_is_cut_as_well_as_the_whole() -> None:
     """Communities that are smaller than the part are all that matters."""
     graph = datasets.load_graph("products@0.05")

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 
 from outgrow.core.ledger import Kind
+from outgrow.engine.features.cache import rows_within_size
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import EpochPart, Estimate, batch_prep_parts, minibatch_parts, transfer_parts
 from outgrow.planning.peak_memory import minibatch_peak_bytes
@@ -20,7 +21,7 @@ from outgrow.planning.traffic import (
     count_sent_numbers,
     shard_traffic,
 )
-from outgrow.planning.workload import CrossEdgeStats, SplitBatchStats, Workload
+from outgrow.planning.workload import CrossEdgeStats, SamplingSpec, SplitBatchStats, Workload
 from outgrow.strategies.split.strategy import SplitParallel
 
 _TOLD_BYTES = 4
@@ -30,10 +31,16 @@ _DRAWN, _PLANNED = 2, 3
 request partial sums, by their counts, their edges and the weights of these, also if there are none."""
 
 
+def split_sampling_spec(strategy: SplitParallel, work: Workload) -> SamplingSpec:
+    """Return how batches are sampled, and which rows of its own nodes each worker caches."""
+    cached = rows_within_size(strategy.cache, work.graph.nodes, work.graph.row_bytes)
+    return work.sampling_spec(strategy.partition)._replace(cache_rows=cached, cache_by=strategy.cache_by)
+
+
 def split_traffic(strategy: SplitParallel, work: Workload, layout: WorkerLayout) -> Traffic:
     """Return the traffic: each layer sends source rows to their destinations' workers, or partial sums if smaller."""
-    spec = work.sampling_spec(strategy.partition)
-    cut = work.partitioning.partition_stats(strategy.partition, layout.workers, spec)
+    spec = split_sampling_spec(strategy, work)
+    cut = work.partitioning.partition_stats(strategy.partition, layout.workers, work.sampling_spec(strategy.partition))
     found = work.sampling.split_batch_stats(spec, layout.workers)
     traffic = shard_traffic(work, cut, layout, steps=found.steps)
     sampled: Bytes = Counter()
@@ -80,12 +87,16 @@ def _layer_traffic(
 def _split_parts(
     work: Workload, costs: CostModel, stats: SplitBatchStats, traffic: Traffic, threads: int | None
 ) -> list[EpochPart]:
-    """Return the parts of an epoch: workers sample and compute their own nodes, and exchange rows in each layer."""
+    """Return the parts of an epoch: workers sample and compute their own nodes, and exchange rows in each layer.
+
+    Rows in the cache of a device are neither gathered nor copied.
+    """
     parts = minibatch_parts(work, costs, stats.neighborhood, stats.num_full_batches, stats.steps)
     busy = sum(part.seconds for part in parts)
     slowest = int(stats.neighborhood.edges.sum(1).argmax())
     edges = float(stats.neighborhood.edges[slowest].sum())
-    rows = float(stats.neighborhood.rows[slowest, 0])
+    # Where host and device are one memory, cached rows are copied as well.
+    rows = float(stats.neighborhood.rows[slowest, 0]) * (1 - stats.cached_share * (not costs.shares_device))
     parts += batch_prep_parts(
         work, costs, stats.num_full_batches * edges, stats.num_full_batches * rows, busy, (threads, threads)
     )
@@ -102,9 +113,11 @@ def estimate_split(strategy: SplitParallel, work: Workload, costs: CostModel) ->
     """Estimate `split`: one neighbourhood for each batch, computed by all workers."""
     traffic = split_traffic(strategy, work, costs.layout)
     workers = costs.layout.workers
-    spec = work.sampling_spec(strategy.partition)
-    cut = work.partitioning.partition_stats(strategy.partition, workers, spec)
+    spec = split_sampling_spec(strategy, work)
+    cut = work.partitioning.partition_stats(strategy.partition, workers, work.sampling_spec(strategy.partition))
     found = work.sampling.split_batch_stats(spec, workers)
+    # A worker caches no more rows than it owns.
+    cached = min(spec.cache_rows, int(cut.nodes.max())) * work.graph.row_bytes
     return Estimate(
         strategy=strategy,
         traffic=traffic,
@@ -117,5 +130,6 @@ def estimate_split(strategy: SplitParallel, work: Workload, costs: CostModel) ->
             strategy.prefetch,
             limited=strategy.memory_limit is not None,
             links=work.link_step_stats(strategy.partition, workers),
-        ),
+        )
+        + round(cached),
     )

@@ -225,7 +225,11 @@ class AnalyticGraph:
                 for count in (given, taken)
             )
             crossed.append(CrossEdgeStats(one, other, _uniform_pairs(sources.edges * away / parts, parts)))
-        return SplitBatchStats(int(steps), full, grown, (tuple(crossed),))
+        # The caches of all workers hold the hottest nodes, since each has those of its own.
+        hot = self.degrees.hottest_share(parts * spec.cache_rows, self.degrees.degree)
+        read = levels[-1].share
+        cached = self.degrees.count_nodes(read * hot) / max(1.0, self.degrees.count_nodes(read))
+        return SplitBatchStats(int(steps), full, grown, (tuple(crossed),), cached)
 
     def _orchestrate_stats(
         self, spec: SamplingSpec, parts: int, hot_ratio: float, super_batch: int

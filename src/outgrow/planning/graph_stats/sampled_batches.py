@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
-from outgrow.engine.features.cache import compute_hotness, hottest_nodes
+from outgrow.engine.features.cache import compute_hotness, hottest_nodes, sort_by_hotness
 from outgrow.engine.link_batches import Batch, LinkBatch, LinkBatches
 from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.graph import Graph
@@ -102,13 +102,31 @@ class SampledBatches:
         batches = self.epoch_batches(EPOCH)
         growth = NeighborhoodCounter(self.parts, len(self.spec.views))
         crossed = []
+        in_cache, num_rows, num_cached = self._mark_own_cached(), 0, 0
         for step in self.choose_steps(_STEPS):
             # A draw depends on the node alone, so the parts that workers sample add up to this batch. Rows cross for
             # all edges that are drawn, also for those that the batch excludes.
             blocks = self.sampler.sample_blocks(list_seeds(batches[step]), EPOCH, step)
             growth.add_split_batch(self.owner, blocks)
             crossed.append(tuple(map(self._cross_edge_stats, blocks)))
-        return SplitBatchStats(len(batches), self.num_full_batches, growth.mean_stats(), tuple(crossed))
+            num_rows += len(blocks[0].src_nodes)
+            num_cached += int(in_cache[blocks[0].src_nodes].sum())
+        cached = num_cached / max(1, num_rows)
+        return SplitBatchStats(len(batches), self.num_full_batches, growth.mean_stats(), tuple(crossed), cached)
+
+    def _mark_own_cached(self) -> Tensor:
+        """Return ``[V]`` bool: the nodes whose rows the workers that own them cache."""
+        found = torch.zeros(self.topology.num_nodes, dtype=torch.bool)
+        if self.spec.cache_rows:
+            hotness = compute_hotness(self.spec.cache_by, self.topology, self._presample_all_sources)
+            for part in range(self.parts):
+                own = (self.owner == part).nonzero()[:, 0]
+                found[sort_by_hotness(own, hotness)[: self.spec.cache_rows]] = True
+        return found
+
+    def _presample_all_sources(self) -> Iterator[Tensor]:
+        for step in self.choose_steps(STEPS_BEFORE):
+            yield self.sampler.sample_blocks(list_seeds(self.epoch_batches(BEFORE)[step]), BEFORE, step)[0].src_nodes
 
     def _cross_edge_stats(self, block: Block) -> CrossEdgeStats:
         source = block.edges.indices.long()
