@@ -19,7 +19,7 @@ WHOLE_LAYERS = None
 """Stands for an evaluation of whole layers in memory."""
 _ID_BYTES = 8
 """Bytes of the id of a node that a layer computes."""
-_OF_CHUNKS = 0.42
+_OF_CHUNKS = 0.4
 """Measured share of the bound on all chunks in flight: sources of several edges are one row, few chunks are full."""
 _BATCHES_AHEAD, _BATCH_EDGE_BYTES = 4, 36
 """Batches before times that there are at once: computed, ready, and being drawn; and bytes of an edge in them: its

@@ -44,7 +44,7 @@ WHOLE = LayerCopies(1.18, 0.52, 0.54, 1.78, 2.02, 17.0, 0.46, 0.58, 0.5, 0.91)
 """Of layers that a worker computes for its own nodes."""
 SLICED = LayerCopies(1.09, 1.09, 1.81, 0.3, 2.12, 32.4, 0.88, 0.67, 0.45, 1.35)
 """Of layers whose columns the workers divide: sources and aggregates are there as slices and as whole rows."""
-BATCH = LayerCopies(1.85, 0.78, 0.9, 2.4, 2.4, 14.0, 0.3, 0.96, 0.73, 1.03)
+BATCH = LayerCopies(2.13, 1.5, 1.33, 3.18, 2.4, 16.4, 0.3, 1.2, 1.2, 0.69)
 """Of a batch, and of an evaluation of whole layers between batches."""
 _PART_BYTES = 22
 """Further bytes of an in-edge if edges from own nodes are stored apart from those of the halo."""

@@ -48,13 +48,14 @@ _PER_VECTOR = 3
 """Copies of vectors of nodes of which batches read some: with both moments."""
 _ENTRY_BYTES = 8
 """Bytes of an entry of sparse features in their order by columns, which gradients are computed by."""
-_LEFT = 0.1
-"""Share of the memory of training that is still allocated when the model is evaluated, or when outputs are gathered."""
+_LEFT, _LEFT_AT_END = 0.15, 0.1
+"""Share of the memory of batches that is still allocated when the model is evaluated, and of all when outputs are
+gathered."""
 _PER_GATHERED = 2
 """Copies of the outputs that worker 0 gathers at the end of a run: as they come, and in the order of nodes."""
-_READY = 0.8
+_READY = 0.85
 """Share of the batches ahead that are complete: others are being drawn."""
-_PER_SPARSE_ROW = 3.8
+_PER_SPARSE_ROW = 3.9
 """Bytes of a batch's sparse rows for each of their own: they are gathered, ordered by columns, and freed in parts."""
 _PER_SCORE_EVALUATED = 0.7
 """Numbers that attention holds for each score and weight of an edge in an evaluation."""
@@ -67,9 +68,9 @@ _TYPED_BYTES = 16 << 20
 """Bytes of further kernels of models whose edges are grouped by relation."""
 _SHARE_BYTES = 8
 """Bytes of a node's share in the importance of all."""
-_PREFETCH, _IN_USE, _COPIES, _AHEAD_OF_GPU = 4, 2, 1.0, 2
-"""Batches sampled ahead unless a strategy says otherwise, batches besides, copies of the rows of the current batch, and
-all together on a GPU."""
+_PREFETCH, _IN_USE, _AHEAD_OF_GPU = 4, 3, 2
+"""Batches sampled ahead unless a strategy says otherwise, batches besides, the current one twice, and all together on a
+GPU."""
 _OF_MANY_STEPS = 1.35
 """Bytes of batches of links for each of their own: over many steps of many sizes freed memory is left in between."""
 _POOLED = 1.15
@@ -175,7 +176,7 @@ def whole_layers_peak_bytes(
     training = training_bytes(work, nodes, sources, edges, slices)
     held = view_edge_bytes(nodes, sources, SLICED if slices > 1 else WHOLE) * edges
     held += edges / max(1, work.graph.edges) * grouping_bytes(work) + input_bytes(work, nodes, sources)
-    gathering = held + _LEFT * (training - held) + _gathered_bytes(work, costs, nodes)
+    gathering = held + _LEFT_AT_END * (training - held) + _gathered_bytes(work, costs, nodes)
     return process_bytes(costs) + model_bytes(work, costs) + metric_bytes(work, costs) + max(training, gathering)
 
 
@@ -223,7 +224,7 @@ def num_prefetched_batches(
         return _AHEAD_OF_GPU
     if limited:
         return _POOLED * min(max(prefetch, EXCHANGED_AHEAD if costs.layout.hosts > 1 else 0) + 1, steps)
-    return min(prefetch + _IN_USE, steps) + _COPIES
+    return min(prefetch + _IN_USE, steps)
 
 
 def whole_layers_fit(work: Workload, costs: CostModel, partition: PartitionStats) -> bool:
@@ -287,7 +288,7 @@ def minibatch_peak_bytes(
     held_most = max(training, evaluation) + _LEFT * min(training, evaluation)
     if WHOLE_LAYERS in chosen:
         gathering = input_bytes(work, nodes, nodes) + _gathered_bytes(work, costs, nodes)
-        held_most = max(held_most, gathering + _LEFT * (training + evaluation))
+        held_most = max(held_most, gathering + _LEFT_AT_END * (training + evaluation))
     held_always = process_bytes(costs) + model_bytes(work, costs)
     return max(held_always + round(held_most), partition_peak_bytes(costs, partition))
 

@@ -29,7 +29,7 @@ from outgrow.planning.workload import Workload
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 
 _USUAL_RATIO = 0.2
-_PER_HOT, _PER_HOT_ON_DEVICE = 10, 2
+_PER_HOT, _PER_HOT_ON_DEVICE = 9, 2
 """Copies of the rows of hot nodes that it holds: as measured where the CPU's are in the same memory; else those of this
 super-batch and of the next."""
 _CPU_SIDE_BYTES = 24 << 20
