@@ -66,8 +66,6 @@ _PER_PARAMETER = 5
 """Copies of a parameter: itself, its gradient, two moments of Adam, and the best one so far."""
 _TYPED_BYTES = 16 << 20
 """Bytes of further kernels of models whose edges are grouped by relation."""
-_SHARE_BYTES = 8
-"""Bytes of a node's share in the importance of all."""
 _PREFETCH, _IN_USE, _AHEAD_OF_GPU = 4, 3, 2
 """Batches sampled ahead unless a strategy says otherwise, batches besides, the current one twice, and all together on a
 GPU."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,11 @@ from hypothesis import strategies as st
 
 from outgrow.engine.batches import BatchConfig
 from outgrow.graph import datasets
+from outgrow.graph.partition.methods import WITHOUT_CHUNKS
+from outgrow.graph.partition.partition_cache import load_or_make_partition
+from outgrow.graph.partition.symmetrize import count_neighbours, symmetrize
 from outgrow.graph.sampling.edge_sampler import FASTGCN, LABOR, NEIGHBOR, SAMPLERS, WITH_REPLACEMENT
+from outgrow.graph.store.reader import write_store
 from outgrow.planning.graph_stats.counted import (
     CountedGraph,
     bfs_ball,
@@ -19,6 +25,7 @@ from outgrow.planning.graph_stats.counted import (
     sketch_graph,
 )
 from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution
+from outgrow.planning.graph_stats.partition_counts import estimate_neighbours
 from outgrow.planning.workload import SamplingSpec
 
 GRAPHS = ("products@0.01", "reddit@0.02", "arxiv@0.1")
@@ -135,6 +142,28 @@ def test_cached_rows_of_own_nodes_are_expected_as_they_are_counted(by: str) -> N
     none = CountedGraph(graph).split_batch_stats(drawing._replace(cache_rows=0), 2)
     assert none.cached_share == 0
     assert none.neighborhood.rows == pytest.approx(counted.neighborhood.rows)
+
+
+@pytest.mark.parametrize(("name", "near"), [("products@0.01", 0.02), ("wordnet", 0.05), ("it-2004@0.001", 0.25)])
+def test_neighbours_are_estimated_from_some_edges(name: str, near: float) -> None:
+    """Too many only where edges are parallel, as on it-2004."""
+    topology = datasets.load_graph(name).topology
+    counted = int(count_neighbours(symmetrize(topology)).sum())
+    assert estimate_neighbours(topology) == pytest.approx(counted, rel=near)
+
+
+def test_a_partition_that_the_store_has_takes_no_memory_to_make(tmp_path: Path) -> None:
+    graph = datasets.load_graph("products@0.01")
+    store = tmp_path / "graph"
+    write_store(graph, store)
+    made = sketch_graph(graph, store=store).partition_stats("metis", 2).making_bytes
+    # Two numbers of eight bytes for each neighbour, at least.
+    assert made > 16 * graph.num_edges
+    assert sketch_graph(graph).partition_stats("metis", 2).making_bytes == made
+    assert sketch_graph(graph, store=store).partition_stats("hash", 2).making_bytes == 0
+    load_or_make_partition(graph.topology, WITHOUT_CHUNKS["metis"], 2, store=store)
+    assert sketch_graph(graph, store=store).partition_stats("metis", 2).making_bytes == 0
+    assert sketch_graph(graph, store=store).partition_stats("metis", 3).making_bytes > 0
 
 
 def test_a_part_of_a_graph_is_cut_as_well_as_the_whole() -> None:

@@ -56,11 +56,9 @@ def load_or_make_partition(topology: Topology, method: Partitioner, num_parts: i
     return found
 
 
-def has_partition(method: Partitioner, num_parts: int, *, store: Path | None) -> bool:
+def has_partition(method: Partitioner, num_parts: int, *, store: Path) -> bool:
     """Whether a graph's store seems to have a partition; its contents are not checked."""
-    return (
-        store is not None and _with_suffix(Path(store) / FOLDER / f"{method.cache_key}-{num_parts}", ".json").exists()
-    )
+    return _with_suffix(store / FOLDER / f"{method.cache_key}-{num_parts}", ".json").exists()
 
 
 def _read_partition(path: Path, about: dict[str, Any]) -> Partition | None:

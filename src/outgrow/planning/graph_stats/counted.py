@@ -218,15 +218,14 @@ def sketch_graph(graph: Graph, sizes: DatasetSizes | None = None, *, store: Path
         return interpolate_edge_share(ball(), parts)
 
     def making_bytes(method: str, parts: int) -> int:
-        partitioner = WITHOUT_CHUNKS.get(method, WITHOUT_CHUNKS["metis"])
-        # Seeds are balanced or not, by the strategy; either file tells that METIS need not run.
-        known = (partitioner, partitioner.with_seeds(graph.split.train))
-        if (
-            parts == 1
-            or not method.startswith("metis")
-            or any(has_partition(each, parts, store=store) for each in known)
-        ):
+        if parts == 1 or not method.startswith("metis"):
             return 0
+        if store is not None:
+            partitioner = WITHOUT_CHUNKS.get(method, WITHOUT_CHUNKS["metis"])
+            # Seeds are balanced or not, by the strategy; either file tells that METIS need not run.
+            known = (partitioner, partitioner.with_seeds(graph.split.train))
+            if any(has_partition(each, parts, store=store) for each in known):
+                return 0
         topology = graph.topology
         return estimate_metis_input_bytes(topology.num_nodes, estimate_neighbours(topology), topology.num_edges)
 
