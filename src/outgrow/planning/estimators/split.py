@@ -31,7 +31,7 @@ _DRAWN, _PLANNED = 2, 3
 request partial sums, by their counts, their edges and the weights of these, also if there are none."""
 
 
-def split_sampling_spec(strategy: SplitParallel, work: Workload) -> SamplingSpec:
+def _sampling_spec(strategy: SplitParallel, work: Workload) -> SamplingSpec:
     """Return how batches are sampled, and which rows of its own nodes each worker caches."""
     cached = rows_within_size(strategy.cache, work.graph.nodes, work.graph.row_bytes)
     return work.sampling_spec(strategy.partition)._replace(cache_rows=cached, cache_by=strategy.cache_by)
@@ -39,7 +39,7 @@ def split_sampling_spec(strategy: SplitParallel, work: Workload) -> SamplingSpec
 
 def split_traffic(strategy: SplitParallel, work: Workload, layout: WorkerLayout) -> Traffic:
     """Return the traffic: each layer sends source rows to their destinations' workers, or partial sums if smaller."""
-    spec = split_sampling_spec(strategy, work)
+    spec = _sampling_spec(strategy, work)
     cut = work.partitioning.partition_stats(strategy.partition, layout.workers, work.sampling_spec(strategy.partition))
     found = work.sampling.split_batch_stats(spec, layout.workers)
     traffic = shard_traffic(work, cut, layout, steps=found.steps)
@@ -113,7 +113,7 @@ def estimate_split(strategy: SplitParallel, work: Workload, costs: CostModel) ->
     """Estimate `split`: one neighbourhood for each batch, computed by all workers."""
     traffic = split_traffic(strategy, work, costs.layout)
     workers = costs.layout.workers
-    spec = split_sampling_spec(strategy, work)
+    spec = _sampling_spec(strategy, work)
     cut = work.partitioning.partition_stats(strategy.partition, workers, work.sampling_spec(strategy.partition))
     found = work.sampling.split_batch_stats(spec, workers)
     # A worker caches no more rows than it owns.
