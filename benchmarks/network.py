@@ -96,6 +96,7 @@ class Hosts:
             "losses": summary["loss"],
             "ledger": summary["ledger"],
             "counters": summary["counters"],
+            "spent": summary["seconds"],
             "sent": [new.sent - old.sent for new, old in zip(after, before, strict=True)],
             "received": [new.received - old.received for new, old in zip(after, before, strict=True)],
             "load": load,

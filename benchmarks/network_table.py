@@ -48,10 +48,22 @@ def _figures(short: Mapping[str, Any], long: Sequence[Mapping[str, Any]], mbit: 
         "bytes_per_epoch": {link: kinds for link, kinds in grown["ledger"].items() if kinds},
         "ledger_bytes_per_epoch": sum(sum(grown["ledger"][link].values()) for link in ("peer", "network")),
         "counters_per_epoch": grown["counters"],
+        "spent_per_epoch": _spent(short, long),
         "same_losses": len({tuple(report["losses"]) for report in long}) == 1,
         "median_load_after": statistics.median(report["load"] for report in long),
     }
     return {**figures, **(_of_interfaces(grown, long[0], seconds, mbit) if long[0]["sent"] else {})}
+
+
+def _spent(short: Mapping[str, Any], long: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Seconds of an epoch by what the first worker did, threads in the background included: medians of the rounds."""
+    return {
+        name: statistics.median(
+            (report["spent"].get(name, 0.0) - short["spent"].get(name, 0.0)) / (report["epochs"] - short["epochs"])
+            for report in long
+        )
+        for name in long[0]["spent"]
+    }
 
 
 def _of_interfaces(grown: Mapping[str, Any], whole: Mapping[str, Any], seconds: float, mbit: float) -> dict[str, Any]:
