@@ -1,10 +1,10 @@
 """What each layer of a mini-batch costs: its nodes, its edges, and the bytes of the rows that it reads.
 
-    python benchmarks/layer_sizes.py --graphs reddit@0.2 --fanouts 4,4 --batch-size 10000        # NeutronOrch's figure 7
-    python benchmarks/layer_sizes.py --fanouts 10,10,10 10,10,10,10 10,10,10,10,10               # its section 5.7
+    python benchmarks/layer_sizes.py --graphs reddit@0.2 --fanouts 4,4 --batch-size 10000    # NeutronOrch's figure 7
+    python benchmarks/layer_sizes.py --fanouts 10,10,10 10,10,10,10 10,10,10,10,10           # its section 5.7
 
 Nothing is trained. Counts are means of the first batches of an epoch; the bottom layer reads features, the others rows
-as wide as hidden layers. See README.md.
+as wide as hidden layers. Bytes of sparse features are not counted. See README.md.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import record
+from torch import Tensor
 from workers import versions
 
 import outgrow as og
@@ -49,6 +50,7 @@ def count(name: str, fanout: tuple[int, ...], options: argparse.Namespace) -> It
     for layer in range(len(fanout)):
         blocks = [sample[layer] for sample in drawn]
         width = options.hidden if layer else graph.num_features
+        dense = layer > 0 or isinstance(graph.features, Tensor)
         computed = statistics.fmean(block.edges.num_dst for block in blocks)
         read = statistics.fmean(block.edges.num_src for block in blocks)
         yield {
@@ -60,7 +62,7 @@ def count(name: str, fanout: tuple[int, ...], options: argparse.Namespace) -> It
             "nodes_computed": computed,
             "edges": statistics.fmean(block.edges.num_edges for block in blocks),
             "share_of_edges": sum(block.edges.num_edges for block in blocks) / edges,
-            "read_mb": read * width * _NUMBER / 1e6,
+            "read_mb": read * width * _NUMBER / 1e6 if dense else None,
         }
 
 
