@@ -268,6 +268,46 @@ def test_seeds_give_other_graphs():
     assert np.mean(all_edges(model())[0] == all_edges(model(seed=1))[0]) < 0.01
 
 
+@pytest.mark.parametrize("locality", [0.0, 0.8])
+@pytest.mark.parametrize("decay", [0.0, 2.0])
+def test_edges_come_from_hubs_and_lead_to_any_node(locality, decay):
+    made = model(hub_share=0.05, locality=locality, decay=decay, max_degree=2000.0)
+    structure = made.structure
+    src, dst = all_edges(made)
+    by_rank = nodes_by_rank(made)
+    given, taken = (np.bincount(ends, minlength=structure.nodes)[by_rank] for ends in (src, dst))
+    hubs = round(0.05 * structure.nodes)
+    # The last round of hubs may be taken by other nodes of the same round, one of each community.
+    assert given[hubs + structure.communities :].sum() == 0
+    assert given[: structure.communities].mean() > 3 * given[hubs - structure.communities : hubs].mean()
+    # In-degrees are those of edges that fall on nodes alike.
+    assert taken.mean() == pytest.approx(structure.edges / structure.nodes)
+    assert taken.var() < 3 * taken.mean()
+    home = communities(structure)
+    inside = np.mean(home[src] == home[dst])
+    assert inside == pytest.approx(locality + (1 - locality) / structure.communities * (decay == 0), abs=0.01)
+    if decay:
+        # Edges lead both ways around the ring.
+        ahead = (home[dst] - home[src]) % structure.communities
+        one, other = np.sum((ahead > 0) & (ahead < 10)), np.sum(structure.communities - 10 < ahead)
+        assert one == pytest.approx(other, rel=0.05)
+
+
+def test_the_largest_degree_of_hubs_is_the_one_asked_for():
+    made = model(hub_share=0.05, communities=1, locality=0.0, max_degree=2000.0)
+    given = np.bincount(all_edges(made)[0])
+    assert given.max() == pytest.approx(2000, rel=0.1)
+
+
+def test_a_split_may_lie_in_the_first_communities():
+    signal = dataclasses.replace(SIGNAL, shares=(0.1, 0.02, 0.03), labelled_share=0.2)
+    tables = model(signal=signal).read_tables()
+    found = np.concatenate([tables.train, tables.val, tables.test])
+    assert len(np.unique(found)) == len(found) == round(0.15 * STRUCTURE.nodes)
+    assert found.max() < 0.2 * STRUCTURE.nodes
+    assert np.abs(tables.train.mean() - 0.1 * STRUCTURE.nodes) < 0.01 * STRUCTURE.nodes
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -281,6 +321,9 @@ def test_seeds_give_other_graphs():
         {"decay": float("inf")},
         {"decay": float("nan")},
         {"max_degree": 19.0},
+        {"hub_share": 0.0},
+        {"hub_share": 1.1},
+        {"hub_share": 0.01, "max_degree": 900.0},
     ],
 )
 def test_wrong_structures_are_refused(changes):
@@ -288,7 +331,16 @@ def test_wrong_structures_are_refused(changes):
         dataclasses.replace(STRUCTURE, **changes)
 
 
-@pytest.mark.parametrize("changes", [{"classes": 0}, {"strength": -1.0}, {"shares": (0.5, 0.5, 0.1)}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"classes": 0},
+        {"strength": -1.0},
+        {"shares": (0.5, 0.5, 0.1)},
+        {"labelled_share": 1.1},
+        {"labelled_share": sum(SIGNAL.shares) - 0.01},
+    ],
+)
 def test_wrong_signals_are_refused(changes):
     with pytest.raises(InputError, match="needed"):
         dataclasses.replace(SIGNAL, **changes)

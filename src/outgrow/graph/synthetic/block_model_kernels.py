@@ -33,6 +33,8 @@ class BlockModelParams(NamedTuple):
         slope: Exponent of the distribution function of distances, not 0.
         growth: Growth of that function from distance 1 to the end of the farthest, relative to its value at
             1.
+        hub_fraction: Value, from 0 to 1, of the distribution function of ranks at the last rank of a hub; 0 if both
+            ends of edges are drawn by weight.
         shuffles_ids: Whether node ids are shuffled.
         community_order_key: Key of the order in which a round of ranks is assigned to the communities.
         member_order_key: Key of the position of a node inside its community.
@@ -49,6 +51,7 @@ class BlockModelParams(NamedTuple):
     anywhere: bool
     slope: float
     growth: float
+    hub_fraction: float
     shuffles_ids: bool
     community_order_key: np.uint64
     member_order_key: np.uint64
@@ -60,17 +63,21 @@ def make_block_model_params(structure: BlockStructure, seed: int) -> BlockModelP
     low = structure.offset**structure.power
     # A decay of 1 has a logarithm for its distribution function: the limit of powers with an exponent close to 0.
     slope = 1 - structure.decay or _ALMOST_FLAT
+    span = (structure.nodes + structure.offset) ** structure.power - low
+    # The distribution function ends at the last hub, so that no rank beyond it is drawn.
+    hubs = 0 if structure.hub_share is None else structure.hubs
     return BlockModelParams(
         nodes=structure.nodes,
         communities=structure.communities,
         offset=structure.offset,
         power=structure.power,
         low=low,
-        span=(structure.nodes + structure.offset) ** structure.power - low,
+        span=span,
         locality=structure.locality,
         anywhere=structure.decay == 0,
         slope=slope,
         growth=math.expm1(slope * math.log(structure.communities // 2 + 1)),
+        hub_fraction=((hubs + structure.offset) ** structure.power - low) / span,
         shuffles_ids=structure.shuffled,
         community_order_key=np.uint64(fold_in(seed, _DEAL)),
         member_order_key=np.uint64(fold_in(seed, _SEAT)),
@@ -82,7 +89,8 @@ def draw_edges(params: BlockModelParams, key: int, first: int, count: int) -> tu
     """Return the sources and destinations, ``[count]`` int64 each, of edges ``first`` to ``first + count - 1``."""
     src = np.empty(count, dtype=np.int64)
     dst = np.empty(count, dtype=np.int64)
-    _draw_edge_range(params, np.uint64(key), first, src, dst)
+    draw = _draw_hub_edge_range if params.hub_fraction else _draw_edge_range
+    draw(params, np.uint64(key), first, src, dst)
     return src, dst
 
 
@@ -178,6 +186,26 @@ def _draw_edge_range(params: BlockModelParams, key: np.uint64, first: int, src: 
         flip = (bits & _ONE) == _ONE
         src[i] = other if flip else one
         dst[i] = one if flip else other
+
+
+@parallel_kernel
+def _draw_hub_edge_range(params: BlockModelParams, key: np.uint64, first: int, src: Ids, dst: Ids) -> None:
+    for i in prange(len(src)):
+        edge = hash64(key, np.uint64(first) + np.uint64(i))
+        hub = _draw_rank(params, uniform01(hash64(edge, np.uint64(0))) * params.hub_fraction)
+        other = min(int(uniform01(hash64(edge, np.uint64(1))) * params.nodes), params.nodes - 1)
+        bits = hash64(edge, np.uint64(2))
+        home = _community_of_rank(params, hub)
+        if uniform01(bits) < params.locality:
+            away = home
+        elif params.anywhere:
+            away = _community_of_rank(params, other)
+        else:
+            away = _draw_far_community(params, home, uniform01(hash64(edge, np.uint64(3))))
+        # Either end of a distance has the hub equally often: edges lead both ways around the ring.
+        flip = (bits & _ONE) == _ONE
+        src[i] = _node_of_member(params, away if flip else home, hub // params.communities)
+        dst[i] = _node_of_member(params, home if flip else away, other // params.communities)
 
 
 @parallel_kernel

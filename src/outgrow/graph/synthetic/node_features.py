@@ -29,12 +29,15 @@ class SyntheticNodes:
         strength: Length of the mean vector of each class, in standard deviations of the noise; the means of
             two classes are about 1.4 times as far apart. 0 gives pure noise.
         shares: Shares of nodes for training, validation and test; their sum is at most 1.
+        labelled_share: Share of the nodes, the first ones, that all of these are drawn from; not below that sum. In a
+            block model whose ids are not shuffled they are those of its first communities.
     """
 
     classes: int
     features: int
     strength: float = 1.0
     shares: tuple[float, float, float] = (0.5, 0.25, 0.25)
+    labelled_share: float = 1.0
 
     def __post_init__(self) -> None:
         if self.classes < 1 or self.features < 0 or self.strength < 0:
@@ -50,6 +53,13 @@ class SyntheticNodes:
                 needed="three shares from 0 to 1 with a sum of at most 1",
                 got=f"{self.shares}, sum {sum(self.shares):g}",
                 repair="change the shares of training, validation and test",
+            )
+        if not sum(self.shares) - 1e-9 <= self.labelled_share <= 1:
+            raise InputError(
+                "the nodes of the split cannot be drawn",
+                needed=f"a labelled_share from {sum(self.shares):g}, the sum of the shares of the split, to 1",
+                got=f"{self.labelled_share:g}",
+                repair="raise labelled_share, or lower the shares of the split",
             )
 
     def make_node_tables(self, labels: NDArray[np.int32], seed: int) -> NodeTableSource:
@@ -68,8 +78,9 @@ class SyntheticNodes:
             class_names=names,
         )
 
-    def _draw_split(self, nodes: int, seed: int) -> tuple[Ids, Ids, Ids]:
-        sizes = [round(share * nodes) for share in self.shares]
+    def _draw_split(self, num_nodes: int, seed: int) -> tuple[Ids, Ids, Ids]:
+        sizes = [round(share * num_nodes) for share in self.shares]
+        nodes = round(self.labelled_share * num_nodes)
         # Rounded shares may add up to more than all nodes.
         ends = np.minimum(np.cumsum(sizes), nodes).tolist()
         key = fold_in(seed, _SPLIT)
