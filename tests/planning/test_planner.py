@@ -15,7 +15,7 @@ from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimators.registry import estimate_strategy
 from outgrow.planning.graph_stats.known_graphs import known_graph, load_graph_facts
 from outgrow.planning.hardware.profile import LinkRate, MachineProfile, find_profile
-from outgrow.planning.planner import Plan, make_plan
+from outgrow.planning.planner import Plan, _strategy_variants, make_plan
 from outgrow.planning.sizes import model_sizes
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.planning.workload import Workload
@@ -127,6 +127,18 @@ def test_a_cache_of_split_saves_copies_to_the_device() -> None:
     rows = min(0.1 * found.query.work.graph.nodes, found.query.work.graph.nodes / 4)
     assert cached.peak_bytes - plain.peak_bytes == pytest.approx(rows * row_bytes, rel=1e-3)
     assert cached.traffic.epoch == plain.traffic.epoch
+
+
+def test_plans_try_caches_of_split_where_a_device_has_memory_of_its_own() -> None:
+    for hardware, tried in (("4xA100", {0.0, 0.05, 0.25}), ("2-core-cpu", {0.0})):
+        found = _plan("products", hardware, workers=4, config=BATCHES)
+        variants = next(each for each in _strategy_variants(found.query) if each[0].name == "split")
+        assert {each.options()["cache"] for each in variants} == tried
+    costs = CostModel.from_profile(find_profile("2-core-cpu"), WorkerLayout(workers=4), 4)
+    plain, cached = (estimate_strategy(SplitParallel(cache=each), found.query.work, costs) for each in (0.0, 0.1))
+    # There is one memory, so a cache takes some and saves no time.
+    assert cached.parts == plain.parts
+    assert cached.peak_bytes > plain.peak_bytes
 
 
 def test_models_that_move_are_told_from_those_that_stay() -> None:

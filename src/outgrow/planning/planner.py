@@ -184,6 +184,9 @@ def _strategy_variants(query: PlannerQuery) -> list[list[Strategy]]:
     several = max(layout.workers for layout in query.layouts) > 1
     # A single host has no rows of others to cache.
     caches = (0.0, 0.05, 0.2) if max(layout.hosts for layout in query.layouts) > 1 else (0.0,)
+    # Where host and device are one memory, a cache of own rows saves nothing.
+    own_memory = any(not cost_model_for(query, layout).shares_device for layout in query.layouts)
+    own_caches = (0.0, 0.05, 0.25) if own_memory else (0.0,)
     # Fewer batches ahead are no faster, but need less memory.
     prefetches = (4,) if limit is None else (4, 2, 1, 0)
     return [
@@ -191,7 +194,12 @@ def _strategy_variants(query: PlannerQuery) -> list[list[Strategy]]:
         [Offload(memory=limit)],
         [TensorParallel(memory=limit, chunks=chunks) for chunks in ((4, 1) if several else (4,))],
         [Sampled(cache=cache, prefetch=ahead, memory=limit) for ahead in prefetches for cache in caches],
-        [SplitParallel(prefetch=ahead, memory=limit) for ahead in prefetches if ahead],
+        [
+            SplitParallel(cache=cache, prefetch=ahead, memory=limit)
+            for ahead in prefetches
+            if ahead
+            for cache in own_caches
+        ],
         # Where models stay, `migrate` trains as `sampled` does, which is listed.
         [
             Migrate(move_model=True, cache=cache, prefetch=ahead, memory=limit)

@@ -25,10 +25,10 @@ Those of amazon and papers100M-overlap are fitted to GSplit, table 2, and to not
 micro-batches have more than the mini-batch that they are of, fan-outs 20-20-20, at scale 0.01, seed 0. A batch
 is scaled like the graph, to 41 seeds for the published 4096: a batch of 4096 of a small graph would reach most
 of it. There products, which is not fitted to it, has 27 percent for the published 25.5, amazon 79 for 79.2 and
-papers100M-overlap 147 for 148.9. No choice of degrees and communities alone comes near the last one. It needs
+papers100M-overlap 146 for 148.9. No choice of degrees and communities alone comes near the last one. It needs
 two things: a node that is trained on lies in the first communities, as those of the data set are of one archive,
 and all edges come from a few nodes, as citations do (``hub_share``). So few classes occur in its split, and it
-says nothing about accuracy. A mini-batch reaches 4 to 19 times as many edges for a seed as published. A fifth of
+says nothing about accuracy. A mini-batch reaches 3 to 19 times as many edges for a seed as published. A fifth of
 the edges of amazon are duplicates and are dropped at that scale.
 
 The size of communities does not change with the scale, unlike that of parts, and there is at least one
