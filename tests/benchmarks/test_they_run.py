@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "callbacks.py": ("--graphs", "products@0.002", "--epochs", 2),
     "roofline.py": ("--scale", 8, "--epochs", 2),
     "startup.py": ("--models", "gcn", "--rounds", 1),
+    "accumulation.py": ("--widths", 8, "--table-mib", 1, "--rounds", 1),
     "narrow_sums.py": ("--graph", "products@0.002", "--columns", 8, "--rounds", 1),
 }
 

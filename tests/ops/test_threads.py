@@ -27,6 +27,7 @@ from outgrow.ops.edge_feature_sums import edge_feature_sum
 from outgrow.ops.edge_features import project_edges
 from outgrow.ops.kernels import work_split
 from outgrow.ops.kernels.work_split import balanced_work, split_rows
+from outgrow.ops.rows.coalesce import scatter_add_rows
 from support import Drawn, block_of, normal
 
 NODES, HEAVY, RELATIONS, COLUMNS = 200, 9000, 3, 6
@@ -147,3 +148,18 @@ def test_nor_in_kernels_of_a_fixed_width(name: str, monkeypatch: pytest.MonkeyPa
     for module in (spmm, work_split):
         monkeypatch.setattr(module, "_LARGE", 0)
     assert all(map(torch.equal, bits(CASES[name], 1), bits(CASES[name], 2)))
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_nor_in_sums_of_gradients_in_memory() -> None:
+    rows, values = torch.arange(0, 20_000, 2), normal(10_000, COLUMNS, seed=5, dtype=torch.float32)
+    found = []
+    for threads in (1, 2, 2):
+        numba.set_num_threads(threads)
+        table = normal(20_000, COLUMNS, seed=6, dtype=torch.float32)
+        scatter_add_rows(table, rows, values, torch.arange(10_000))
+        found.append(table)
+    assert all(torch.equal(found[0], other) for other in found[1:])
+    expected = normal(20_000, COLUMNS, seed=6, dtype=torch.float32)
+    expected[rows] += values
+    assert torch.equal(found[0], expected)

@@ -13,12 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import as_numpy, serial_kernel
+from outgrow.ops.backend import as_numpy, parallel_kernel, prange, serial_kernel
+from outgrow.ops.kernels.numerics import LINE_BYTES, prefetch_distance, prefetch_line
+from outgrow.ops.kernels.work_split import PARTS
 
 Array = NDArray[Any]
 
 # Handing a group to a thread takes longer than reading a few short runs from memory.
 _LEAST_RUNS = 8
+_LEAST_NUMBERS = 1 << 14
+"""Fewest numbers that a thread adds: fewer cost more to hand out."""
 
 
 @serial_kernel
@@ -61,7 +65,9 @@ def split_groups(rows_N: Array, gap_rows: int, run_rows: int, num_groups: int) -
 
 
 def scatter_add_rows(table_VW: Tensor, rows_N: Tensor, values_MW: Tensor, at_N: Tensor) -> None:
-    """Add ``values[at[i]]`` to ``table[rows[i]]``. Touches no other row.
+    """Add ``values[at[i]]`` to ``table[rows[i]]``, on all threads. Touches no other row.
+
+    Rows are distinct, so that each number gets one addend, whatever the number of threads.
 
     Args:
         table_VW: ``[V, W]`` float32 or float64, changed.
@@ -70,12 +76,30 @@ def scatter_add_rows(table_VW: Tensor, rows_N: Tensor, values_MW: Tensor, at_N: 
         at_N: ``[N]`` integer.
     """
     rows = as_numpy(rows_N)
-    scatter_add_range(table_VW.numpy(), 0, rows, 0, len(rows), values_MW.detach().numpy(), as_numpy(at_N))
+    parts = max(1, min(PARTS, rows.size * table_VW.shape[1] // _LEAST_NUMBERS))
+    _scatter_add_parts(table_VW.numpy(), rows, values_MW.detach().numpy(), as_numpy(at_N), parts)
+
+
+@parallel_kernel
+def _scatter_add_parts(table: Array, rows: Array, values: Array, at: Array, parts: int) -> None:
+    columns = table.shape[1]
+    ahead = prefetch_distance(columns * table.itemsize)
+    line = LINE_BYTES // table.itemsize
+    for part in prange(parts):
+        end = (part + 1) * len(rows) // parts
+        for i in range(part * len(rows) // parts, end):
+            # Rows of the table are far apart: without a request ahead each waits for memory by itself.
+            following = rows[min(i + ahead, end - 1)]
+            for column in range(0, columns, line):
+                prefetch_line(table, following, column)
+            row, source = rows[i], at[i]
+            for column in range(columns):
+                table[row, column] += values[source, column]
 
 
 @serial_kernel
 def scatter_add_range(table: Array, first: int, rows: Array, start: int, end: int, values: Array, at: Array) -> None:
-    """Apply `scatter_add_rows` to a range of the rows, in a table that begins at row ``first``."""
+    """Apply `scatter_add_rows` to a range of the rows on one thread, in a table that begins at row ``first``."""
     for i in range(start, end):
         row, source = rows[i] - first, at[i]
         for column in range(table.shape[1]):
