@@ -93,7 +93,7 @@ WAYS = {
     "tensor": Way(TensorParallel(), Full(), epochs_before=1),
     "tensor-textbook": Way(TensorParallel(cache_first_aggregate=False), Full()),
     "tensor-coefficients": Way(TensorParallel(attention="coefficients", chunks=1), Full()),
-    "tensor-files": Way(TensorParallel(on_disk="slices", chunks=3, scratch_dir=FOLDER), Full(), epochs_before=1),
+    "tensor-files": Way(TensorParallel(on_disk="rows", chunks=3, scratch_dir=FOLDER), Full(), epochs_before=1),
     **{f"offload-{chunks}": offload(chunks) for chunks in (1, 2, 4, 5, 6, 7)},
     **{f"offload-4-without-{name}": offload(4, **{name: False}) for name in TECHNIQUES},
     "offload-3-with-overlap-only": offload(3, **{**dict.fromkeys(TECHNIQUES, False), "overlap": True}),
@@ -185,7 +185,7 @@ FIRST = [*CASES[: len(CONVS)], *(case for case in CASES if case.conv in DECOUPLE
 ENOUGH = {
     "tensor": [case for case in CASES if case.conv not in OPAQUE],
     "tensor-coefficients": [case for case in CASES if case.conv == "decoupled-attention"],
-    "tensor-files": [case for case in CASES if case.conv in FIXED],
+    "tensor-files": [case for case in CASES if case.conv not in OPAQUE],
     "tensor-textbook": [Case(conv, "weighted", "one-node-part") for conv in KINDS],
     "split-everything": FIRST,
     "split-sources": [Case(conv, "weighted", "one-node-part") for conv in KINDS],
@@ -240,7 +240,6 @@ EVERY_DEAL = [
     for shift, way in enumerate(DEALT)
     for case in ALL_CASES[shift % FIFTH :: FIFTH]
     if not (way.startswith("tensor") and case.conv in OPAQUE)
-    and (way != "tensor-files" or case.conv in FIXED)
     and (
         way != "orchestrate-aggregate"
         or (case.conv in SUMS and case.features not in PARTIAL and not case.input_dropout)

@@ -15,10 +15,10 @@ from outgrow.nn.layer import Layer
 from outgrow.ops.aggregation.base import Aggregate
 from outgrow.ops.aggregation.relational import RelationScale
 from outgrow.strategies.base import Problem
-from outgrow.strategies.tensor import aggregation, all_to_all, pipelined_sums
+from outgrow.strategies.tensor import all_to_all, chunk_exchange, pipelines
 from outgrow.strategies.tensor.all_to_all import ColumnExchange, ColumnRanges
+from outgrow.strategies.tensor.chunk_exchange import ChunkExchange, PendingRows
 from outgrow.strategies.tensor.chunk_schedule import ChunkSchedules, NodeGroup
-from outgrow.strategies.tensor.pipelined_sums import PendingRows, PipelinedSum
 from suites.hits import Hits
 
 
@@ -43,14 +43,14 @@ def attention_without_gradient() -> Iterator[Hits]:
 @contextmanager
 def backward_along_the_edges() -> Iterator[Hits]:
     """The gradient is multiplied by the matrix of the forward pass instead of its transpose."""
-    hits, right = Hits(), aggregation.make_schedules
+    hits, right = Hits(), pipelines.make_schedules
 
     def lanes_of(*given: Any) -> ChunkSchedules:
         lanes = right(*given)
         hits.note(len(lanes.backward) > 0)
         return lanes._replace(backward=lanes.forward)
 
-    with patch.object(aggregation, "make_schedules", lanes_of):
+    with patch.object(pipelines, "make_schedules", lanes_of):
         yield hits
 
 
@@ -91,44 +91,44 @@ def partial_gradients_of_scores() -> Iterator[Hits]:
 @contextmanager
 def columns_misplaced() -> Iterator[Hits]:
     """Columns of the slices that come from others, and of their gradients, are one place off."""
-    hits, right = Hits(), PipelinedSum.receive_slices
+    hits, right = Hits(), ChunkExchange.receive_slices
 
-    def arrive(self: PipelinedSum, trip: PendingRows, party: NodeGroup, slices: Tensor, channels: int) -> None:
+    def arrive(self: ChunkExchange, trip: PendingRows, party: NodeGroup, slices: Tensor, channels: int) -> None:
         right(self, trip, party, slices, channels)
         if self.comm.size > 1 and slices.shape[2] > 1:
             hits.note(len(party.nodes) > 0)
             slices[party.nodes] = slices[party.nodes].roll(1, 2)
 
-    with patch.object(PipelinedSum, "receive_slices", arrive):
+    with patch.object(ChunkExchange, "receive_slices", arrive):
         yield hits
 
 
 @contextmanager
 def gradient_of_a_sum_for_its_first_channel() -> Iterator[Hits]:
     """The gradient of a sum over channels reaches the first of them alone."""
-    hits, right = Hits(), PipelinedSum.receive_slices
+    hits, right = Hits(), ChunkExchange.receive_slices
 
-    def arrive(self: PipelinedSum, trip: PendingRows, party: NodeGroup, slices: Tensor, channels: int) -> None:
+    def arrive(self: ChunkExchange, trip: PendingRows, party: NodeGroup, slices: Tensor, channels: int) -> None:
         right(self, trip, party, slices, channels)
         if channels < slices.shape[1]:
             hits.note(len(party.nodes) > 0)
             slices[party.nodes, 1:] = 0
 
-    with patch.object(PipelinedSum, "receive_slices", arrive):
+    with patch.object(ChunkExchange, "receive_slices", arrive):
         yield hits
 
 
 @contextmanager
 def rows_taken_for_sorted() -> Iterator[Hits]:
     """Rows of a chunk are in the order of their workers, and are taken for those of ascending nodes."""
-    hits, right = Hits(), PipelinedSum.receive_slices
+    hits, right = Hits(), ChunkExchange.receive_slices
 
-    def arrive(self: PipelinedSum, trip: PendingRows, party: NodeGroup, slices: Tensor, channels: int) -> None:
+    def arrive(self: ChunkExchange, trip: PendingRows, party: NodeGroup, slices: Tensor, channels: int) -> None:
         wrong = party.nodes.sort().values
         hits.note(not torch.equal(wrong, party.nodes))
         right(self, trip, party._replace(nodes=wrong), slices, channels)
 
-    with patch.object(PipelinedSum, "receive_slices", arrive):
+    with patch.object(ChunkExchange, "receive_slices", arrive):
         yield hits
 
 
@@ -143,7 +143,7 @@ def slices_in_another_order() -> Iterator[Hits]:
         return torch.cat([rows[:, :, first:last] for first, last in reversed(cut)], 2)
 
     with ExitStack() as stack:
-        for module in (all_to_all, pipelined_sums):
+        for module in (all_to_all, chunk_exchange):
             stack.enter_context(patch.object(module, "merge_slices", joined))
         yield hits
 

@@ -51,7 +51,8 @@ class Estimate:
         parts: Parts of an epoch, without evaluation.
         evaluation: Parts of an evaluation on validation nodes or links.
         peak_bytes: Peak bytes in the DEVICE tier of a worker.
-        chunks: Number of chunks that `offload` chooses, 0 for the whole graph at once; None for other strategies.
+        chunks: Number of chunks that `offload` chooses, 0 for the whole graph at once, or `tensor` within a limit of
+            memory; None for other strategies.
     """
 
     strategy: Strategy

@@ -24,6 +24,7 @@ from outgrow.planning.hardware.corrections import WorkKind
 from outgrow.planning.peak_memory import whole_layers_fit
 from outgrow.planning.workload import PartitionStats, ScoredNeighborhood, Workload
 from outgrow.strategies.offload.strategy import Offload
+from outgrow.strategies.tensor.memory import OVERLAPPING_CHUNKS
 from outgrow.strategies.tensor.strategy import TensorParallel
 
 
@@ -76,10 +77,10 @@ def _sliced_parts(strategy: TensorParallel, found: Estimate, work: Workload, cos
     """Return the parts of `tensor`: own nodes, and a slice of the columns over all edges."""
     work, workers = replace(work, model=work.model.keep_columns_apart()), costs.layout.workers
     looped = work.model.layers[0].spec.self_loops
-    nodes = float(work.partitioning.owner_stats(strategy.chunks, workers, self_loops=looped).nodes.max())
+    nodes = float(work.partitioning.owner_stats(strategy.owned_chunks, workers, self_loops=looped).nodes.max())
     parts = _forward_parts(work, costs, nodes, work.graph.edges, workers)
     # A split and a gather in each layer.
-    exchanges = 2 * len(work.model.layers) * strategy.chunks
+    exchanges = 2 * len(work.model.layers) * (found.chunks or strategy.chunks or OVERLAPPING_CHUNKS)
     return (*parts, *transfer_parts(costs, found.traffic.evaluation, exchanges, 0))
 
 

@@ -33,7 +33,7 @@ def add_link_costs(found: Estimate, work: Workload, costs: CostModel) -> Estimat
     strategy = found.strategy
     workers = costs.layout.workers
     if isinstance(strategy, TensorParallel):
-        stats = work.link_step_stats("", workers, strategy.chunks)
+        stats = work.link_step_stats("", workers, strategy.owned_chunks)
     else:
         stats = work.link_step_stats(strategy.partition, workers)
     assert stats is not None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from outgrow.graph.topology import Topology
 from outgrow.strategies.tensor.chunk_schedule import (
     AggregationChunk,
+    ChunkGroups,
     assign_owners,
     chunk_ends,
     first_chunk_reading,
@@ -18,6 +19,7 @@ from outgrow.strategies.tensor.chunk_schedule import (
 )
 from support import destinations_of, random_topology, topologies, topology_of
 
+CPU = torch.device("cpu")
 MANY = random_topology(200, 2_000)
 
 
@@ -43,14 +45,14 @@ def test_any_graph(topology: Topology, chunks: int, workers: int, rank: int) -> 
     view = topology.with_self_loops
     owner = assign_owners(view.indptr, view.indices, chunks, workers)
     own = (owner == min(rank, workers - 1)).nonzero()[:, 0]
-    lanes = make_schedules(view.block.edges, chunks, owner, own, workers)
+    lanes = make_schedules(view.block.edges, chunks, ChunkGroups(owner, own, workers, (CPU, CPU)))
     for lane in lanes:
         require_course(lane, owner, own, workers)
 
 
 def test_chunks_hold_the_edges_of_their_rows() -> None:
     edges, owner = MANY.block.edges, torch.zeros(200, dtype=torch.int32)
-    forward, backward = make_schedules(edges, 5, owner, MANY.nodes, 1)
+    forward, backward = make_schedules(edges, 5, ChunkGroups(owner, MANY.nodes, 1, (CPU, CPU)))
     dst = destinations_of(edges)
     for chunk in forward:
         assert chunk.edge is None

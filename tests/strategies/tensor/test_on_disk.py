@@ -9,10 +9,12 @@ import torch
 
 from outgrow.core.errors import InputError
 from outgrow.engine.shard import FullGraphShard
-from outgrow.nn import GAT, GCN, RGCN, SAGE, Decoupled, DecoupledGAT, Model
+from outgrow.nn import GAT, GCN, GGCN, RGCN, SAGE, Decoupled, DecoupledGAT, FiLM, Model
 from outgrow.strategies.base import Problem
-from outgrow.strategies.tensor.memory import MemoryNeeds
-from outgrow.strategies.tensor.strategy import TensorParallel, _choose_disk_level
+from outgrow.strategies.tensor import row_files
+from outgrow.strategies.tensor.layout import _choose_disk_level
+from outgrow.strategies.tensor.memory import DISK_LEVELS, MemoryNeeds, candidate_chunks
+from outgrow.strategies.tensor.strategy import TensorParallel
 from planted import planted
 
 MIB = 1 << 20
@@ -33,40 +35,71 @@ def problem_of(model: Model) -> Problem:
     )
 
 
-def level(budget_mib: int, asked: tuple[str, ...] = ("nothing", "edges", "slices")) -> str:
-    needs = MemoryNeeds(in_memory=300 * MIB, edges_in_files=200 * MIB, slices_in_files=100 * MIB)
+def level(budget_mib: int, asked: tuple[str, ...] = DISK_LEVELS) -> tuple[str, int]:
+    needs = {
+        chunks: MemoryNeeds(*(share * MIB // 10 for share in (3000, 2000 + more, 1000 + more, 500 + more)))
+        for chunks, more in ((4, 400), (5, 200), (6, 0))
+    }
     return _choose_disk_level(f"{budget_mib}MiB", asked, needs, {})
 
 
-def test_as_little_in_files_as_fits() -> None:
-    found = [level(budget) for budget in (300, 299, 200, 199, 100)]
-    assert found == ["nothing", "edges", "edges", "slices", "slices"]
-    assert level(1000, ("slices",)) == "slices"
-    for asked, needed in ((("nothing", "edges", "slices"), 100), (("edges",), 200), (("nothing",), 300)):
+def test_as_little_in_files_and_as_few_chunks_as_fit() -> None:
+    found = [level(budget) for budget in (300, 299, 240, 239, 219, 200, 199, 140, 139, 99, 50)]
+    assert found == [
+        ("nothing", 4),
+        ("edges", 4),
+        ("edges", 4),
+        ("edges", 5),
+        ("edges", 6),
+        ("edges", 6),
+        ("slices", 4),
+        ("slices", 4),
+        ("slices", 5),
+        ("rows", 4),
+        ("rows", 6),
+    ]
+    assert level(1000, ("slices",)) == ("slices", 4)
+    for asked, needed in ((DISK_LEVELS, 50), (("edges",), 200), (("nothing",), 300)):
         with pytest.raises(InputError) as caught:
-            level(99, asked)
+            level(49, asked)
         assert f"{needed} MiB" in caught.value.needed
         assert f"--memory {needed}MiB" in caught.value.repair
 
 
+def test_chunks_to_choose_among() -> None:
+    assert candidate_chunks(7, 2) == [7]
+    assert candidate_chunks(None, 1)[0] == 1
+    assert candidate_chunks(None, 2)[:2] == [4, 5]
+
+
+def test_coefficients_of_all_edges_are_not_in_files() -> None:
+    problem = problem_of(DecoupledGAT(8, 4, 2))
+    with pytest.raises(InputError, match="attention from scores") as caught:
+        TensorParallel(on_disk="edges", attention="coefficients").prepare(problem)
+    assert "coefficients" in caught.value.got
+
+
 @pytest.mark.parametrize(
-    "make", [lambda: GAT(8, 4, 2, heads=2), lambda: DecoupledGAT(8, 4, 2), lambda: SAGE(8, 4, 2, pool="max")]
+    "make",
+    [
+        lambda: GCN(8, 4, 2),
+        lambda: Decoupled(8, 4, 2),
+        lambda: GAT(8, 4, 2, heads=2),
+        lambda: SAGE(8, 4, 2, pool="max"),
+        lambda: GGCN(8, 4, 2),
+        lambda: FiLM(8, 4, 2),
+    ],
 )
-def test_weights_that_are_not_fixed_are_not_in_files(make: Callable[[], Model]) -> None:
-    problem = problem_of(make())
-    with pytest.raises(InputError, match="needs the weights of all edges") as caught:
-        TensorParallel(on_disk="edges").prepare(problem)
-    assert "offload" in caught.value.repair
-
-
-def test_one_worker_from_files() -> None:
-    for build in (lambda: GCN(8, 4, 2), lambda: Decoupled(8, 4, 2)):
-        steps = [
-            step.loss
-            for options in ({}, {"on_disk": "edges"}, {"on_disk": "slices"})
-            for step in TensorParallel(**options).prepare(problem_of(build())).steps(1)  # type: ignore[arg-type]
-        ]
-        assert steps[1:] == [steps[0]] * 2
+def test_one_worker_from_files(make: Callable[[], Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Rows of a small graph are in files as well.
+    monkeypatch.setattr(row_files, "_LEAST_BYTES", 0)
+    ways = ({}, *({"on_disk": level, "chunks": 3} for level in ("edges", "slices", "rows")))
+    steps = [
+        step.loss
+        for options in ways
+        for step in TensorParallel(**options).prepare(problem_of(make())).steps(1)  # type: ignore[arg-type]
+    ]
+    assert steps[1:] == pytest.approx([steps[0]] * 3, rel=1e-12)
 
 
 def test_aggregation_with_trained_weights_is_not_apart_from_the_rest() -> None:

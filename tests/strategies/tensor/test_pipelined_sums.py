@@ -13,7 +13,8 @@ from outgrow.graph.topology import Topology
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.memory_pool import LARGE_ROWS
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.strategies.tensor.chunk_schedule import assign_owners, make_schedules
+from outgrow.strategies.tensor.chunk_exchange import ChunkExchange
+from outgrow.strategies.tensor.chunk_schedule import ChunkGroups, assign_owners, make_schedules
 from outgrow.strategies.tensor.pipelined_sums import PipelinedSum
 from suites.checks import named, on_workers
 from support import normal, random_topology
@@ -45,8 +46,9 @@ def require_same(comm: Comm, case: Case) -> None:
     topology = case.topology
     owner = assign_owners(topology.indptr, topology.indices, case.chunks, comm.size)
     own = (owner == comm.rank).nonzero()[:, 0]
-    lanes = make_schedules(topology.block.edges, case.chunks, owner, own, comm.size)
-    rounds = PipelinedSum(comm, lanes, topology.num_nodes, Timeline())
+    groups = ChunkGroups(owner, own, comm.size, (comm.device, comm.device))
+    lanes = make_schedules(topology.block.edges, case.chunks, groups)
+    rounds = PipelinedSum(ChunkExchange(comm, topology.num_nodes, Timeline()), lanes)
     rows = normal(topology.num_nodes, *case.shape, seed=1).double().requires_grad_()
     mine = rows.detach()[own].requires_grad_()
     weights = [normal(topology.num_edges, case.shape[0], seed=2).double().requires_grad_() for _ in range(2)]

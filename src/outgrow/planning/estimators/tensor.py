@@ -19,8 +19,16 @@ from outgrow.planning.peak_memory import base_bytes, whole_layers_peak_bytes
 from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.traffic import ID_BYTES, Traffic, WorkerLayout, add_bytes, training_traffic
 from outgrow.planning.workload import OwnerStats, Workload
-from outgrow.strategies.tensor.memory import GraphSizes, estimate_memory_needs
-from outgrow.strategies.tensor.strategy import TensorParallel, count_edge_chunks
+from outgrow.strategies.tensor.memory import (
+    DISK_LEVELS,
+    OVERLAPPING_CHUNKS,
+    GraphSizes,
+    MemoryNeeds,
+    candidate_chunks,
+    estimate_memory_needs,
+    plan_memory,
+)
+from outgrow.strategies.tensor.strategy import TensorParallel
 
 _FILED_EDGE_BYTES = 8
 """Bytes of an edge in a file: its source and its weight."""
@@ -54,7 +62,7 @@ def tensor_traffic(strategy: TensorParallel, work: Workload, layout: WorkerLayou
     work = replace(work, model=work.model.keep_columns_apart())
     model = work.model
     bottom = work.model.layers[0]
-    deal = work.partitioning.owner_stats(strategy.chunks, layout.workers, self_loops=bottom.spec.self_loops)
+    deal = work.partitioning.owner_stats(strategy.owned_chunks, layout.workers, self_loops=bottom.spec.self_loops)
     traffic = training_traffic(work, deal.nodes, deal.owner_bytes, layout)
     # Slices arrive in the order of owners; unless that is the order of nodes, all workers need all ids.
     if not deal.is_contiguous:
@@ -170,16 +178,18 @@ def _slice_volume(nodes: Matrix, row: tuple[int, int], layout: WorkerLayout) -> 
     return layout.sum_by_link(np.outer(np.diff(ends), nodes) * channels)
 
 
-def tensor_parts(strategy: TensorParallel, work: Workload, costs: CostModel, traffic: Traffic) -> list[EpochPart]:
+def tensor_parts(
+    strategy: TensorParallel, work: Workload, costs: CostModel, traffic: Traffic, chunks: int
+) -> list[EpochPart]:
     """Return the parts of an epoch: own nodes, a slice of the columns over all edges, and exchanges by chunk."""
     workers = costs.layout.workers
     layers = work.model.layers
-    deal = work.partitioning.owner_stats(strategy.chunks, workers, self_loops=layers[0].spec.self_loops)
+    deal = work.partitioning.owner_stats(strategy.owned_chunks, workers, self_loops=layers[0].spec.self_loops)
     # With ``"scores"`` every worker computes the attention of all edges itself.
     attended = 1 / workers if strategy.attention == "coefficients" else 1.0
     found = full_graph_parts(work, costs, int(deal.nodes.max()), work.graph.edges, workers, attended)
     moves = sum(1 + move.has_gradient for move in _pass_exchanges(work, constant=strategy.cache_first_aggregate))
-    return found + transfer_parts(costs, traffic.epoch, moves * strategy.chunks)
+    return found + transfer_parts(costs, traffic.epoch, moves * chunks)
 
 
 def estimate_tensor(strategy: TensorParallel, work: Workload, costs: CostModel) -> Estimate:
@@ -188,39 +198,47 @@ def estimate_tensor(strategy: TensorParallel, work: Workload, costs: CostModel) 
     workers = costs.layout.workers
     traffic = tensor_traffic(strategy, work, costs.layout)
     looped = work.model.layers[0].spec.self_loops
-    nodes = float(work.partitioning.owner_stats(strategy.chunks, workers, self_loops=looped).nodes.max())
+    nodes = float(work.partitioning.owner_stats(strategy.owned_chunks, workers, self_loops=looped).nodes.max())
     edges = work.graph.edges + work.graph.nodes
-    parts = tensor_parts(strategy, work, costs, traffic)
     beside = _link_bytes(strategy, work, costs)
     peak = round(whole_layers_peak_bytes(work, costs, nodes, nodes, edges, workers)) + beside
+    chunks, read = strategy.chunks or OVERLAPPING_CHUNKS, 0
     if strategy.memory is not None:
-        needs = [each + beside for each in _memory_needs(strategy, work, costs, round(nodes))]
-        # The first that fits reads least from files; its index is the number of tables that are in files.
-        fitting = [(passes, needed) for passes, needed in enumerate(needs) if needed <= costs.memory]
-        read, peak = fitting[0] if fitting else (0, max(peak, needs[-1]))
-        if read:
-            parts.append(_file_read_part(work, costs, read))
-    return Estimate(strategy=strategy, traffic=traffic, parts=tuple(parts), peak_bytes=peak)
+        levels = strategy.layout_options.possible_levels(hides_edges=False)
+        needs = _needs_by_chunks(strategy, work, costs, round(nodes), beside)
+        plan, fits = plan_memory(round(costs.memory), levels, needs)
+        chunks = plan.chunks
+        # The index of a level is the number of tables that are in files.
+        read, peak = (DISK_LEVELS.index(plan.level), plan.needed) if fits else (0, max(peak, plan.needed))
+    parts = tensor_parts(strategy, work, costs, traffic, chunks)
+    if read:
+        parts.append(_file_read_part(work, costs, read))
+    known = chunks if strategy.memory is not None else None
+    return Estimate(strategy=strategy, traffic=traffic, parts=tuple(parts), peak_bytes=peak, chunks=known)
 
 
 def _link_bytes(strategy: TensorParallel, work: Workload, costs: CostModel) -> int:
-    stats = work.link_step_stats("", costs.layout.workers, strategy.chunks)
+    stats = work.link_step_stats("", costs.layout.workers, strategy.owned_chunks)
     return round(whole_graph_link_bytes(work, costs, stats, in_slices=True))
 
 
-def _memory_needs(strategy: TensorParallel, work: Workload, costs: CostModel, num_owned: int) -> tuple[int, ...]:
-    """Return a worker's memory needs: with all in memory, with edges in files, and with slices in files too."""
+def _needs_by_chunks(
+    strategy: TensorParallel, work: Workload, costs: CostModel, num_owned: int, beside: int
+) -> dict[int, MemoryNeeds]:
+    """Return a worker's memory needs by number of chunks; ``beside`` is what a task needs."""
     graph = work.graph
     model = work.model
     row_bytes = 2 * graph.row_bytes if graph.sparse else work.input_row_bytes
     feature_bytes = round(num_owned * row_bytes)
     workers = costs.layout.workers
     held = GraphSizes(graph.nodes, graph.edges, num_owned, workers, feature_bytes, graph.edge_row_bytes)
-    chunks = max(strategy.chunks, count_edge_chunks(graph.edges))
-    needs = estimate_memory_needs(
-        held, model.layer_plans, base=base_bytes(work, costs), number_bytes=model.number_bytes, chunks=chunks
-    )
-    return tuple(needs) if all(layer.is_parameter_free for layer in model.layers) else tuple(needs)[:1]
+    base = base_bytes(work, costs) + beside
+    return {
+        chunks: estimate_memory_needs(
+            held, model.layer_plans, base=base, number_bytes=model.number_bytes, chunks=chunks
+        )
+        for chunks in candidate_chunks(strategy.chunks, workers)
+    }
 
 
 def _file_read_part(work: Workload, costs: CostModel, num_passes: int) -> EpochPart:

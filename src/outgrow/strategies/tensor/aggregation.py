@@ -16,13 +16,13 @@ from outgrow.core.block import Block
 from outgrow.core.ledger import Kind
 from outgrow.core.timeline import Timeline
 from outgrow.engine.hidden_edges import HiddenEdges
-from outgrow.engine.shard import GraphShard, PartitionShard, layer_topology
+from outgrow.engine.shard import GraphShard, layer_topology
 from outgrow.nn.layer import Layer, NodeMessages
 from outgrow.nn.propagation import PropagationBase
-from outgrow.ops.aggregation.weighted_sum import WeightedSum
+from outgrow.ops.aggregation.base import Aggregate
 from outgrow.ops.csc import in_degree
 from outgrow.strategies.tensor.all_to_all import ColumnExchange
-from outgrow.strategies.tensor.chunk_schedule import make_schedules
+from outgrow.strategies.tensor.chunk_messages import LayerRound, ScoreRows
 from outgrow.strategies.tensor.mapped_graph import MappedGraph
 from outgrow.strategies.tensor.owned_edges import (
     own_edge_features,
@@ -30,7 +30,7 @@ from outgrow.strategies.tensor.owned_edges import (
     reads_features_of_all_edges,
     takes_scores_of_features,
 )
-from outgrow.strategies.tensor.pipelined_sums import PipelinedSum
+from outgrow.strategies.tensor.pipelines import ChunkPipelines
 
 NO_MESSAGES = NodeMessages(None, None)
 
@@ -44,8 +44,8 @@ class SlicedAggregation:
     Args:
         shard: Gives the nodes that the worker owns.
         timeline: Records the spans.
-        chunks: Number of chunks of a weighted sum: rows of one are exchanged while another is aggregated.
-        mapped_graph: Files with the edges and the fixed weights; None if these are in memory.
+        chunks: Number of chunks: rows of one are exchanged while another is aggregated.
+        mapped_graph: Files with the edges and the fixed weights, and slices if wanted; None if these are in memory.
         row_device: Device of whole rows; None for the worker's device.
         shares_weights: Whether the owner of an edge's destination computes the attention that is propagated,
             and sends it to all; else every worker computes it from scores.
@@ -66,10 +66,9 @@ class SlicedAggregation:
         self.shard = shard
         self.comm = shard.comm
         self.timeline = timeline
-        self.chunks = chunks
+        self.pipelines = ChunkPipelines(shard, timeline, chunks, self._whole_block, mapped_graph, row_device)
         self.column_exchange = ColumnExchange(shard.comm, shard.owned_nodes, row_device)
         self._blocks: dict[tuple[bool, bool], Block] = {}
-        self._pipelines: dict[bool, PipelinedSum] = {}
         self.shares_weights = shares_weights
         self._own_edges: dict[bool, tuple[Block, ColumnExchange]] = {}
         self._hidden: HiddenEdges | None = None
@@ -101,11 +100,14 @@ class SlicedAggregation:
         # Scores are narrow, so every worker gets those of all nodes; only the wide columns are cut into
         # slices.
         source_scores, target_scores = self._all_gather_scores([source.scores, target.scores])
-        if self._can_pipeline([layer], target):
+        if self._hidden is None and self.pipelines.sums_pipelined([layer]):
             weight = self._weigh_edges(
                 layer, block, NodeMessages(source.values, source_scores), NodeMessages(None, target_scores)
             )
             return self._pipelined_sum(layer, source.values, weight, 1, kind)
+        if self._hidden is None and self.pipelines.aggregates_chunks([layer]):
+            scores = ScoreRows(source_scores, target_scores, block.edge_scores)
+            return self._aggregate_chunks([self._make_round(layer, key, scores)], source.values, target.values, kind)
         # Both splits are started before either is waited for, so that they overlap.
         pending = [
             None if rows.values is None else self.column_exchange.to_slices(rows.values, kind)
@@ -119,7 +121,10 @@ class SlicedAggregation:
     def aggregate_slices(
         self, layer: Layer, key: int | None, slices_VCf: Tensor, kind: Kind = Kind.ACTIVATIONS
     ) -> Tensor:
-        """Return a layer's aggregate, ``[n, C, F]``, from the worker's slices of its source rows."""
+        """Return a layer's aggregate, ``[n, C, F]``, from the worker's constant slices of its source rows."""
+        if self._hidden is None and self.pipelines.aggregates_chunks([layer]):
+            rounds = [self._make_round(layer, key, ScoreRows(edge=self._gather_edge_scores(layer)))]
+            return self._aggregate_chunks(rounds, slices_VCf, None, kind, result_kind=kind, in_slices=True)
         return self._aggregate_and_gather(
             layer, self._block_for_pass(layer, key), NodeMessages(slices_VCf, None), NO_MESSAGES, kind
         )
@@ -137,9 +142,14 @@ class SlicedAggregation:
         """
         width = rows_nD.shape[1] - propagation_conv(layers[0]).carried_columns
         own_n1F = rows_nD[:, None, :width]
+        piped = self._hidden is None and self.pipelines.sums_pipelined(layers) and feature_slices is None
+        if self._hidden is None and not piped and not self.shares_weights and self.pipelines.aggregates_chunks(layers):
+            given = own_n1F if feature_slices is None else feature_slices
+            rounds = self._propagation_rounds(layers, rows_nD[:, width:])
+            return self._aggregate_chunks(rounds, given, None, kind, in_slices=feature_slices is not None)[:, 0]
         weights = self._layer_weights(layers, rows_nD[:, width:])
         # The pipeline runs all rounds with one tensor of weights.
-        if feature_slices is None and self._can_pipeline(layers) and all(weight is weights[0] for weight in weights):
+        if piped and all(weight is weights[0] for weight in weights):
             return self._pipelined_sum(layers[0], own_n1F, weights[0], len(layers), kind)[:, 0]
         slices = self.column_exchange.to_slices(own_n1F, kind).wait() if feature_slices is None else feature_slices
         # Propagation keeps columns apart, so no exchange is needed between layers.
@@ -148,6 +158,18 @@ class SlicedAggregation:
                 layer, self._layer_block(layer), NodeMessages(slices, None), NO_MESSAGES, weight
             )
         return self.column_exchange.to_rows(slices, width, Kind.ACTIVATIONS)[:, 0]
+
+    def _propagation_rounds(self, layers: Sequence[Layer], own_nJ: Tensor) -> list[LayerRound]:
+        """Return the rounds of layers that only propagate, from the carried columns of own nodes."""
+        carried = self.column_exchange.all_gather_rows(own_nJ, Kind.ACTIVATIONS) if own_nJ.shape[1] else None
+        rounds = []
+        for layer in layers:
+            scores = ScoreRows()
+            if carried is not None:
+                source, target = propagation_conv(layer).split_scores(carried)
+                scores = ScoreRows(source.scores, target.scores)
+            rounds.append(self._make_round(layer, None, scores))
+        return rounds
 
     def _layer_weights(self, layers: Sequence[Layer], own_nJ: Tensor) -> list[Tensor | None]:
         """Return the edge weights of each layer, from the carried columns of own nodes."""
@@ -220,7 +242,31 @@ class SlicedAggregation:
         assert rows is not None
         for _ in range(count):
             self._count_work(layer)
-        return self._pipeline_for(layer)(rows, weight, count, kind, sums_channels=layer.spec.sums_channels)
+        return self.pipelines.sum_for(layer)(rows, weight, count, kind, sums_channels=layer.spec.sums_channels)
+
+    def _make_round(self, layer: Layer, key: int | None, scores: ScoreRows) -> LayerRound:
+        return LayerRound(layer, key, self._restrict_aggregation(layer), scores)
+
+    def _aggregate_chunks(
+        self,
+        rounds: Sequence[LayerRound],
+        source: Tensor | None,
+        target_nCF: Tensor | None,
+        kind: Kind,
+        *,
+        result_kind: Kind = Kind.ACTIVATIONS,
+        in_slices: bool = False,
+    ) -> Tensor:
+        """Return rounds of aggregations, ``[n, C, F]``, overlapped with the exchange of chunks."""
+        assert source is not None
+        for each in rounds:
+            self._count_work(each.layer)
+        pipeline = self.pipelines.aggregation_for(rounds[0].layer)
+        return pipeline(rounds, source, target_nCF, kind, result_kind=result_kind, in_slices=in_slices)
+
+    def _restrict_aggregation(self, layer: Layer) -> Aggregate:
+        """Return the layer's aggregation; parameters that scale columns are cut to those of the slice."""
+        return layer.conv.aggregation.restrict_to_columns(*self.column_exchange.local_columns(layer.spec.source[1]))
 
     def _aggregate_and_gather(
         self, layer: Layer, block: Block, source: NodeMessages, target: NodeMessages, kind: Kind = Kind.ACTIVATIONS
@@ -245,11 +291,7 @@ class SlicedAggregation:
         """Return the worker's columns of the aggregates of all nodes, ``[V, C, f]``."""
         assert source.values is not None
         self._count_work(layer)
-        # Parameters that scale columns are cut to those of the slice.
-        aggregate = layer.conv.aggregation.restrict_to_columns(
-            *self.column_exchange.local_columns(layer.spec.source[1])
-        )
-        return aggregate(block, source.values, target.values, weight)
+        return self._restrict_aggregation(layer)(block, source.values, target.values, weight)
 
     def _count_work(self, layer: Layer) -> None:
         edges = self._layer_block(layer).edges.num_edges
@@ -267,32 +309,6 @@ class SlicedAggregation:
         whole = self.column_exchange.all_gather_rows(torch.cat(given, 1), Kind.ACTIVATIONS)
         found = iter(torch.split(whole, [score.shape[1] for score in given], 1))
         return [None if score is None else next(found) for score in own]
-
-    def _can_pipeline(self, layers: Sequence[Layer], target: NodeMessages = NO_MESSAGES) -> bool:
-        """Whether there are several workers and layers are sums with a weight of its own for each channel."""
-        sums = all(isinstance(layer.conv.aggregation, WeightedSum) for layer in layers)
-        # Equal shapes mean that no channel of the sources is shared between channels of the sum.
-        apart = all(layer.spec.source == layer.spec.aggregate for layer in layers)
-        # A schedule of chunks belongs to one set of edges, so all layers must agree on self-loops, and no step may
-        # have edges of its own.
-        views = {layer.spec.self_loops for layer in layers}
-        if self._hidden is not None or not isinstance(self.shard, PartitionShard):
-            return False
-        return sums and apart and len(views) == 1 and target.values is None
-
-    def _pipeline_for(self, layer: Layer) -> PipelinedSum:
-        looped = layer.spec.self_loops
-        if looped not in self._pipelines:
-            shard = self.shard
-            edges = self._whole_block(layer).edges
-            assert isinstance(shard, PartitionShard)
-            schedules = make_schedules(
-                edges, self.chunks, shard.owner, shard.owned_nodes, self.comm.size, self.row_device
-            )
-            self._pipelines[looped] = PipelinedSum(
-                self.comm, schedules, edges.num_dst, self.timeline, self.mapped_graph, self.row_device
-            )
-        return self._pipelines[looped]
 
     def _layer_block(self, layer: Layer) -> Block:
         """Return the graph as the layer needs it, without the edges that the step hides."""

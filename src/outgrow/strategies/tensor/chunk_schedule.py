@@ -7,6 +7,7 @@ it; no row is exchanged twice. Ai et al.: NeutronTP, PVLDB 18(2), 2024, section 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -113,31 +114,65 @@ def assign_owners(indptr: Tensor, indices: Tensor, chunks: int, workers: int) ->
     return owner
 
 
-def make_schedules(
-    edges: Edges, chunks: int, owner: Tensor, own: Tensor, workers: int, row_device: torch.device | None = None
-) -> ChunkSchedules:
+class ChunkGroups:
+    """Makes the groups of nodes that chunks exchange, of a number of workers. Final.
+
+    Args:
+        owner: ``[V]`` integer, the worker of each node.
+        own: ``[n]`` int64, the nodes of this worker, ascending.
+        workers: Number of workers.
+        devices: Devices of slices and of whole rows.
+    """
+
+    def __init__(self, owner: Tensor, own: Tensor, workers: int, devices: tuple[torch.device, torch.device]) -> None:
+        self.owner = owner
+        self.own = own
+        self.workers = workers
+        self.devices = devices
+
+    def of_chunks(self, indptr: Tensor, indices: Tensor, ends: list[int]) -> Iterator[tuple[NodeGroup, NodeGroup]]:
+        """Yield of each chunk the nodes that it reads and no earlier chunk does, and those of its rows.
+
+        Args:
+            indptr: ``[V + 1]`` int64 ends of the edges of each row.
+            indices: ``[E]`` row that each edge reads.
+            ends: Ends of the chunks.
+        """
+        reader = first_chunk_reading(indptr.cpu(), indices.cpu(), ends, len(self.owner))
+        maker = as_tensor(range_of_each(np.asarray(ends)))
+        yield from zip(self._divide(reader, len(ends) - 1), self._divide(maker, len(ends) - 1), strict=True)
+
+    def _divide(self, group: Tensor, count: int) -> list[NodeGroup]:
+        """Return the nodes of each group, by worker."""
+        own, workers = self.own, self.workers
+        # One key for group and worker; the sort is stable, so nodes of the same key stay ascending.
+        place = group * workers + self.owner
+        sizes = torch.bincount(place, minlength=count * workers).view(count, workers)
+        nodes = torch.argsort(place, stable=True)
+        own_order = torch.argsort(group[own], stable=True)
+        by_group = torch.split(nodes, sizes.sum(1).tolist())
+        own_by_group = torch.split(own_order, torch.bincount(group[own], minlength=count).tolist())
+        return [
+            NodeGroup(whole.to(self.devices[0]), part.to(self.devices[1]), tuple(each))
+            for whole, part, each in zip(by_group, own_by_group, sizes.tolist(), strict=True)
+        ]
+
+
+def make_schedules(edges: Edges, chunks: int, groups: ChunkGroups) -> ChunkSchedules:
     """Return the chunks of a whole graph.
 
     Args:
         edges: All in-edges; every node is a source and a destination.
         chunks: How many chunks.
-        owner: ``[V]`` integer, the worker of each node.
-        own: ``[n]`` int64, the nodes of this worker, ascending.
-        workers: Number of workers.
-        row_device: Device of whole rows; None for that of the edges.
+        groups: Makes the groups of nodes.
     """
     back = cached_transpose(edges)
 
     def make_schedule(indptr: Tensor, indices: Tensor, edge: Tensor | None) -> list[AggregationChunk]:
         on_host = indptr.cpu()
-        devices = (indices.device, row_device or indices.device)
         ends = chunk_ends(on_host, chunks)
-        reader = first_chunk_reading(on_host, indices.cpu(), ends, len(owner))
-        maker = as_tensor(range_of_each(np.asarray(ends)))
-        reads = _make_groups(reader, owner, own, len(ends) - 1, workers, devices)
-        makes = _make_groups(maker, owner, own, len(ends) - 1, workers, devices)
         found = []
-        for (first, last), read, made in zip(pairwise(ends), reads, makes, strict=True):
+        for (first, last), (read, made) in zip(pairwise(ends), groups.of_chunks(on_host, indices, ends), strict=True):
             low = int(on_host[first])
             high = int(on_host[last])
             edges_of = None if edge is None else edge[low:high]
@@ -150,18 +185,6 @@ def make_schedules(
     )
 
 
-def _make_groups(
-    group: Tensor, owner: Tensor, own: Tensor, count: int, workers: int, devices: tuple[torch.device, torch.device]
-) -> list[NodeGroup]:
-    """Return the nodes of each group, by worker; ``devices`` are those of slices and of whole rows."""
-    # One key for group and worker; the sort is stable, so nodes of the same key stay ascending.
-    place = group * workers + owner
-    sizes = torch.bincount(place, minlength=count * workers).view(count, workers)
-    nodes = torch.argsort(place, stable=True)
-    own_order = torch.argsort(group[own], stable=True)
-    by_group = torch.split(nodes, sizes.sum(1).tolist())
-    own_by_group = torch.split(own_order, torch.bincount(group[own], minlength=count).tolist())
-    return [
-        NodeGroup(whole.to(devices[0]), part.to(devices[1]), tuple(each))
-        for whole, part, each in zip(by_group, own_by_group, sizes.tolist(), strict=True)
-    ]
+def read_groups(chunks: Sequence[AggregationChunk]) -> list[tuple[str, NodeGroup]]:
+    """Return the groups that chunks are the first to read, with the names of their splits in the timeline."""
+    return [(f"split {number}", chunk.read_group) for number, chunk in enumerate(chunks)]

@@ -7,6 +7,7 @@ advance.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -32,28 +33,51 @@ class MappedGraph:
         topology: In-edges of all nodes.
         chunks: Number of chunks in which edges are read while files are written.
         maps_slices: Whether slices are in files as well.
+        maps_rows: Whether rows of own nodes are in files as well.
     """
 
-    def __init__(self, folder: Path, topology: Topology, *, chunks: int, maps_slices: bool) -> None:
+    def __init__(
+        self, folder: Path, topology: Topology, *, chunks: int, maps_slices: bool, maps_rows: bool = False
+    ) -> None:
         self.folder = folder
         self.topology = topology
         self.chunks = chunks
         self.maps_slices = maps_slices
+        self.maps_rows = maps_rows
+        self._addresses: set[int] = set()
         self._weights: dict[tuple[object, ...], Tensor | None] = {}
 
     def make_block(self, *, self_loops: bool) -> Block:
-        """Return all edges, with one self-loop for each node if wanted, and with their transpose."""
+        """Return all edges, with one self-loop for each node if wanted."""
         graph = ChunkGraph(self.topology, self_loops=self_loops)
-        num_nodes = self.topology.num_nodes
         edges = self._map_edges(graph)
-        # Half the file, and half of what every backward pass reads.
-        narrow = torch.int32 if edges.num_edges < 2**31 else torch.int64
-        indptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
-        indices, edge = (allocate_mapped_tensor(self.folder, (edges.num_edges,), narrow) for _ in range(2))
-        write_transpose(edges.indptr, edges.indices, indptr, indices, edge)
-        edges.cache["transpose"] = TransposedEdges(indptr, indices, edge)
         nodes = self.topology.nodes
         return Block(edges=edges, src_nodes=nodes, dst_nodes=nodes, src_degree=graph.degree, dst_degree=graph.degree)
+
+    def store_transpose(self, edges: Edges) -> None:
+        """Keep the transpose of all edges with them, in files."""
+        if "transpose" in edges.cache:
+            return
+        # Half the file, and half of what every backward pass reads.
+        narrow = torch.int32 if edges.num_edges < 2**31 else torch.int64
+        indptr = torch.zeros(edges.num_src + 1, dtype=torch.int64)
+        indices, edge = (self.allocate((edges.num_edges,), narrow) for _ in range(2))
+        write_transpose(edges.indptr, edges.indices, indptr, indices, edge)
+        edges.cache["transpose"] = TransposedEdges(indptr, indices, edge)
+
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return zeros in a file."""
+        out = allocate_mapped_tensor(self.folder, shape, dtype)
+        storage = out.untyped_storage()
+        address = storage.data_ptr()
+        self._addresses.add(address)
+        # Another tensor may get the address of one that is gone.
+        weakref.finalize(storage, self._addresses.discard, address).atexit = False
+        return out
+
+    def holds(self, values: Tensor) -> bool:
+        """Whether values are in a file of this graph."""
+        return values.untyped_storage().data_ptr() in self._addresses
 
     def edge_weights(self, layer: Layer, block: Block, dtype: torch.dtype) -> Tensor | None:
         """Return the fixed weights of a layer's edges, ``[E, K]``; None if all are 1."""
@@ -69,7 +93,7 @@ class MappedGraph:
             weight_EC: Weights in the order of in-edges.
             edges: Edge numbers of each chunk.
         """
-        out = allocate_mapped_tensor(self.folder, tuple(weight_EC.shape), weight_EC.dtype)
+        out = self.allocate(tuple(weight_EC.shape), weight_EC.dtype)
         at = 0
         for edge in edges:
             torch.index_select(weight_EC, 0, edge, out=out[at : at + len(edge)])
@@ -78,7 +102,13 @@ class MappedGraph:
 
     def allocate_slices(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Return uninitialised memory or a mapped file for slices."""
-        return allocate_mapped_tensor(self.folder, shape, like.dtype) if self.maps_slices else like.new_empty(shape)
+        return self.allocate(shape, like.dtype) if self.maps_slices else like.new_empty(shape)
+
+    def keep_slices(self, slices: Tensor) -> Tensor:
+        """Return slices that are read in every pass, in a file if slices are."""
+        if not self.maps_slices or self.holds(slices):
+            return slices
+        return self.allocate(tuple(slices.shape), slices.dtype).copy_(slices)
 
     def _map_edges(self, graph: ChunkGraph) -> Edges:
         topology = self.topology
@@ -97,9 +127,7 @@ class MappedGraph:
             "features": topology.edge_features,
         }
         files = {
-            name: allocate_mapped_tensor(self.folder, (most, *old.shape[1:]), old.dtype)
-            for name, old in given.items()
-            if old is not None
+            name: self.allocate((most, *old.shape[1:]), old.dtype) for name, old in given.items() if old is not None
         }
         for first, last in pairwise(chunk_ends(topology.indptr, self.chunks)):
             # loops that are there are replaced, so sizes are known only now
@@ -130,6 +158,6 @@ class MappedGraph:
             if weight is None:
                 return None
             if out is None:
-                out = allocate_mapped_tensor(self.folder, (block.edges.num_edges, weight.shape[1]), weight.dtype)
+                out = self.allocate((block.edges.num_edges, weight.shape[1]), weight.dtype)
             out[part.first_edge : part.first_edge + len(weight)] = weight
         return out

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
-from outgrow.engine.features.inputs import cast_features
 from outgrow.engine.full_graph import has_static_first_aggregate
 from outgrow.engine.shard import GraphShard
 from outgrow.nn.epilogue import Epilogue
@@ -23,6 +22,7 @@ from outgrow.nn.model import Model, layer_key
 from outgrow.nn.propagation import PropagationBase
 from outgrow.ops.aggregation.no_messages import zero_aggregate
 from outgrow.strategies.tensor.aggregation import SlicedAggregation
+from outgrow.strategies.tensor.row_files import own_features
 
 
 class SlicedModelPass:
@@ -52,12 +52,15 @@ class SlicedModelPass:
         self.ledger = shard.comm.ledger
         device = aggregation.column_exchange.row_device
         self.nodes = shard.owned_nodes.to(device)
-        self.features = cast_features(model, shard.select_owned(features)).to(device)
+        self.features = own_features(model, shard, features, device, aggregation.mapped_graph)
         self.feature_slices = self.first_aggregate = None
         # Without dropout raw features never change, so their slices are exchanged once and kept.
         if model.source_is_features and model.input_dropout == 0:
             assert isinstance(self.features, Tensor)
-            self.feature_slices = aggregation.column_exchange.to_slices(self.features[:, None], Kind.FEATURES).wait()
+            slices = aggregation.column_exchange.to_slices(self.features[:, None], Kind.FEATURES).wait()
+            self.feature_slices = (
+                slices if aggregation.mapped_graph is None else aggregation.mapped_graph.keep_slices(slices)
+            )
             first = model.layers_list()[0]
             if cache_first_aggregate and has_static_first_aggregate(model, features) and not only_propagates(first):
                 with torch.no_grad():

@@ -6,10 +6,9 @@ columns, however skewed the graph is. Ai et al.: NeutronTP, PVLDB 18(2), 2024.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -21,7 +20,6 @@ from outgrow.core.ledger import Kind
 from outgrow.core.memory_limits import parse_bytes
 from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
-from outgrow.engine.layer_plan import has_fixed_weights, plan_layers
 from outgrow.engine.link_options import LinkOptions
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard, model_topology
 from outgrow.graph.graph import Graph
@@ -29,21 +27,17 @@ from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
 from outgrow.ops.rng import fold_in
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.runtime.storage.scratch_dir import scratch_directory
-from outgrow.runtime.system.device import CPU, used_device_bytes
-from outgrow.runtime.system.process_memory import return_freed_memory
+from outgrow.runtime.system.device import CPU
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.strategies.tensor.aggregation import SlicedAggregation
 from outgrow.strategies.tensor.chunk_schedule import assign_owners
-from outgrow.strategies.tensor.mapped_graph import MappedGraph
-from outgrow.strategies.tensor.memory import PER_EDGE, MemoryNeeds, estimate_memory_needs, measure_graph_sizes
+from outgrow.strategies.tensor.layout import GraphLayout, LayoutOptions, make_layout
+from outgrow.strategies.tensor.memory import DISK_LEVELS, OVERLAPPING_CHUNKS
 from outgrow.strategies.tensor.model_pass import SlicedModelPass
+from outgrow.strategies.tensor.row_files import save_rows_in_files
 
-_MIB = 1 << 20
-_CHUNK_BYTES = 32 << 20
-"""Most memory of a chunk of edges while files are written."""
-_DISK_LEVELS = ("nothing", "edges", "slices")
-"""What may be in files; each level includes those before it."""
+_OWNED_CHUNKS = 64
+"""Chunks of which workers own equal parts where the number of chunks is not known yet."""
 
 
 @renamed_options(constant="cache_first_aggregate", files="on_disk", nn="nn_device", scratch="scratch_dir")
@@ -54,12 +48,13 @@ class TensorParallel(Strategy):
 
     Attributes:
         chunks: Number of chunks of the graph: rows of one are exchanged while another is aggregated; 1 for no
-            overlap.
+            overlap. None for 4, and, with a limit of memory or with files, for as few more as fit.
         cache_first_aggregate: Whether a constant first aggregate is computed once; else in every epoch.
         memory: The most memory that a worker may hold, such as ``"2GiB"``, including the interpreter; CPU
             only. What does not fit is stored in files. None for no limit.
-        on_disk: What is in mapped files: ``"nothing"``, ``"edges"`` with their weights, or these and
-            ``"slices"``; ``"auto"`` for the least that makes the rest fit into ``memory``.
+        on_disk: What is in mapped files: ``"nothing"``, ``"edges"`` with their weights, these and ``"slices"``, or
+            these and the ``"rows"`` of own nodes that the backward pass reads; ``"auto"`` for the least that makes
+            the rest fit into ``memory``.
         scratch_dir: Folder on a disk for these; None for the system's temporary folder.
         nn_device: Where all but aggregation is computed: on the ``"device"``, or, with a GPU, on the
             ``"cpu"``, which then holds the parameters and exchanges the rows. Not for layers with trained
@@ -72,7 +67,7 @@ class TensorParallel(Strategy):
     name = "tensor"
     exact = True
 
-    chunks: int = 4
+    chunks: int | None = None
     cache_first_aggregate: bool = True
     memory: str | None = None
     on_disk: str = "auto"
@@ -81,12 +76,28 @@ class TensorParallel(Strategy):
     attention: str = "scores"
 
     def __post_init__(self) -> None:
-        validate_positive(self.name, chunks=self.chunks)
+        if self.chunks is not None:
+            validate_positive(self.name, chunks=self.chunks)
         validate_choice("nn_device", self.nn_device, dict.fromkeys(("device", "cpu")))
-        validate_choice("on_disk", self.on_disk, dict.fromkeys(("auto", *_DISK_LEVELS)))
+        validate_choice("on_disk", self.on_disk, dict.fromkeys(("auto", *DISK_LEVELS)))
         if self.memory is not None:
             parse_bytes(self.memory)
         validate_choice("attention", self.attention, dict.fromkeys(("scores", "coefficients")))
+
+    @property
+    def layout_options(self) -> LayoutOptions:
+        """Options that decide what is in files."""
+        return LayoutOptions(self.chunks, self.memory, self.on_disk, self.attention, self.scratch_dir)
+
+    @property
+    def may_use_files(self) -> bool:
+        """Whether edges may be in files."""
+        return self.memory is not None or self.on_disk in DISK_LEVELS[1:]
+
+    @property
+    def owned_chunks(self) -> int:
+        """Number of chunks of which workers own equal parts. Others, of consecutive ones, are nearly as even."""
+        return self.chunks or (_OWNED_CHUNKS if self.may_use_files else OVERLAPPING_CHUNKS)
 
     def shard_graph(
         self,
@@ -104,11 +115,11 @@ class TensorParallel(Strategy):
         owner = None
         looped = model.layers_list()[0].spec.self_loops
         if comm.is_rank_zero:
-            held = self.memory is None and self.on_disk in ("auto", "nothing")
+            held = not self.may_use_files
             # A view with self-loops copies all edges, which a memory limit may forbid. Owners only balance
             # work, so the plain edges serve as well.
             view = topology.without_edge_features.view(self_loops=looped and held)
-            owner = assign_owners(view.indptr, view.indices, self.chunks, comm.size)
+            owner = assign_owners(view.indptr, view.indices, self.owned_chunks, comm.size)
         return PartitionShard(topology, comm.broadcast(owner, Kind.TOPOLOGY), comm, self_loops=looped)
 
     def parameter_device(self, device: torch.device) -> torch.device:
@@ -157,10 +168,10 @@ class TensorParallel(Strategy):
             layer.conv = layer.conv.with_sliceable_columns() or layer.conv
         with ExitStack() as stack:
             # If a step of the preparation fails, the stack removes the files; else the execution closes it.
-            return _TensorExecution(problem, self, _make_mapped_graph(problem, self, stack), stack.pop_all())
+            return _TensorExecution(problem, self, make_layout(problem, self.layout_options, stack), stack.pop_all())
 
     def _validate_hidden_edges(self) -> None:
-        fixed = {"on_disk": self.on_disk in _DISK_LEVELS[1:], "attention": self.attention == "coefficients"}
+        fixed = {"on_disk": self.on_disk in DISK_LEVELS[1:], "attention": self.attention == "coefficients"}
         given = [f"{name}={getattr(self, name)}" for name, refused in fixed.items() if refused]
         if given:
             raise InputError(
@@ -171,101 +182,10 @@ class TensorParallel(Strategy):
             )
 
 
-def count_edge_chunks(num_edges: int) -> int:
-    """Return the least number of chunks in which edges are read from files."""
-    return -(-num_edges * PER_EDGE // _CHUNK_BYTES)
-
-
-def _make_mapped_graph(problem: Problem, options: TensorParallel, stack: ExitStack) -> MappedGraph | None:
-    """Return the files of the graph; None if everything is in memory."""
-    shard = problem.shard
-    fixed = all(has_fixed_weights(each) for each in problem.model.layers_list())
-    if options.on_disk in _DISK_LEVELS[1:]:
-        # Weights that are trained change with each step and cannot be stored in advance.
-        _validate_fixed_weights(options, problem.model)
-    chunks = max(options.chunks, count_edge_chunks(shard.topology.num_edges))
-    level = _DISK_LEVELS[0] if options.on_disk == "auto" else options.on_disk
-    if options.memory is not None:
-        _validate_cpu(options, shard)
-        # Without fixed weights the edges stay in memory, since their weights do.
-        # So do edges of which each step hides some.
-        possible = _DISK_LEVELS if fixed and not problem.hides_edges else _DISK_LEVELS[:1]
-        asked = possible if options.on_disk == "auto" else (options.on_disk,)
-        level = _choose_disk_level(options.memory, asked, _max_memory_needs(problem, chunks), problem.run_facts)
-    if level == _DISK_LEVELS[0]:
-        return None
-    _validate_cpu(options, shard)
-    num_edges = shard.topology.num_edges + shard.topology.num_nodes
-    # Ids, and weights in the order of in-edges and of out-edges.
-    per_edge = 16 + 2 * problem.number_bytes + shard.topology.edge_row_bytes
-    parent = None if options.scratch_dir is None else Path(options.scratch_dir)
-    folder = stack.enter_context(scratch_directory(parent, num_edges * per_edge))
-    return MappedGraph(folder, shard.topology, chunks=chunks, maps_slices=level == _DISK_LEVELS[2])
-
-
-def _max_memory_needs(problem: Problem, chunks: int) -> MemoryNeeds:
-    """Return the needs of the worker that needs the most memory. All workers together."""
-    shard = problem.shard
-    return_freed_memory()
-    # First, since making the objective allocates memory that the measurement below must include.
-    objective_bytes = problem.objective_bytes
-    base = used_device_bytes(shard.comm.device) + objective_bytes
-    base += problem.hidden_edge_bytes * (shard.topology.num_edges + shard.topology.num_nodes)
-    number_bytes = problem.number_bytes
-    plans = plan_layers(problem.model, problem.features, cache=True)
-    sizes = measure_graph_sizes(shard, problem.features, number_bytes)
-    own_needs = estimate_memory_needs(sizes, plans, base=base, number_bytes=number_bytes, chunks=chunks)
-    # All workers decide by the same numbers, or they would choose different levels.
-    return MemoryNeeds(*(max(each) for each in zip(*shard.comm.all_gather_object(tuple(own_needs)), strict=True)))
-
-
-def _choose_disk_level(memory: str, levels: Sequence[str], needs: MemoryNeeds, facts: dict[str, object]) -> str:
-    """Choose the level with the least in files that fits into the memory.
-
-    Raises:
-        InputError: No level fits.
-    """
-    budget = parse_bytes(memory)
-    for level, needed in zip(_DISK_LEVELS, needs, strict=True):
-        if level in levels and needed <= budget:
-            facts.update(memory_bytes=budget, estimated_bytes=needed, in_files=level)
-            return level
-    least = -(-needs[_DISK_LEVELS.index(levels[-1])] // _MIB)
-    raise InputError(
-        "the memory is too small for this graph and model",
-        needed=f"{least:,} MiB for each worker, with {levels[-1]} in files",
-        got=memory,
-        repair=f"give --memory {least}MiB or more, more workers, or choose strategy offload",
-    )
-
-
-def _validate_cpu(options: TensorParallel, shard: GraphShard) -> None:
-    if shard.comm.device.type != "cpu":
-        raise InputError(
-            f"strategy {options.name} keeps to a limit of memory on CPUs only",
-            needed="no memory and no on_disk, or device cpu",
-            got=f"memory {options.memory}, on_disk {options.on_disk} on {shard.comm.device.type}",
-            repair="leave them out, or choose strategy offload",
-        )
-
-
-def _validate_fixed_weights(options: TensorParallel, model: Model) -> None:
-    others = [each.conv for each in model.layers_list() if not has_fixed_weights(each)]
-    if others:
-        raise InputError(
-            f"strategy {options.name} needs the weights of all edges of this model in memory",
-            needed="sums with fixed weights, such as those of gcn, sage, gin or decoupled; or enough memory",
-            got=", ".join(sorted({type(conv).__name__ for conv in others})),
-            repair="choose strategy offload, more memory or another model",
-        )
-
-
 class _TensorExecution:
     in_memory = True
 
-    def __init__(
-        self, problem: Problem, options: TensorParallel, mapped_graph: MappedGraph | None, stack: ExitStack
-    ) -> None:
+    def __init__(self, problem: Problem, options: TensorParallel, layout: GraphLayout, stack: ExitStack) -> None:
         self.problem = problem
         self.comm = problem.shard.comm
         self._stack = stack
@@ -277,8 +197,8 @@ class _TensorExecution:
         sums = SlicedAggregation(
             shard,
             timeline,
-            chunks=options.chunks,
-            mapped_graph=mapped_graph,
+            chunks=layout.chunks,
+            mapped_graph=layout.mapped_graph,
             row_device=row_device,
             shares_weights=shares,
         )
@@ -299,7 +219,7 @@ class _TensorExecution:
         timeline = problem.timeline
         # Until after the backward pass, which reads the blocks of the step.
         with self.model_pass.aggregation.hide_edges(objective.hidden):
-            with timeline.span("forward"):
+            with timeline.span("forward"), save_rows_in_files(self.model_pass.aggregation.mapped_graph):
                 loss = objective.loss(self.model_pass.compute_logits(key), key)
             with timeline.span("backward"):
                 torch.autograd.backward(loss)
