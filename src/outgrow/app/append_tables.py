@@ -13,6 +13,7 @@ from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.to_store import Progress, convert_to_store
 from outgrow.graph.graph import Graph
+from outgrow.graph.graph_part import require_all_features
 from outgrow.graph.inverse_relations import list_forward_relations
 from outgrow.graph.readers.appended import APPEND_OPTIONS, AppendedSource
 from outgrow.graph.readers.tables.edge_roles import find_edge_roles
@@ -101,6 +102,7 @@ def append_to_store(
             # Two at a time would both start from the old version, and the second one would lose the edges of the first.
             _lock_store(store, stack)
         graph = open_store(store)
+        require_all_features(graph.part, graph.name, "appending")
         both_ways = resolve_direction(graph, undirected, options)
         source = AppendedSource(graph, edges, nodes, options, reverses=both_ways)
         return convert_to_store(

@@ -150,6 +150,11 @@ def plan_strategy(graph: Graph, model: Model, config: TrainConfig, cluster: Clus
     if isinstance(model.decoder, EdgeDecoder):
         usual = _default_strategy(config, cluster)
         return StrategyChoice(usual, f"strategy {usual.name}: targets of edges are not planned")
+    if graph.part is not None:
+        usual = _default_if_fits(graph, model, config, cluster)
+        return StrategyChoice(
+            usual, f"strategy {usual.name}: the graph is partitioned already, and no other is planned"
+        )
     # A plan within a limit would search for chunks, which takes long on a large graph and decides nothing.
     if cluster.workers == 1 and cluster.memory is not None and graph.num_edges > COUNTED_EDGES:
         usual = _default_if_fits(graph, model, config, cluster)

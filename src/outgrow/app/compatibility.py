@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import torch
 
+from outgrow.app.graph_parts import require_trainable_part
 from outgrow.app.link_batch_checks import validate_link_batches
 from outgrow.app.link_task import count_targets, ranks_all_nodes, validate_link_problem
 from outgrow.app.node_task import make_node_task, require_numbers
@@ -294,6 +295,7 @@ def validate_strategy(
         count = count_targets(graph, model, config) if num_targets is None else num_targets
     if isinstance(model.decoder, Decoder):
         validate_link_batches(strategy, config, count)
+    require_trainable_part(graph, strategy)
     strategy.validate_graph(graph, config.batch_config)
     strategy.validate_model(model)
     if strategy.uses_minibatches:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from outgrow.app.graph_parts import require_trainable_part
 from outgrow.app.link_batch_checks import require_batch_size, require_no_temporal_draws
 from outgrow.app.runs.data import align_with_model
 from outgrow.core.arguments import check_arguments
@@ -152,6 +153,7 @@ def validate_edge_training(data: EdgeData, model: Model, strategy: Strategy, con
     require_no_temporal_draws(config, "targets of edges")
     if batches:
         require_batch_size(config, count, "edges")
+    require_trainable_part(data.graph, strategy)
     strategy.validate_graph(data.graph, config.batch_config)
     strategy.validate_model(model)
     if batches:

@@ -12,9 +12,11 @@ from outgrow.core.block import Block
 from outgrow.core.errors import InputError
 from outgrow.engine.shard import sampling_view
 from outgrow.graph.graph import Graph
+from outgrow.graph.graph_part import require_all_features
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
 from outgrow.nn.exportable import ExportableLayerInput
 from outgrow.nn.model import Model
+from outgrow.ops.owned_rows import OwnedRows
 from outgrow.ops.sparse import index_rows
 
 _ALL_NEIGHBORS = -1
@@ -46,6 +48,8 @@ def export_inputs(graph: Graph, model: Model, nodes: Nodes = None) -> tuple[Tens
             got="none",
             repair="give the graph the features that the model was trained on",
         )
+    require_all_features(graph.part, graph.name, "an export")
+    assert not isinstance(features, OwnedRows)
     layers = model.layers_list()
     views = [sampling_view(graph.topology, layer) for layer in layers]
     sampler = NeighborSampler(views, (_ALL_NEIGHBORS,) * len(layers), seed=0, temporal_strategy=model.temporal_strategy)

@@ -30,6 +30,7 @@ from outgrow.graph.statistics.homophily import count_class_edges, count_sampled_
 from outgrow.graph.statistics.labels import count_classes, count_labelled, mark_labelled
 from outgrow.graph.statistics.times import summarize_times
 from outgrow.ops.backend import as_numpy
+from outgrow.ops.owned_rows import held_rows
 
 if TYPE_CHECKING:
     from outgrow.graph.graph import Graph
@@ -64,10 +65,19 @@ def _describe_source(graph: Graph) -> dict[str, Any]:
         "read": _join_places(graph),
         "not_read": list(graph.origin.unread),
         "nodes": graph.num_nodes,
+        **_describe_part(graph),
         "node_types": {kind.name: kind.last - kind.first for kind in graph.node_types},
         "ids_are": kind,
         "first_ids": [node if graph.ids is None else graph.ids[node] for node in shown],
     }
+
+
+def _describe_part(graph: Graph) -> dict[str, Any]:
+    part = graph.part
+    if part is None:
+        return {}
+    own = int((part.node_part == part.number).sum())
+    return {"part": f"{part.number} of {part.num_parts}, by {part.method}", "nodes_with_features": own}
 
 
 def _join_places(graph: Graph) -> dict[str, str]:
@@ -107,21 +117,27 @@ def _join_words(types: list[dict[str, Any]], fact: str) -> str:
 
 
 def _describe_features(graph: Graph, *, full: bool) -> dict[str, Any]:
-    features = graph.features
     facts: dict[str, Any] = {"features": graph.num_features, "features_are": "none"}
-    if features is None or not graph.num_features:
+    if graph.features is None or not graph.num_features:
         return facts
+    features = held_rows(graph.features)
+    num_rows = len(features)
     dtype = str(features.dtype).removeprefix("torch.")
     found = count_features(features, full=full)
-    sampled = found.num_rows < graph.num_nodes
+    sampled = found.num_rows < num_rows
     facts |= {
         "features_are": f"{describe_form(features)} {dtype}",
         "feature_range": [found.smallest, found.largest],
         "constant_feature_columns": list(found.constant),
         "zero_feature_rows": _share(found.zero_rows, found.num_rows),
         "feature_rows_looked_at": found.num_rows,
-        "columns_that_number_nodes": find_numbering_columns(features),
     }
+    if sampled:
+        facts["sampled_features"] = ["feature_range", "constant_feature_columns", "zero_feature_rows"]
+    if graph.part is not None:
+        # What compares rows with nodes and labels needs all of them.
+        return facts
+    facts["columns_that_number_nodes"] = find_numbering_columns(features)
     train, test = as_numpy(graph.split.train), as_numpy(graph.split.test)
     if graph.labels is not None:
         again = count_repeated_rows(features, as_numpy(graph.labels), train, test)
@@ -130,8 +146,6 @@ def _describe_features(graph: Graph, *, full: bool) -> dict[str, Any]:
         if graph.labels.dim() == 1:
             find = find_target_columns if graph.has_targets else find_label_columns
             facts["columns_that_tell_label"] = find(features, as_numpy(graph.labels))
-    if sampled:
-        facts["sampled_features"] = ["feature_range", "constant_feature_columns", "zero_feature_rows"]
     return facts
 
 

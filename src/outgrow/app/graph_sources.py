@@ -114,7 +114,7 @@ def from_arrays(
     if are_bfloat16 and graph.edge_features is not None:
         narrow = replace(graph.topology, edge_features=graph.edge_features.to(torch.bfloat16))
         graph = replace(graph, topology=narrow)
-    if is_bfloat16 and graph.features is not None:
+    if is_bfloat16 and isinstance(graph.features, torch.Tensor):
         return replace(graph, features=graph.features.to(torch.bfloat16))
     return graph
 

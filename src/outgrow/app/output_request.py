@@ -22,6 +22,7 @@ from outgrow.app.runs.workers import Workers, resolve_prediction_workers
 from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import parse_bytes, validate_memory_limit
 from outgrow.graph.graph import Graph
+from outgrow.graph.graph_part import require_all_features
 from outgrow.graph.readers.conversions import to_node_ids
 from outgrow.graph.sampling.layer_sampling import require_times_of
 from outgrow.nn.model import Model
@@ -114,6 +115,7 @@ def make_output_request(
         raise InputError(
             f"graph {graph.name!r} has no features", needed="features", got="none", repair="add features to the graph"
         )
+    require_all_features(graph.part, graph.name, "prediction")
     settings = resolve_prediction_workers(workers, device, graph)
     graph = align_with_model(graph, model)
     validate_model_fits_graph(graph, model)

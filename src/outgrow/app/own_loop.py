@@ -14,7 +14,7 @@ from torch import Tensor
 
 from outgrow.app.own_loop_options import refuse_loop_options
 from outgrow.app.runs.session import Session
-from outgrow.app.runs.torchrun import validate_same_graph
+from outgrow.app.runs.torchrun import open_same_graph
 from outgrow.app.runs.workers import Workers, resolve_workers
 from outgrow.app.training_request import make_training_request
 from outgrow.core.arguments import check_arguments
@@ -89,7 +89,7 @@ class Training:
         with ExitStack() as stack:
             comm = stack.enter_context(_open_comm(self._heartbeat_seconds))
             if comm.size > 1:
-                validate_same_graph(self._session.graph, comm)
+                self._session = replace(self._session, graph=open_same_graph(self._session.graph, comm))
             # Worker 0 chose for all: the measurements of other hosts could lead to another strategy.
             session = self._session = replace(self._session, comm=comm, strategy=comm.broadcast(self._session.strategy))
             session.prepare_worker()

@@ -21,6 +21,7 @@ from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features, Layer
 from outgrow.ops.csc import destination, in_degree
+from outgrow.ops.owned_rows import NodeFeatures
 from outgrow.ops.pair_draws import PairRange, mark_edges_of_pairs, mark_linked_pairs
 from outgrow.runtime.distributed.comm import ExchangeHandle
 
@@ -146,7 +147,7 @@ class ShardOfStep(GraphShard):
             return LayerView(block=block)
         return LayerView(block=block, local_graph=replace(whole.local_graph, block=block))
 
-    def select_owned(self, values: Features) -> Features:
+    def select_owned(self, values: NodeFeatures) -> Features:
         """Return the own rows."""
         return self.shard.select_owned(values)
 

@@ -18,6 +18,7 @@ from outgrow.nn.layer import Features, Layer, NodeMessages
 from outgrow.nn.model import Model
 from outgrow.ops.kernels.numerics import accumulate_dtype
 from outgrow.ops.memory_pool import pooled_empty_rows
+from outgrow.ops.owned_rows import NodeFeatures, OwnedRows
 from outgrow.ops.sparse import slice_rows
 
 _CHUNK_BYTES = 256 << 20
@@ -101,7 +102,7 @@ def infer_shard(
     return x
 
 
-def full_inference_bytes(model: Model, shard: GraphShard, features: Features) -> int:
+def full_inference_bytes(model: Model, shard: GraphShard, features: NodeFeatures) -> int:
     """Return the bytes that `infer_shard` takes at most: the input, one layer of all own nodes, and its edges."""
     own = len(shard.owned_nodes)
     indptr = shard.topology.indptr
@@ -121,7 +122,10 @@ def full_inference_bytes(model: Model, shard: GraphShard, features: Features) ->
     held = max(map(layer_numbers, model.layers_list())) * number + edges * of_edge
     # Rows of a worker's own nodes are copied out of the features of the graph unless it has all of them.
     copied = own < shard.topology.num_nodes or shard.comm.device.type != "cpu"
-    return held + copied * features.nbytes * own // max(1, shard.topology.num_nodes)
+    rows = features.nbytes
+    if not isinstance(features, OwnedRows):
+        rows = rows * own // max(1, shard.topology.num_nodes)
+    return held + copied * rows
 
 
 def _encode_rows(model: Model, shard: GraphShard, x: Features, dtype: torch.dtype, chunk_bytes: int) -> Tensor:

@@ -24,6 +24,7 @@ from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
 from outgrow.ops import memory_pool
+from outgrow.ops.owned_rows import NodeFeatures, OwnedRows
 from outgrow.runtime.storage.row_file import IoPool
 
 _SLACK = 0.5
@@ -37,7 +38,7 @@ class Problem:
 
     Attributes:
         shard: The worker's shard of the graph; rows below are those of its own nodes.
-        features: ``[V, D]`` of all nodes, as the graph stores them, possibly memory-mapped.
+        features: ``[V, D]`` as the graph stores them, possibly memory-mapped: of all nodes, or of own nodes alone.
         targets: Nodes or links to train on.
         model: The model, the same on all workers; its parameters are changed in place.
         seed: Seed of every random draw.
@@ -53,7 +54,7 @@ class Problem:
     """
 
     shard: GraphShard
-    features: Features
+    features: NodeFeatures
     targets: NodeTargets | LinkTargets
     model: Model
     seed: int
@@ -110,6 +111,12 @@ class Problem:
     def describe_task(self) -> dict[str, object]:
         """Return the options of a task of nodes, as plain values; nothing for links and edges."""
         return self.targets.task.describe() if isinstance(self.targets, NodeTargets) else {}
+
+    @property
+    def all_features(self) -> Features:
+        """``features``, for strategies that read those of any node: they cannot train on parts of a graph."""
+        assert not isinstance(self.features, OwnedRows)
+        return self.features
 
     @cached_property
     def input(self) -> ShardInputs:
@@ -220,7 +227,7 @@ class Problem:
     def from_node_labels(
         shard: GraphShard,
         *,
-        features: Features,
+        features: NodeFeatures,
         labels: Tensor,
         train: Tensor,
         task: NodeTask,

@@ -15,15 +15,18 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.core.deprecation import renamed_members
+from outgrow.core.errors import InputError
 from outgrow.core.graph_types import RowWidths
 from outgrow.core.ledger import Kind
 from outgrow.engine.row_exchange import RowFetchPlan
+from outgrow.graph.graph_part import GraphPart
 from outgrow.graph.halo import LocalGraph, build_local_graph
 from outgrow.graph.partition.partition_cache import load_or_make_partition
 from outgrow.graph.partition.partitioner import Partitioner
 from outgrow.graph.topology import GraphView, Topology
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
+from outgrow.ops.owned_rows import NodeFeatures, OwnedRows
 from outgrow.ops.sparse import index_rows, slice_rows
 from outgrow.ops.subgraph import are_consecutive
 from outgrow.runtime.distributed.async_exchange import SplitSizes
@@ -62,7 +65,7 @@ class GraphShard(ABC):
         """Return the edges as a layer needs them: as they are, or with one self-loop per node."""
 
     @abstractmethod
-    def select_owned(self, values: Features) -> Features:
+    def select_owned(self, values: NodeFeatures) -> Features:
         """Return the own rows of ``[V, ...]`` values."""
 
     @abstractmethod
@@ -121,8 +124,10 @@ class FullGraphShard(GraphShard):
             self._device_blocks[self_loops] = layer_topology(self.topology, layer).block.to(self.comm.device)
         return LayerView(block=self._device_blocks[self_loops])
 
-    def select_owned(self, values: Features) -> Features:
+    def select_owned(self, values: NodeFeatures) -> Features:
         """Return all rows."""
+        # A single worker owns all nodes, so no part of a graph gets here.
+        assert not isinstance(values, OwnedRows)
         return values
 
     def filter_owned(self, nodes: Tensor) -> Tensor:
@@ -206,8 +211,10 @@ class PartitionShard(GraphShard):
             self._views[self_loops] = LayerView(block=local_graph.block, local_graph=local_graph)
         return self._views[self_loops]
 
-    def select_owned(self, values: Features) -> Features:
-        """Return the own rows, without a copy if the own nodes are consecutive."""
+    def select_owned(self, values: NodeFeatures) -> Features:
+        """Return the own rows, without a copy if the own nodes are consecutive, or the only ones with rows."""
+        if isinstance(values, OwnedRows):
+            return values.index_rows(self.owned_nodes)
         if self._range is not None:
             first, last = self._range
             return slice_rows(values, first, last)
@@ -263,7 +270,13 @@ def gather_node_rows(comm: Comm, nodes: Tensor, rows: Tensor, kind: Kind) -> tup
 
 
 def make_shard(
-    topology: Topology, comm: Comm, method: Partitioner, store: Path | None, *, self_loops: bool
+    topology: Topology,
+    comm: Comm,
+    method: Partitioner,
+    store: Path | None,
+    *,
+    self_loops: bool,
+    part: GraphPart | None = None,
 ) -> GraphShard:
     """Return a worker's shard: the whole graph, or one part of the partition that rank 0 loads or makes.
 
@@ -272,13 +285,36 @@ def make_shard(
         comm: Communicator of the workers.
         method: The partitioner.
         store: The store of the graph, where partitions are cached; None if it has none.
-        self_loops: Whether layers need self-loops.
+        self_loops: Whether layers need self-loops, whose view is then built first.
+        part: The part of the graph whose features this worker has, of a partition made before; None for all of it.
+
+    Raises:
+        InputError: The parts of the workers are not those of one partition, each once.
     """
+    if part is not None:
+        return _make_part_shard(topology, part, comm, self_loops=self_loops)
     if comm.size == 1:
         return FullGraphShard(topology, comm)
     # One worker partitions, so that all agree and the graph is not partitioned once for each.
     owner = load_or_make_partition(topology, method, comm.size, store=store).part if comm.is_rank_zero else None
     return PartitionShard(topology, comm.broadcast(owner, Kind.TOPOLOGY), comm, self_loops=self_loops)
+
+
+def _make_part_shard(topology: Topology, part: GraphPart, comm: Comm, *, self_loops: bool) -> GraphShard:
+    """Return the shard of a worker that has the features of one part of a graph, whichever part that is."""
+    opened = comm.all_gather_object((part.number, part.num_parts, part.key))
+    numbers, keys = [number for number, *_ in opened], {key for *_, key in opened}
+    if sorted(numbers) != list(range(part.num_parts)) or len(keys) > 1:
+        raise InputError(
+            "the workers do not have the parts of one partition",
+            needed=f"parts 0 to {part.num_parts - 1} of one graph, a part for each of {part.num_parts} workers",
+            got=f"{comm.size} workers with parts {', '.join(map(str, numbers))} of {len(keys)} partitions",
+            repair="give each worker a part of its own, of stores that one `outgrow partition` has written",
+        )
+    # Launchers number workers as they come: a host may have another part than that of its rank.
+    worker = torch.empty(part.num_parts, dtype=part.node_part.dtype)
+    worker[torch.tensor(numbers)] = torch.arange(comm.size, dtype=part.node_part.dtype)
+    return PartitionShard(topology, worker[part.node_part.long()], comm, self_loops=self_loops)
 
 
 def model_topology(topology: Topology, model: Model) -> Topology:

@@ -21,6 +21,7 @@ from outgrow.graph.link_triples import LinkTriples
 from outgrow.graph.topology import Topology
 from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.csc import destination
+from outgrow.ops.owned_rows import NodeFeatures, OwnedRows
 from outgrow.ops.sparse import PartialRows, SparseRows
 
 
@@ -137,7 +138,7 @@ def _renumber_links(links: HeldOutLinks, number: NDArray[np.int64]) -> HeldOutLi
     return replace(links, val=val, test=test)
 
 
-def _permute_columns(graph: Graph, own: GraphSchema, schema: GraphSchema) -> torch.Tensor | PartialRows:
+def _permute_columns(graph: Graph, own: GraphSchema, schema: GraphSchema) -> NodeFeatures:
     """Return the features of a graph, with the columns of its types in the order of a schema."""
     assert graph.features is not None
     first = dict(
@@ -145,6 +146,14 @@ def _permute_columns(graph: Graph, own: GraphSchema, schema: GraphSchema) -> tor
     )
     place = np.concatenate([first[name] + np.arange(count) for name, count in own.columns])
     features = graph.features
+    if isinstance(features, OwnedRows):
+        return replace(features, rows=_permute_rows(features.rows, place, own, schema))
+    return _permute_rows(features, place, own, schema)
+
+
+def _permute_rows(
+    features: torch.Tensor | PartialRows, place: NDArray[np.int64], own: GraphSchema, schema: GraphSchema
+) -> torch.Tensor | PartialRows:
     if isinstance(features, torch.Tensor):
         return torch.empty_like(features).index_copy_(1, torch.from_numpy(place), features)
     if isinstance(features, BlockRows):

@@ -15,6 +15,7 @@ from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 from outgrow.core.graph_types import GraphTypes
 from outgrow.graph.edge_types import find_edge_types
+from outgrow.graph.graph_part import GraphPart
 from outgrow.graph.link_split import HeldOutLinks
 from outgrow.graph.node_ids import NodeIds
 from outgrow.graph.store.mapped_files import MappedFiles
@@ -28,7 +29,7 @@ from outgrow.graph.type_labels import (
     mark_ranges,
 )
 from outgrow.ops.csc import make_edge_index
-from outgrow.ops.sparse import PartialRows
+from outgrow.ops.owned_rows import NodeFeatures, held_rows
 
 
 @check_arguments()
@@ -112,6 +113,7 @@ class Graph:
         held_out_links: Links to validate and test on that the graph comes with; None if they are drawn of its edges.
         type_labels: Labels of at least two node types that each have labels of their own: see `select_targets`; empty
             where ``labels`` are those of all nodes.
+        part: The part of a graph that this is, with features of its own nodes alone; None for a whole graph.
         origin: What the arrays were made of.
         files: The files that its arrays may be mapped from.
         store: The store that all arrays are mapped from; None for a graph made or changed in memory.
@@ -120,7 +122,7 @@ class Graph:
 
     name: str
     topology: Topology
-    features: Tensor | PartialRows | None = None
+    features: NodeFeatures | None = None
     labels: Tensor | None = None
     split: Split = field(default_factory=Split.empty)
     num_classes: int = 0
@@ -131,6 +133,7 @@ class Graph:
     splits: tuple[Split, ...] = ()
     held_out_links: HeldOutLinks | None = None
     type_labels: tuple[TypeLabels, ...] = ()
+    part: GraphPart | None = None
     origin: GraphOrigin = field(default_factory=GraphOrigin)
     files: MappedFiles = field(default_factory=lambda: MappedFiles({}))
     # Without init, so that `dataclasses.replace` drops it: a changed graph no longer comes from its store.
@@ -218,7 +221,7 @@ class Graph:
     @property
     def sparse(self) -> bool:
         """Whether features are sparse rows, or dense ones of types with columns of their own: not one dense matrix."""
-        return self.features is not None and not isinstance(self.features, Tensor)
+        return self.features is not None and not isinstance(held_rows(self.features), Tensor)
 
     def index_of(self, names: Sequence[str] | Sequence[int], *, node_type: str | None = None) -> Tensor:
         """Return ``[n]`` int64: the nodes that have some ids, in their order.
@@ -307,7 +310,7 @@ class Graph:
         return TypeLabels(name=kind.name, labels=own, num_classes=self.num_classes, class_names=self.class_names)
 
     @property
-    def x(self) -> Tensor | PartialRows | None:
+    def x(self) -> NodeFeatures | None:
         """`features`, as PyG calls them."""
         return self.features
 

@@ -22,6 +22,7 @@ from outgrow.inference.sampled import SampledInference, batches_of_all_before
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
+from outgrow.ops.owned_rows import NodeFeatures, OwnedRows
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.storage.row_file import IoPool
 from outgrow.runtime.system.device import CPU, used_device_bytes
@@ -83,6 +84,7 @@ def compute_layer_outputs(
         memory: What may be held.
     """
     assert graph.features is not None
+    assert not isinstance(graph.features, OwnedRows)
     if model.temporal_strategy is not None:
         yield from _compute_before(model, graph, shard, depths, nodes, memory)
         return
@@ -110,6 +112,7 @@ def _compute_before(
 ) -> Iterator[OutputRows]:
     """Yield outputs of nodes from all in-edges before the time of each: whole layers would be of one time for all."""
     assert graph.features is not None
+    assert not isinstance(graph.features, OwnedRows)
     batches = batches_of_all_before(model.temporal_strategy)
     wanted = shard.owned_nodes if nodes is None else nodes
     with closing(IoPool()) as io_pool:
@@ -122,7 +125,7 @@ def _compute_before(
                 first += len(rows)
 
 
-def layers_fit_in_memory(model: Model, shard: GraphShard, features: Features, memory: InferenceMemory) -> bool:
+def layers_fit_in_memory(model: Model, shard: GraphShard, features: NodeFeatures, memory: InferenceMemory) -> bool:
     """Whether whole layers of the own nodes fit into the memory of every worker. All workers together."""
     needed = full_inference_bytes(model, shard, features)
     return all(shard.comm.all_gather_object(needed <= memory.total_bytes))

@@ -17,6 +17,7 @@ from outgrow.nn.model import Model
 from outgrow.nn.node_embedding import count_embedding_numbers
 from outgrow.nn.pyg import PyGAggregation
 from outgrow.ops.block_rows import BlockRows
+from outgrow.ops.owned_rows import held_rows
 from outgrow.ops.sparse import SparseRows
 from outgrow.planning.aggregation_sizes import (
     count_attention,
@@ -215,8 +216,9 @@ class ModelSizes:
 def dataset_sizes(graph: Graph) -> DatasetSizes:
     """Return the sizes of a loaded graph with features and labels."""
     assert graph.features is not None
-    features = graph.features
-    entries = features.shape[1] if isinstance(features, Tensor) else features.num_values / max(1, graph.num_nodes)
+    # Of a part, its own rows stand for all.
+    features = held_rows(graph.features)
+    entries = features.shape[1] if isinstance(features, Tensor) else features.num_values / max(1, len(features))
     return DatasetSizes(
         nodes=graph.num_nodes,
         edges=graph.num_edges,
@@ -258,7 +260,7 @@ def _label_bytes(graph: Graph) -> int:
 
 def count_resident_bytes(graph: Graph) -> int:
     """Return the bytes of features and topology in memory."""
-    rows = 0 if graph.features is None else round(graph.num_nodes * mean_row_bytes(graph.features))
+    rows = 0 if graph.features is None else round(graph.num_nodes * mean_row_bytes(held_rows(graph.features)))
     times = graph.topology.node_time
     return rows + graph.topology.edge_bytes + (0 if times is None else times.nbytes)
 
@@ -266,7 +268,8 @@ def count_resident_bytes(graph: Graph) -> int:
 def model_sizes(model: Model, graph: Graph, *, hides_edges: bool = False) -> ModelSizes:
     """Return the sizes of a model for a graph with features; ``hides_edges``: layers see other edges in each step."""
     assert graph.features is not None
-    constant = has_static_first_aggregate(model, graph.features) and not hides_edges
+    features = held_rows(graph.features)
+    constant = has_static_first_aggregate(model, features) and not hides_edges
     first = model.layers_list()[0].aggregate_first()
     stages = model.layers_list()
     sliced = [Layer(layer.conv.with_sliceable_columns() or layer.conv, layer.epilogue) for layer in stages]
@@ -280,14 +283,14 @@ def model_sizes(model: Model, graph: Graph, *, hides_edges: bool = False) -> Mod
         source_is_features=model.source_is_features,
         has_input_dropout=model.input_dropout > 0,
         reads_features=model.encoder is None,
-        row_bytes=graph.num_features * input_dtype(model, graph.features).itemsize,
+        row_bytes=graph.num_features * input_dtype(model, features).itemsize,
         # Sparse features are multiplied first: the product makes them narrow and dense.
         aggregate_first_layer=None
         if graph.sparse or first is None
         else _layer_sizes(first, graph, constant=constant, run=0),
         encoder_numbers=0 if model.encoder is None else count_matrix_numbers(model.encoder, graph),
         reads_types=model.reads_types,
-        layer_plans=tuple(plan_layers(model, graph.features, cache=not hides_edges)),
+        layer_plans=tuple(plan_layers(model, features, cache=not hides_edges)),
         embedding_numbers=count_embedding_numbers(model, graph.num_nodes),
         sliced_layers=_sizes_of_layers(sliced, graph, constant=constant) if differs else (),
     )

@@ -205,12 +205,11 @@ class Strategy(ABC):
 
     Attributes:
         name: Name on the command line.
-        exact: Whether the gradient equals the reference's up to floating-point reassociation, whatever its
-            options.
-        uses_minibatches: Whether steps see samples of the graph, so that nothing computed from it can be
-            cached.
+        exact: Whether the gradient equals the reference's up to floating-point reassociation, whatever its options.
+        uses_minibatches: Whether steps see samples of the graph, so that nothing computed from it can be cached.
         draws_by_time: Whether it can sample in-edges before the time of a seed: each row of its batches is then one of
             a node at a time, and nothing of a node is used at another time.
+        reads_own_features: Whether a worker reads features of its own nodes alone: it can train on parts of a graph.
         fewest_prefetched: Smallest number of batches that it may sample ahead, if it has such an option.
         partition: How nodes are assigned to workers; by default ranges of nodes with equally many in-edges.
     """
@@ -219,6 +218,7 @@ class Strategy(ABC):
     exact: ClassVar[bool]
     uses_minibatches: ClassVar[bool] = False
     draws_by_time: ClassVar[bool] = False
+    reads_own_features: ClassVar[bool] = False
     fewest_prefetched: ClassVar[int] = 1
     partition: str = "range-edges"
 
@@ -244,9 +244,8 @@ class Strategy(ABC):
             method = self.partition_method(graph, model, batches)
         else:
             method = self.partition_method_of_links(graph, model, batches, links)
-        # A hint: the view that the first layer needs is built first, others on demand.
-        looped = model.layers_list()[0].spec.self_loops
-        return make_shard(model_topology(graph.topology, model), comm, method, graph.store, self_loops=looped)
+        looped, topology = model.layers_list()[0].spec.self_loops, model_topology(graph.topology, model)
+        return make_shard(topology, comm, method, graph.store, self_loops=looped, part=graph.part)
 
     def partition_method(self, graph: Graph, model: Model, batches: BatchConfig) -> Partitioner:
         """Return the partitioner; by default the one that ``partition`` names, for any model."""

@@ -27,6 +27,7 @@ class Full(Strategy):
 
     name = "full"
     exact = True
+    reads_own_features = True
 
     partition: str = "metis"
     overlap: bool = True

@@ -49,6 +49,7 @@ class Sampled(Strategy):
     name = "sampled"
     exact = True
     uses_minibatches = True
+    reads_own_features = True
     draws_by_time = True
     fewest_prefetched = 0
 

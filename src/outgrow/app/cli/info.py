@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 SECTIONS = {
     "Read": ("read", "not_read"),
     "Nodes": (
-        *("nodes", "node_types", "ids_are", "first_ids", "isolated_nodes", "nodes_without_in_edges"),
+        *("nodes", "part", "nodes_with_features", "node_types", "ids_are", "first_ids", "isolated_nodes"),
+        "nodes_without_in_edges",
         "node_times",
         *("components", "largest_component"),
     ),

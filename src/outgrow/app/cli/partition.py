@@ -35,6 +35,21 @@ def partition(
             "several times.",
         ),
     ] = None,
+    out_parts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder to write a store for each part to, part-0, part-1, ..., with the features of its own nodes "
+            "alone: one for each host.",
+            show_default="none are written",
+        ),
+    ] = None,
+    balance_seeds: Annotated[
+        bool,
+        typer.Option(
+            "--balance-seeds", help="Balance nodes to train on, too, as strategies for mini-batches do (metis, fennel)."
+        ),
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace stores of parts that are there.")] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to look in first for a data set's files.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -45,8 +60,10 @@ def partition(
 
     chosen = make_partitioner(method, parse_assignments(set_ or []))
     path = Path(graph).expanduser()
+    loaded = load_graph(graph, data_dir=data_dir)
+    chosen = chosen.with_seeds(loaded.split.train) if balance_seeds else chosen
     facts = describe_partition(
-        load_graph(graph, data_dir=data_dir), chosen, parts, store=path if is_store(path) else None
+        loaded, chosen, parts, store=path if is_store(path) else None, out_parts=out_parts, overwrite=overwrite
     )
     if as_json:
         print(json.dumps(facts))
@@ -54,17 +71,31 @@ def partition(
         _print_partition(facts)
 
 
-def describe_partition(graph: Graph, method: Partitioner, num_parts: int, *, store: Path | None) -> dict[str, Any]:
-    """Partition a graph; return facts on the result, by name. Tuples have a number for each part.
+def describe_partition(
+    graph: Graph,
+    method: Partitioner,
+    num_parts: int,
+    *,
+    store: Path | None,
+    out_parts: Path | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Partition a graph, and write stores of its parts if a folder is given.
 
     Args:
         graph: Graph to partition.
         method: Partitioner to use.
         num_parts: Number of parts.
         store: Directory of the graph's store, which keeps the partition; None to keep it nowhere.
+        out_parts: Folder of the stores; None to write none.
+        overwrite: Whether to replace stores that are there.
+
+    Returns:
+        Facts on the result, by name. Tuples have a number for each part.
     """
     from outgrow.graph.partition.partition_cache import load_or_make_partition
     from outgrow.graph.partition.quality import measure_quality
+    from outgrow.graph.store.part_stores import write_part_stores
 
     # A partition that the store already keeps takes no time: the seconds then show the reading.
     started = time.perf_counter()
@@ -80,6 +111,9 @@ def describe_partition(graph: Graph, method: Partitioner, num_parts: int, *, sto
     }
     quality = asdict(measure_quality(graph.topology, found))
     facts |= {f"part_{name}" if isinstance(value, tuple) else name: value for name, value in quality.items()}
+    if out_parts is not None:
+        written = write_part_stores(graph, found, method.cache_key, out_parts, overwrite=overwrite)
+        facts["stores"] = f"{written[0]} to {written[-1].name}"
     # Two-level partitions only: chunks bound the memory of a step, parts the traffic of a worker.
     if found.chunk is not None:
         by_chunk = measure_quality(graph.topology, found.chunks_as_parts)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
+from outgrow.app.graph_parts import open_store_of_worker
 from outgrow.app.run_learning import learn_after_training
 from outgrow.app.runs.directory import RunDirectory
 from outgrow.app.runs.result import Run
@@ -19,7 +20,7 @@ from outgrow.app.runs.trained import describe_session
 from outgrow.app.runs.trials import run_with_trials
 from outgrow.app.runs.workers import GRAPH, Workers
 from outgrow.core.errors import InputError
-from outgrow.graph.store.reader import matches_store, open_store, write_store
+from outgrow.graph.store.reader import matches_store, write_store
 from outgrow.nn.edge_tasks import EdgeTask
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
@@ -86,7 +87,7 @@ class TrainingJob:
         directory = RunDirectory(self.directory or context.folder / "run")
         forwarder = _EventForwarder(context.send_message)
         session = Session(
-            graph=open_store(self.store or context.folder / GRAPH),
+            graph=open_store_of_worker(self.store or context.folder / GRAPH, context.comm),
             model=self.model,
             config=self.config,
             strategy=self.strategy,

@@ -39,6 +39,7 @@ from outgrow.graph.statistics.features import describe_form
 from outgrow.nn.model import Model
 from outgrow.nn.regression import NodeRegression
 from outgrow.nn.tasks import NodeTask
+from outgrow.ops.owned_rows import held_rows
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
 from outgrow.training.loop_options import describe_options, open_option_names
@@ -82,7 +83,8 @@ class RunPlan:
         options = ", ".join(f"{name} {value}" for name, value in self.model_options.items())
         # What does not change is cached only if each step computes the same nodes from the same edges.
         caches = not self.strategy.uses_minibatches and not self.config.hide
-        saved = [] if graph.features is None else describe_layers(self.model, graph.features, cache_constants=caches)
+        rows = None if graph.features is None else held_rows(graph.features)
+        saved = [] if rows is None else describe_layers(self.model, rows, cache_constants=caches)
         lines = (
             f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features:,} "
             f"{self._describe_form()}features, {self._describe_labels()}",
@@ -96,7 +98,7 @@ class RunPlan:
     def _describe_form(self) -> str:
         if self.graph.features is None or not self.graph.sparse:
             return ""
-        return f"{describe_form(self.graph.features)} "
+        return f"{describe_form(held_rows(self.graph.features))} "
 
     def _describe_labels(self) -> str:
         outputs = self.model.layers_list()[-1].spec.out_features

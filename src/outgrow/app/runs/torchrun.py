@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from outgrow.app.graph_parts import open_store_of_worker, reopen_part_of_worker
 from outgrow.app.run_learning import learn_after_training
 from outgrow.app.runs.config import read_load_options
 from outgrow.app.runs.directory import RunDirectory, release_on_exit
@@ -149,7 +150,7 @@ def join_torchrun_session(
     def train_worker(context: WorkerContext) -> Run:
         comm = context.comm
         again = _is_restart(context, out)
-        validate_same_graph(session.graph, comm)
+        graph = open_same_graph(session.graph, comm)
         with release_on_exit(make_directory(again) if comm.is_rank_zero else None) as files:
             if files is not None:
                 files.write_json(JOB, {"job": context.job})
@@ -157,7 +158,9 @@ def join_torchrun_session(
             has_checkpoint = comm.broadcast((again or resume) and files is not None and files.has_checkpoint)
             # Worker 0 chose for all: the measurements of other hosts could lead to another strategy.
             chosen, rivals, data = comm.broadcast((session.strategy, session.rivals, session.data))
-            joined = replace(session, comm=comm, directory=files, strategy=chosen, rivals=rivals, data=data)
+            joined = replace(
+                session, graph=graph, comm=comm, directory=files, strategy=chosen, rivals=rivals, data=data
+            )
             return _end_session(joined, run_with_trials(joined, resume=has_checkpoint))
 
     return run_under_torchrun(train_worker, heartbeat_seconds=heartbeat_seconds)
@@ -195,6 +198,17 @@ def _wait_for_signal(run: Run) -> Run:
     return run
 
 
+def open_same_graph(graph: Graph, comm: Comm) -> Graph:
+    """Return the graph that a worker trains on: its own part, if it is one of several. All workers together.
+
+    Raises:
+        InputError: The workers have different graphs.
+    """
+    opened = reopen_part_of_worker(graph, comm)
+    validate_same_graph(opened, comm)
+    return opened
+
+
 def validate_same_graph(graph: Graph, comm: Comm) -> None:
     """Check that all workers have a graph of the same size. All workers together.
 
@@ -203,7 +217,8 @@ def validate_same_graph(graph: Graph, comm: Comm) -> None:
     """
     # Sizes tell most mistakes apart; comparing contents would mean to read every graph.
     held_out = tuple(map(len, graph.held_out_links or ()))
-    sizes = comm.all_gather_object((graph.num_nodes, graph.num_edges, graph.num_features, *held_out))
+    key = () if graph.part is None else (graph.part.key,)
+    sizes = comm.all_gather_object((graph.num_nodes, graph.num_edges, graph.num_features, *held_out, *key))
     if len(set(sizes)) > 1:
         raise InputError(
             "the workers have different graphs",
@@ -235,7 +250,7 @@ def _make_spec(plan: RunPlan, resume: bool) -> _TorchrunSpec:
 def _open_host_store(spec: _TorchrunSpec, loaded: Graph | None, comm: Comm, folder: Path) -> Graph:
     """Map the graph from one store per host, which the first worker of the host writes if there is none."""
     if spec.is_store:
-        return open_store(Path(spec.graph))
+        return open_store_of_worker(Path(spec.graph), comm)
     # Hosts may share no disk, so each gets a store; its workers map the same pages of memory.
     if comm.hosts.index(comm.hosts[comm.rank]) == comm.rank:
         graph = loaded or datasets.load_graph(spec.graph, data_dir=spec.data_dir, options=spec.load_options)

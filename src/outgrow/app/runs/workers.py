@@ -10,6 +10,7 @@ from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.graph.graph import Graph
+from outgrow.graph.graph_part import require_parts_of_workers
 from outgrow.runtime.system.device import DEVICES
 from outgrow.runtime.system.environment import available_cores, torchrun_world_size
 
@@ -119,6 +120,7 @@ def validate_workers(graph: Graph, workers: Workers) -> None:
     Raises:
         InputError: There are more workers than nodes, many more than cores, or restarts with only one worker.
     """
+    require_parts_of_workers(graph.part, graph.name, workers.number)
     if workers.number > graph.num_nodes:
         raise InputError(
             f"{graph.name} has fewer nodes than there are workers",

@@ -16,13 +16,14 @@ from outgrow.engine.features.stored_rows import StoredRows
 from outgrow.nn.layer import Features
 from outgrow.ops.block_rows import BlockRows, as_range, join_block_rows
 from outgrow.ops.memory_pool import pooled_empty
+from outgrow.ops.owned_rows import NodeFeatures, OwnedRows, held_rows
 from outgrow.ops.rows.gather import gather_rows
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.distributed.async_exchange import SplitSizes
 from outgrow.runtime.distributed.comm import Comm, ExchangeHandle
 from outgrow.runtime.storage.row_file import IoPool, open_npy_rows
 
-RowSource = Features | StoredRows
+RowSource = NodeFeatures | StoredRows
 """Where rows of nodes are read from."""
 
 
@@ -31,24 +32,30 @@ _CACHED_SHARE = 0.5
 
 
 def choose_row_source(
-    features: Features, file: Path | None, io_pool: Callable[[], IoPool], limit: int | None = None
+    features: NodeFeatures, file: Path | None, io_pool: Callable[[], IoPool], limit: int | None = None
 ) -> RowSource:
     """Return features as batches read them: in coalesced runs from their file if they are large beside memory.
 
     Otherwise they are read where they lie, mapped or not: a file that memory holds is read once.
 
     Args:
-        features: ``[V, D]`` of all nodes.
-        file: The .npy file from which dense features are mapped; None if there is none.
+        features: ``[V, D]`` of all nodes, or of those of a part.
+        file: The .npy file from which dense rows are mapped; None if there is none.
         io_pool: Returns the threads that read.
         limit: Limit on the memory of the worker, in bytes; None for what there is.
     """
-    if file is None or not isinstance(features, Tensor):
+    if file is None or not isinstance(held_rows(features), Tensor):
         return features
     memory = available_bytes() if limit is None else min(limit, available_bytes())
     if features.nbytes <= _CACHED_SHARE * memory:
         return features
-    return StoredRows(open_npy_rows(io_pool(), file))
+    nodes, num_rows = (features.nodes, len(features)) if isinstance(features, OwnedRows) else (None, None)
+    return StoredRows(open_npy_rows(io_pool(), file), nodes, num_rows)
+
+
+def has_all_rows(rows: RowSource) -> bool:
+    """Whether rows of all nodes can be read from here, and not of some nodes alone."""
+    return not isinstance(rows, OwnedRows) and (not isinstance(rows, StoredRows) or rows.nodes is None)
 
 
 class MatrixBuilder(ABC):
@@ -81,6 +88,7 @@ class DenseMatrixBuilder(MatrixBuilder):
             assert at is not None
             rows.read_nodes(at, self.out, to)
             return
+        rows, at = _locate_rows(rows, at)
         assert isinstance(rows, Tensor)
         gather_rows(rows, at, self.out, to)
 
@@ -106,6 +114,7 @@ class SparseMatrixBuilder(MatrixBuilder):
 
     def write_rows(self, rows: RowSource, at: Tensor | None, to: Tensor | None) -> None:
         """Write rows of a matrix to rows of this one."""
+        rows, at = _locate_rows(rows, at)
         assert isinstance(rows, SparseRows)
         self.parts.append((rows if at is None else rows.index_rows(at)).to(self.dtype))
         self.positions.append(to)
@@ -147,6 +156,7 @@ class BlockMatrixBuilder(MatrixBuilder):
 
     def write_rows(self, rows: RowSource, at: Tensor | None, to: Tensor | None) -> None:
         """Write rows of a matrix to rows of this one."""
+        rows, at = _locate_rows(rows, at)
         assert isinstance(rows, BlockRows)
         self.parts.append((rows if at is None else rows.index_rows(at)).to(self.dtype))
         self.positions.append(to)
@@ -161,6 +171,7 @@ class BlockMatrixBuilder(MatrixBuilder):
 
 def make_matrix_builder(num_rows: int, like: RowSource, dtype: torch.dtype) -> MatrixBuilder:
     """Return a builder for rows of a matrix, dense, sparse or of blocks like it."""
+    like = like.rows if isinstance(like, OwnedRows) else like
     if isinstance(like, SparseRows):
         return SparseMatrixBuilder(dtype)
     return (
@@ -168,6 +179,13 @@ def make_matrix_builder(num_rows: int, like: RowSource, dtype: torch.dtype) -> M
         if isinstance(like, BlockRows)
         else DenseMatrixBuilder(num_rows, like, dtype)
     )
+
+
+def _locate_rows(rows: RowSource, at: Tensor | None) -> tuple[RowSource, Tensor | None]:
+    """Return the matrix that has some rows, and where in it they are."""
+    if not isinstance(rows, OwnedRows):
+        return rows, at
+    return rows.rows, rows.locate(torch.arange(len(rows)) if at is None else at)
 
 
 class AwaitableFeatures(Protocol):

@@ -21,6 +21,7 @@ from outgrow.engine.features.assembly import RowSource, make_matrix_builder
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features
 from outgrow.ops.block_rows import BlockRows
+from outgrow.ops.owned_rows import OwnedRows
 from outgrow.ops.rows.gather import add_bincount, group_by_owner
 from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.distributed.async_exchange import SplitSizes
@@ -132,7 +133,9 @@ def count_accesses(batches: Iterable[Tensor], num_nodes: int) -> Tensor:
     return counts
 
 
-def assign_cache(cache: CacheSpec, features: RowSource, owner: Tensor, comm: Comm) -> CacheAssignment:
+def assign_cache(
+    cache: CacheSpec, features: RowSource, owner: Tensor, comm: Comm, readable: list[int]
+) -> CacheAssignment:
     """Assign the rows that this worker and the others of its scope cache. All workers together.
 
     For a cache of a host, hotness is summed over its workers, and the hottest rows are assigned round-robin.
@@ -142,6 +145,7 @@ def assign_cache(cache: CacheSpec, features: RowSource, owner: Tensor, comm: Com
         features: ``[V, D]``, for the size of rows.
         owner: ``[V]`` integer, the worker of each node.
         comm: Communicator of the workers.
+        readable: Workers whose rows this one reads itself: those of its host, or it alone.
     """
     shared = _SCOPES[cache.scope]
     here = comm.local_ranks if shared else [comm.rank]
@@ -149,14 +153,15 @@ def assign_cache(cache: CacheSpec, features: RowSource, owner: Tensor, comm: Com
     # Rows that a worker of the host owns are never cached: they are as near already.
     elsewhere = torch.tensor([peer not in comm.local_ranks for peer in range(comm.size)])[owner.long()]
     chosen = hottest_nodes(hotness * elsewhere, len(here) * cache_capacity_rows(cache.size, features))
-    holder = torch.where(elsewhere, owner, comm.rank).to(torch.int32)
+    reads_itself = torch.tensor([peer in readable for peer in range(comm.size)])[owner.long()]
+    holder = torch.where(reads_itself, comm.rank, owner).to(torch.int32)
     # Round-robin, so that the load of the hottest rows is shared by all workers of the host.
     for turn, peer in enumerate(here):
         holder[chosen[turn :: len(here)]] = comm.size if peer == comm.rank else peer
     return CacheAssignment(holder, chosen[here.index(comm.rank) :: len(here)])
 
 
-def hottest_owned(hotness: Tensor, own: Tensor, size: str | float, features: Features) -> Tensor:
+def hottest_owned(hotness: Tensor, own: Tensor, size: str | float, features: RowSource) -> Tensor:
     """Return the hottest own nodes, as many as fit into a cache, ``[c]`` int64.
 
     Args:
@@ -211,7 +216,9 @@ def _sum_counts(counts: Tensor, peers: list[int], comm: Comm) -> Tensor:
 
 
 def mean_row_bytes(features: RowSource) -> float:
-    """Return the bytes of a row of features; the mean where rows differ."""
+    """Return the bytes of a row of features; the mean where rows differ, of those that are here."""
+    if isinstance(features, OwnedRows):
+        return mean_row_bytes(features.rows)
     if isinstance(features, BlockRows):
         return features.num_values * features.dtype.itemsize / max(1, len(features))
     if isinstance(features, SparseRows):

@@ -15,6 +15,7 @@ from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops.kernels.numerics import accumulate_dtype, is_half
+from outgrow.ops.owned_rows import NodeFeatures, OwnedRows
 from outgrow.runtime.distributed.comm import Comm
 
 
@@ -31,13 +32,13 @@ class ShardInputs(NamedTuple):
     source: Features
 
 
-def fetch_shard_inputs(model: Model, shard: GraphShard, features: Features) -> ShardInputs:
+def fetch_shard_inputs(model: Model, shard: GraphShard, features: NodeFeatures) -> ShardInputs:
     """Return the features that a worker needs; those of the halo are fetched from their owners, once.
 
     Args:
         model: The model.
         shard: The worker's shard of the graph.
-        features: ``[V, D]``, as the graph has them; memory-mapped where they are many.
+        features: ``[V, D]``, as the graph has them, of own nodes at least; memory-mapped where they are many.
     """
     own = cast_features(model, shard.select_owned(features)).to(shard.comm.device)
     if not isinstance(own, Tensor):
@@ -67,7 +68,8 @@ def cast_features(model: Model, features: Features) -> Features:
 
 def keeps_half(model: Model, features: RowSource) -> bool:
     """Whether features in half precision are not converted."""
-    fits = accumulate_dtype(features.dtype) == model.dtype and isinstance(features, Tensor | StoredRows)
+    rows = features.rows if isinstance(features, OwnedRows) else features
+    fits = accumulate_dtype(features.dtype) == model.dtype and isinstance(rows, Tensor | StoredRows)
     return is_half(features.dtype) and fits and model.first_reader.accepts_half and model.input_dropout == 0
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
-from outgrow.engine.features.assembly import RowSource, make_matrix_builder, send_features
+from outgrow.engine.features.assembly import RowSource, has_all_rows, make_matrix_builder, send_features
 from outgrow.engine.features.cache import CacheAssignment, CacheSpec, assign_cache
 from outgrow.engine.features.inputs import keeps_half
 from outgrow.engine.features.store import FeatureRequest, LocalFeatureStore, PendingFeatures, RemoteRows
@@ -46,8 +46,8 @@ class RemoteFeatureStore:
             host have none.
         comm: Communicator for requests; None for that of the shard.
         kind: Kind of the rows, for the ledger.
-        owned_only: Whether ``features`` has rows of own nodes only, so that other workers of the host must be
-            asked for theirs, too.
+        owned_only: Whether ``features`` has rows of own nodes only, as that of a part, so that other workers of the
+            host must be asked for theirs, too.
     """
 
     def __init__(
@@ -67,12 +67,14 @@ class RemoteFeatureStore:
         self.dtype = dtype
         self.wire_dtype = min(dtype, features.dtype, key=lambda each: each.itemsize)
         self.owner = shard.owner if isinstance(shard, PartitionShard) else None
+        # Who has rows of own nodes alone reads no others, not even those of workers of the same host.
+        owned_only = owned_only or not has_all_rows(features)
         readable = [self.comm.rank] if owned_only else self.comm.local_ranks
         self.holder = None if self.owner is None else _find_holders(self.owner, readable, self.comm)
         self.copies: Features | None = None
         self.slot = torch.empty(0, dtype=torch.int32)
         if cache is not None and self.owner is not None and self.holder is not None:
-            kept = assign_cache(cache, features, self.owner, self.comm)
+            kept = assign_cache(cache, features, self.owner, self.comm, readable)
             rows = self._exchange_rows(self._prepare_rows(kept.nodes, self.wire_dtype)).wait()
             self._add_cache(kept, rows)
 

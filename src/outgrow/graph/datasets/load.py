@@ -19,6 +19,7 @@ from outgrow.graph.readers.detect import detect_reader
 from outgrow.graph.readers.source import GraphSource
 from outgrow.graph.readers.split_source import SPLIT_OPTIONS, apply_split_options
 from outgrow.graph.readers.tables.options import TableOptions
+from outgrow.graph.store.part_stores import find_part_stores
 from outgrow.graph.store.reader import is_store, open_store
 from outgrow.graph.synthetic.edge_signal import EdgeSignal
 from outgrow.graph.synthetic.presets import GraphPreset, graph_presets
@@ -80,7 +81,7 @@ def load_graph(
     undirected: bool | None = None,
     options: TableOptions | None = None,
 ) -> Graph:
-    """Load a data set by name, a store directory, or a file or folder of a known format.
+    """Load a data set by name, a store directory, or a file or folder of a known format; of parts the first.
 
     A store has precedence over a data set of the same name, and that over any other path: write ``./cora``
     for a folder with the name of a data set. Names are those of `datasets`, ``rmat-SCALE`` for an R-MAT graph
@@ -108,6 +109,7 @@ def load_graph(
     """
     path = Path(name_or_path).expanduser()
     # Stores come first, so that a converted data set is mapped instead of read again.
+    path = next(iter(find_part_stores(path).values()), path) if path.is_dir() and not is_store(path) else path
     if is_store(path):
         if undirected is not None:
             raise InputError(

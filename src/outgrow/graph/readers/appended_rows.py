@@ -24,6 +24,7 @@ from outgrow.graph.readers.tables.node_table import NodeTable
 from outgrow.graph.readers.times import NO_TIME
 from outgrow.graph.topology import Topology
 from outgrow.ops.block_rows import BlockRows
+from outgrow.ops.owned_rows import OwnedRows
 from outgrow.ops.sparse import SparseRows
 
 _SHOWN = 3
@@ -85,7 +86,7 @@ def append_features(graph: Graph, tables: Sequence[NodeTable], num_nodes: int) -
         return None
     added = [table.features for table in tables if table.features is not None]
     # Node types are ranges of nodes, behind which none can be appended: rows of blocks do not get here.
-    assert not isinstance(features, BlockRows)
+    assert not isinstance(features, BlockRows | OwnedRows)
     if isinstance(features, SparseRows):
         return _append_sparse(features, added, num_nodes)
     if features.dtype == torch.bfloat16:

@@ -10,6 +10,7 @@ from outgrow.graph.store.manifest import BFLOAT16, REPAIR, TYPE_FEATURES, TYPE_L
 
 _FLOATS, _IDS, _SMALL = ("<f2", "<f4", "<f8"), ("<i4", "<i8"), ("|i1", "<i2", "<i4")
 _ALWAYS, _BY_TIME = frozenset({"indptr", "indices", "train", "val", "test"}), frozenset({"time_order", "ordered_time"})
+_OF_PART = frozenset({"node_part", "own_nodes"})
 _INTEGER_IDS, _TEXT_IDS = frozenset({"ids"}), frozenset({"id_offsets", "id_data", "id_hashes"})
 _PARTS = ("train", "val", "test")
 _SPARSE = frozenset({"feature_indptr", "feature_indices", "feature_values"})
@@ -50,7 +51,8 @@ def check_array_schemas(path: Path, manifest: Manifest) -> None:
             raise _schema_error(path, needed, f"shape {list(entry.shape)} and type {entry.dtype}")
     # An array of a group needs the others: sparse features, ids of either kind, each split, links held out.
     groups = (group for group in _array_groups(manifest) if group & given.keys())
-    required = _ALWAYS.union(_type_label_schemas(manifest), *groups)
+    of_part = frozenset() if manifest.part is None else _OF_PART
+    required = _ALWAYS.union(of_part, _type_label_schemas(manifest), *groups)
     if missing := sorted(required - given.keys()):
         raise _schema_error(path, f"the arrays {', '.join(sorted(required))}", f"no {', '.join(missing)}")
     forms_given = [name for name in ("features", "feature_indptr", f"{TYPE_FEATURES}0") if name in given]
@@ -65,7 +67,13 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
     labels = given.get("labels")
     sizes = manifest.edge_feature_sizes
     several = labels is not None and len(labels.shape) == 2
+    of_part = {} if manifest.part is None else {"node_part": ArraySchema((nodes,), ("<i2", "<i4"))}
+    # Of a part only the own nodes have features.
+    rows = nodes if manifest.part is None else next(iter(given["own_nodes"].shape), -1) if "own_nodes" in given else -1
+    if of_part:
+        of_part["own_nodes"] = ArraySchema((rows,), ("<i8",))
     return {
+        **of_part,
         "indptr": ArraySchema((nodes + 1,), ("<i8",)),
         "indices": ArraySchema((edges,), _IDS),
         "relation": ArraySchema((edges,), _SMALL),
@@ -75,8 +83,8 @@ def _array_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
         else ArraySchema((edges, -1), (*_FLOATS, BFLOAT16)),
         **dict.fromkeys(("edge_time", "ordered_time"), ArraySchema((edges,), ("<i8",))),
         "time_order": ArraySchema((edges,), _IDS),
-        "features": ArraySchema((nodes, manifest.num_features), (*_FLOATS, BFLOAT16)),
-        "feature_indptr": ArraySchema((nodes + 1,), ("<i8",)),
+        "features": ArraySchema((rows, manifest.num_features), (*_FLOATS, BFLOAT16)),
+        "feature_indptr": ArraySchema((rows + 1 if rows >= 0 else -1,), ("<i8",)),
         "feature_indices": ArraySchema((values,), ("<i4",)),
         "feature_values": ArraySchema((values,), _FLOATS),
         "labels": ArraySchema((nodes, manifest.num_classes), ("|u1", *_FLOATS))
@@ -99,9 +107,9 @@ def _type_feature_schemas(manifest: Manifest) -> dict[str, ArraySchema]:
     first = manifest.arrays.get(f"{TYPE_FEATURES}0")
     # All types have their numbers in one type, which is any of these.
     dtypes = (*_FLOATS, BFLOAT16) if first is None or first.dtype not in (*_FLOATS, BFLOAT16) else (first.dtype,)
-    kinds = [kind for kind in manifest.node_types if kind.num_columns]
+    kinds, whole = [kind for kind in manifest.node_types if kind.num_columns], manifest.part is None
     return {
-        f"{TYPE_FEATURES}{number}": ArraySchema((kind.last - kind.first, kind.num_columns), dtypes)
+        f"{TYPE_FEATURES}{number}": ArraySchema((kind.last - kind.first if whole else -1, kind.num_columns), dtypes)
         for number, kind in enumerate(kinds)
     }
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from outgrow.graph.link_split import HeldOutLinks
     from outgrow.graph.node_ids import NodeIds
     from outgrow.graph.topology import Topology
+    from outgrow.ops.owned_rows import NodeFeatures
 
 PARTS = ("train", "val", "test")
 LINK_PARTS = ("val", "test")
@@ -26,11 +27,7 @@ _Nodes = TypeVar("_Nodes")
 
 def graph_arrays(graph: Graph) -> dict[str, Tensor]:
     """Return the arrays that a store of a graph has, by name."""
-    from outgrow.ops.block_rows import BlockRows
-    from outgrow.ops.sparse import SparseRows
-
     topology = graph.topology
-    features = graph.features
     given: dict[str, Tensor | None] = {
         "indptr": topology.indptr,
         "indices": topology.indices,
@@ -44,18 +41,27 @@ def graph_arrays(graph: Graph) -> dict[str, Tensor]:
     }
     parts = [(split.train, split.val, split.test) for split in (graph.split, *graph.splits)]
     given |= split_arrays(parts[0], parts[1:])
-    if isinstance(features, BlockRows):
-        given |= {f"{TYPE_FEATURES}{number}": block for number, block in enumerate(features.blocks)}
-    elif isinstance(features, SparseRows):
-        given["feature_indptr"] = features.indptr
-        given["feature_indices"] = features.indices
-        given["feature_values"] = features.values
-    else:
-        given["features"] = features
+    given |= feature_arrays(graph.features)
     given |= {f"{TYPE_LABELS}{number}": each.labels for number, each in enumerate(graph.type_labels)}
     given |= id_arrays(graph.ids) | held_out_link_arrays(graph.held_out_links)
     # Tensors that require gradients cannot become NumPy arrays.
     return {name: values.detach() for name, values in given.items() if values is not None}
+
+
+def feature_arrays(features: NodeFeatures | None) -> dict[str, Tensor]:
+    """Return the arrays of features, by name; of the rows that are here, if these are those of a part."""
+    from outgrow.ops.block_rows import BlockRows
+    from outgrow.ops.owned_rows import held_rows
+    from outgrow.ops.sparse import SparseRows
+
+    if features is None:
+        return {}
+    rows = held_rows(features)
+    if isinstance(rows, BlockRows):
+        return {f"{TYPE_FEATURES}{number}": block for number, block in enumerate(rows.blocks)}
+    if isinstance(rows, SparseRows):
+        return {"feature_indptr": rows.indptr, "feature_indices": rows.indices, "feature_values": rows.values}
+    return {"features": rows}
 
 
 def split_arrays(

@@ -72,6 +72,20 @@ class TypeLabelEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartEntry:
+    """Entry of a store that is one part of a graph, as `GraphPart` has it; ``whole`` is its ``checksums`` by array.
+
+    The arrays of features have the rows of the nodes in ``own_nodes`` alone, in their order.
+    """
+
+    number: int
+    num_parts: int
+    method: str
+    key: str
+    whole: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Contents of a store.
 
@@ -91,6 +105,7 @@ class Manifest:
         edge_feature_sizes: Number of categories of each column of codes that edges have; empty if there are none.
         edge_columns: Names of the columns of features of edges and of their categories, or empty.
         times_are_dates: Whether times are microseconds since 1970, which dates were converted to.
+        part: Entry of a store that is one part of a graph; None for a whole graph.
     """
 
     name: str
@@ -108,6 +123,7 @@ class Manifest:
     edge_feature_sizes: tuple[int, ...] = ()
     edge_columns: tuple[EdgeFeatureColumn, ...] = ()
     times_are_dates: bool = False
+    part: PartEntry | None = None
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
@@ -118,7 +134,7 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
         if not kind["num_columns"]:
             del kind["num_columns"]
     lists = dict.fromkeys(("type_labels", "edge_feature_sizes", "edge_columns"), ())
-    nothing = {"num_splits": 0, "times_are_dates": False, "origin": asdict(GraphOrigin()), **lists}
+    nothing = {"num_splits": 0, "times_are_dates": False, "part": None, "origin": asdict(GraphOrigin()), **lists}
     for name in nothing:
         if content[name] == nothing[name]:
             del content[name]
@@ -177,6 +193,7 @@ def _from_record(record: dict[str, Any]) -> Manifest:
     labels = tuple(_parse_type_labels(entry, types) for entry in record.pop("type_labels", []))
     if labels and (len(labels) < 2 or len({each.name for each in labels}) < len(labels) or "labels" in arrays):
         raise TypeError("labels of node types that are not those of several types")
+    part = _parse_part(record.pop("part", None))
     columns, sizes = parse_edge_columns(record.pop("edge_columns", [])), record.pop("edge_feature_sizes", [])
     if not isinstance(sizes, list) or bool(sizes) > ("edge_features" in arrays):
         raise TypeError("sizes of the features of edges that are no list, or of none")
@@ -190,6 +207,7 @@ def _from_record(record: dict[str, Any]) -> Manifest:
         type_labels=labels,
         edge_feature_sizes=tuple(sizes),
         edge_columns=columns,
+        part=part,
     )
     _check_counts(sizes, most=_LARGEST_SIZE)
     _check_counts(vars(manifest)[name] for name in _COUNTS)
@@ -207,6 +225,17 @@ def _parse_type_labels(entry: dict[str, Any], types: tuple[NodeType, ...]) -> Ty
     _check_counts([made.num_classes])
     if made.name not in [kind.name for kind in types]:
         raise TypeError(f"labels of {str(made.name)[:40]}, which is no node type")
+    return made
+
+
+def _parse_part(entry: dict[str, Any] | None) -> PartEntry | None:
+    if entry is None:
+        return None
+    made = PartEntry(**entry)
+    _check_counts([made.number, made.num_parts])
+    _parse_names([made.method, made.key, *made.whole.keys(), *made.whole.values()])
+    if made.number >= made.num_parts:
+        raise TypeError(f"part {made.number} of {made.num_parts}")
     return made
 
 

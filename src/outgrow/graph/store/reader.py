@@ -18,6 +18,7 @@ from torch import Tensor
 from outgrow.core.errors import InputError, StoreError
 from outgrow.core.graph_schema import are_columns_of
 from outgrow.graph.graph import Graph, Split
+from outgrow.graph.graph_part import GraphPart, require_all_features
 from outgrow.graph.store.array_schemas import check_array_schemas
 from outgrow.graph.store.arrays import (
     PARTS,
@@ -46,6 +47,7 @@ from outgrow.graph.store.writer import PARTIAL, open_store_writer
 from outgrow.graph.topology import Topology
 from outgrow.graph.type_labels import TypeLabels
 from outgrow.ops.block_rows import BlockRows
+from outgrow.ops.owned_rows import NodeFeatures, OwnedRows
 from outgrow.ops.sampling.time_order import TimeOrder
 from outgrow.ops.sparse import PartialRows, SparseRows
 
@@ -75,36 +77,40 @@ def write_store(graph: Graph, dest: Path, *, overwrite: bool = False) -> None:
         overwrite: Replace an existing store.
 
     Raises:
-        InputError: The graph is broken, ``dest`` exists, or the disk is full.
+        InputError: The graph is broken or a part of one, ``dest`` exists, or the disk is full.
     """
+    require_all_features(graph.part, graph.name, "a store")
     verify_graph(graph)
     arrays = graph_arrays(graph)
     with open_store_writer(dest, overwrite=overwrite) as writer:
         writer.require_free_space(sum(HEADER_BYTES + values.nbytes for values in arrays.values()))
         for name, values in arrays.items():
             write_array(writer, name, values)
-        writer.finish_store(
-            Manifest(
-                name=graph.name,
-                num_nodes=graph.num_nodes,
-                num_edges=graph.num_edges,
-                num_features=graph.num_features,
-                num_classes=graph.num_classes,
-                arrays={},
-                class_names=graph.class_names,
-                relation_names=graph.relation_names,
-                node_types=graph.node_types,
-                num_splits=len(graph.splits),
-                origin=graph.origin,
-                type_labels=tuple(
-                    TypeLabelEntry(name=each.name, num_classes=each.num_classes, class_names=each.class_names)
-                    for each in graph.type_labels
-                ),
-                edge_feature_sizes=graph.topology.feature_sizes,
-                edge_columns=graph.topology.feature_columns,
-                times_are_dates=graph.topology.times_are_dates,
-            )
-        )
+        writer.finish_store(describe_store(graph))
+
+
+def describe_store(graph: Graph) -> Manifest:
+    """Return the manifest of a whole graph's store, without its arrays."""
+    return Manifest(
+        name=graph.name,
+        num_nodes=graph.num_nodes,
+        num_edges=graph.num_edges,
+        num_features=graph.num_features,
+        num_classes=graph.num_classes,
+        arrays={},
+        class_names=graph.class_names,
+        relation_names=graph.relation_names,
+        node_types=graph.node_types,
+        num_splits=len(graph.splits),
+        origin=graph.origin,
+        type_labels=tuple(
+            TypeLabelEntry(name=each.name, num_classes=each.num_classes, class_names=each.class_names)
+            for each in graph.type_labels
+        ),
+        edge_feature_sizes=graph.topology.feature_sizes,
+        edge_columns=graph.topology.feature_columns,
+        times_are_dates=graph.topology.times_are_dates,
+    )
 
 
 def open_store(path: Path, *, verify: bool = False) -> Graph:
@@ -219,14 +225,18 @@ def _verify_checksum(path: Path, entry: ArrayEntry, values: NDArray[Any]) -> Non
         raise _broken_store_error(path, f"data of checksum {entry.sha256[:16]}", found[:16])
 
 
-def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: MappedFiles) -> Graph:
+def _features_from_arrays(manifest: Manifest, arrays: dict[str, Tensor]) -> NodeFeatures | None:
+    nodes = arrays.get("own_nodes")
     features: Tensor | PartialRows | None = arrays.get("features")
     if f"{TYPE_FEATURES}0" in arrays:
         kinds = [kind for kind in manifest.node_types if kind.num_columns]
+        ends = torch.tensor([[kind.first, kind.last] for kind in kinds])
+        # Own nodes ascend as ids do, so those of a type are a range among them, too.
+        rows = (ends if nodes is None else torch.searchsorted(nodes, ends)).tolist()
         features = BlockRows(
             blocks=tuple(arrays[f"{TYPE_FEATURES}{number}"] for number in range(len(kinds))),
-            rows=tuple(slice(kind.first, kind.last) for kind in kinds),
-            num_rows=manifest.num_nodes,
+            rows=tuple(slice(first, last) for first, last in rows),
+            num_rows=manifest.num_nodes if nodes is None else len(nodes),
         )
     elif "feature_indptr" in arrays:
         features = SparseRows(
@@ -235,6 +245,26 @@ def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: Map
             values=arrays["feature_values"],
             num_columns=manifest.num_features,
         )
+    if nodes is None or features is None:
+        return features
+    return OwnedRows(rows=features, nodes=nodes, num_rows=manifest.num_nodes)
+
+
+def _part_from_arrays(manifest: Manifest, arrays: dict[str, Tensor]) -> GraphPart | None:
+    entry = manifest.part
+    if entry is None:
+        return None
+    return GraphPart(
+        number=entry.number,
+        num_parts=entry.num_parts,
+        method=entry.method,
+        key=entry.key,
+        node_part=arrays["node_part"],
+        checksums={manifest.arrays[name].sha256: whole for name, whole in entry.whole.items()},
+    )
+
+
+def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: MappedFiles) -> Graph:
     return Graph(
         name=manifest.name,
         topology=Topology(
@@ -249,7 +279,7 @@ def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: Map
             node_time=arrays.get("node_time"),
             times_are_dates=manifest.times_are_dates,
         ),
-        features=features,
+        features=_features_from_arrays(manifest, arrays),
         labels=arrays.get("labels"),
         split=Split(train=arrays["train"], val=arrays["val"], test=arrays["test"]),
         num_classes=manifest.num_classes,
@@ -263,6 +293,7 @@ def _graph_from_arrays(manifest: Manifest, arrays: dict[str, Tensor], files: Map
             TypeLabels(labels=arrays[f"{TYPE_LABELS}{number}"], **vars(entry))
             for number, entry in enumerate(manifest.type_labels)
         ),
+        part=_part_from_arrays(manifest, arrays),
         origin=manifest.origin,
         files=files,
     )

@@ -28,6 +28,7 @@ from outgrow.graph.readers.times import validate_times
 from outgrow.graph.store.verify_ids import verify_ids
 from outgrow.graph.topology import Topology
 from outgrow.ops.block_rows import BlockRows
+from outgrow.ops.owned_rows import OwnedRows, held_rows
 from outgrow.ops.sampling.time_order import iterate_time_order
 from outgrow.ops.sparse import SparseRows
 
@@ -180,6 +181,9 @@ def _check_features(graph: Graph) -> None:
         raise _graph_error(
             "features do not fit the nodes", f"floating rows, one for each of {graph.num_nodes} nodes", got
         )
+    if isinstance(features, OwnedRows):
+        _check_part(graph, features)
+    features = held_rows(features)
     if isinstance(features, BlockRows):
         _check_blocks(graph, features)
         return
@@ -202,11 +206,26 @@ def _check_features(graph: Graph) -> None:
     check.raise_if_any()
 
 
+def _check_part(graph: Graph, features: OwnedRows) -> None:
+    """Check that the rows are those of all nodes of a part."""
+    part = graph.part
+    if part is None:
+        raise _graph_error("features are those of some nodes", "a part of a graph, or features of all nodes", "neither")
+    _check_range("a node is in no part", part.node_part, part.num_parts)
+    own = (part.node_part == part.number).nonzero()[:, 0]
+    if len(features.rows) != len(own) or not torch.equal(features.nodes, own):
+        needed = f"the {len(own):,} nodes of part {part.number}, ascending"
+        raise _graph_error("features are not those of a part", needed, f"{len(features.rows):,} rows of other nodes")
+
+
 def _check_blocks(graph: Graph, features: BlockRows) -> None:
     kinds = [kind for kind in graph.node_types if kind.num_columns]
-    wanted = [(slice(kind.first, kind.last), kind.num_columns) for kind in kinds]
+    nodes = graph.features.nodes if isinstance(graph.features, OwnedRows) else None
+    ends = torch.tensor([[kind.first, kind.last] for kind in kinds])
+    spans = [slice(*span) for span in (ends if nodes is None else torch.searchsorted(nodes, ends)).tolist()]
+    wanted = [(span, kind.num_columns) for span, kind in zip(spans, kinds, strict=True)]
     found = [(rows, last - first) for rows, (first, last) in zip(features.rows, features.columns, strict=True)]
-    sizes = [len(block) for block in features.blocks] == [kind.last - kind.first for kind in kinds]
+    sizes = [len(block) for block in features.blocks] == [span.stop - span.start for span in spans]
     if any(isinstance(rows, torch.Tensor) for rows, _ in found) or found != wanted or not sizes:
         raise _graph_error(
             "blocks of features do not fit the types of nodes",

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.graph.graph import Graph
-from outgrow.ops.sparse import SparseRows
+from outgrow.ops.owned_rows import OwnedRows, held_rows
+from outgrow.ops.sparse import PartialRows, SparseRows
 from outgrow.planning.graph_stats.chunk_waves import Matrix
 from outgrow.planning.workload import GatherStats, NeighborhoodStats
 
@@ -98,11 +99,21 @@ def count_row_entries(graph: Graph) -> Tensor:
     """Return ``[V]``: the number of stored entries in each feature row."""
     features = graph.features
     assert features is not None
-    if isinstance(features, Tensor):
+    rows = held_rows(features)
+    if isinstance(rows, Tensor):
         return torch.tensor(features.shape[1]).expand(graph.num_nodes)
+    own = _count_entries(rows)
+    if not isinstance(features, OwnedRows):
+        return own
+    # A part knows the rows of its own nodes, whose mean stands for the others.
+    mean = round(float(own.double().mean())) if len(own) else 0
+    return torch.full((graph.num_nodes,), mean).index_copy_(0, features.nodes, own)
+
+
+def _count_entries(features: PartialRows) -> Tensor:
     if isinstance(features, SparseRows):
         return features.indptr.diff()
-    entries = torch.zeros(graph.num_nodes, dtype=torch.int64)
+    entries = torch.zeros(len(features), dtype=torch.int64)
     for rows, (first, last) in zip(features.rows, features.columns, strict=True):
         entries[rows] = last - first
     return entries

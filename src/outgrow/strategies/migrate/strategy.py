@@ -71,6 +71,7 @@ class Migrate(Strategy):
     name = "migrate"
     exact = True
     uses_minibatches = True
+    reads_own_features = True
     draws_by_time = True
     fewest_prefetched = 0
 

@@ -60,7 +60,7 @@ class NodewiseExecution:
         return Step(loss=comm.all_reduce(loss.detach().double().cpu()).item(), num_seeds=links.num_targets)
 
     def _select_features(self, rows: Tensor) -> Features:
-        return self._prepare_features(index_rows(self.problem.features, self.problem.shard.owned_nodes[rows]))
+        return self._prepare_features(index_rows(self.problem.all_features, self.problem.shard.owned_nodes[rows]))
 
     def _prepare_features(self, given: Features) -> Features:
         return move_features_to_device(cast_features(self.problem.model, given), self.problem.shard.comm)

@@ -53,7 +53,7 @@ class OffloadTask(Protocol):
         """The model."""
 
     @property
-    def features(self) -> Features:
+    def all_features(self) -> Features:
         """``[V, D]``, as the graph has them."""
 
     @property
@@ -261,7 +261,7 @@ class OffloadStorage:
             own=share.owned_nodes,
             chunk_ranges=self._chunk_ranges,
             wave_files=courses,
-            features=self.make_feature_rows(task.model, task.features, task.feature_file),
+            features=self.make_feature_rows(task.model, task.all_features, task.feature_file),
             comm=share.comm,
             async_io=AsyncIo(task.timeline, DeviceStreams(share.comm.device), overlap=techniques.overlap),
             timeline=task.timeline,

@@ -106,7 +106,9 @@ class Offload(Strategy):
         began = time.perf_counter()
         return_freed_memory()
         comm = problem.shard.comm
-        traits = plan_layers(problem.model, problem.features, cache=self.cache, keeps_constants=not problem.hides_edges)
+        traits = plan_layers(
+            problem.model, problem.all_features, cache=self.cache, keeps_constants=not problem.hides_edges
+        )
         beside = problem.read_row_bytes  # first, since a goal holds memory from when it is made
         held = used_device_bytes(comm.device)
         base = held + beside

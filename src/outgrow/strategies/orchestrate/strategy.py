@@ -34,6 +34,7 @@ from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
 from outgrow.nn.node_embedding import find_embeddings
 from outgrow.ops import memory_pool
+from outgrow.ops.owned_rows import held_rows
 from outgrow.runtime.system.device import free_device_bytes
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, inference_after_batches
 from outgrow.strategies.orchestrate.device_side import DeviceSide, to_device_counted
@@ -81,6 +82,7 @@ class Orchestrate(Strategy):
     name = "orchestrate"
     exact = False
     uses_minibatches = True
+    reads_own_features = True
 
     partition: str = "metis"
     hot_ratio: float | None = 0.2
@@ -235,7 +237,7 @@ class OrchestrateExecution:
         # Sorted by hotness, so that any number of hot nodes is a prefix.
         self.hot_nodes = hottest_nodes(self.hotness, len(self.hotness))
         self.tuner = self._make_tuner()
-        bottom = options.bottom_layer(self.model, problem.features)
+        bottom = options.bottom_layer(self.model, held_rows(problem.features))
         self.loop = SuperBatchLoop(
             DeviceSide(self.model, bottom, self.comm, 2 * options.super_batch - 1),
             self.cold_store,

@@ -88,6 +88,7 @@ class SplitParallel(Strategy):
     name = "split"
     exact = True
     uses_minibatches = True
+    reads_own_features = True
     draws_by_time = True
 
     partition: str = PRESAMPLED_PARTITION

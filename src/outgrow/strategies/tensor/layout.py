@@ -124,8 +124,8 @@ def _needs_by_chunks(problem: Problem, options: LayoutOptions) -> dict[int, Memo
     base = used_device_bytes(shard.comm.device) + objective_bytes
     base += problem.hidden_edge_bytes * (shard.topology.num_edges + shard.topology.num_nodes)
     number_bytes = problem.number_bytes
-    plans = plan_layers(problem.model, problem.features, cache=True)
-    sizes = measure_graph_sizes(shard, problem.features, number_bytes)
+    plans = plan_layers(problem.model, problem.all_features, cache=True)
+    sizes = measure_graph_sizes(shard, problem.all_features, number_bytes)
     counts = candidate_chunks(options.chunks, shard.comm.size)
     own_needs = [
         tuple(estimate_memory_needs(sizes, plans, base=base, number_bytes=number_bytes, chunks=chunks))

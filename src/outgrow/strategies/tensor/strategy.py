@@ -203,7 +203,9 @@ class _TensorExecution:
             shares_weights=shares,
         )
         caches = options.cache_first_aggregate and not problem.hides_edges
-        self.model_pass = SlicedModelPass(problem.model, shard, problem.features, sums, cache_first_aggregate=caches)
+        self.model_pass = SlicedModelPass(
+            problem.model, shard, problem.all_features, sums, cache_first_aggregate=caches
+        )
 
     def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
         """Yield the steps of a full-graph epoch: one, or as many as links are trained on in."""
