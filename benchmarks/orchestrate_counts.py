@@ -72,8 +72,9 @@ class Epoch:
         is_hot = self.nobody()
         is_hot[hottest_nodes(counts, round(ratio * len(is_hot)))] = True
         drawing, held = self.drawing(EPOCH, is_hot), [0]
-        [supers] = plan_super_batches(0, len(drawing.batches), self.super_batch, None)
-        draws = (drawing.sample_batch(step, all_cold=step in supers[0]) for steps in supers for step in steps)
+        # As in each epoch but the first: what its first super-batch reuses was computed in the epoch before.
+        supers = plan_super_batches(len(drawing.batches), self.super_batch)
+        draws = (drawing.sample_batch(step, all_cold=False) for steps in supers for step in steps)
         batches = SuperBatches(draws, [len(steps) for steps in supers])
         for number in range(len(supers)):
             used = [draw.hot_nodes for draw in batches.get_super_batch(number)]

@@ -24,8 +24,9 @@ from outgrow.engine.model_migration import MicroBatchPlan
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model, layer_key, src_and_dst_rows
 from outgrow.strategies.base import Execution, MiniBatchExecution, Problem, Strategy
-from outgrow.strategies.orchestrate.host_side import HostSide, HotSlice, ParameterVersion, SliceTask
+from outgrow.strategies.orchestrate.host_side import HostSide, HotSlice, SliceTask
 from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddings
+from outgrow.strategies.orchestrate.parameter_history import ParameterVersion
 from outgrow.strategies.orchestrate.strategy import OrchestrateExecution
 
 _AHEAD = 4
@@ -174,11 +175,11 @@ class Remembering:
     def __init__(self, inner: HostSide, memory: Memory) -> None:
         self._inner, self._memory = inner, memory
 
-    def give(self, slices: Sequence[HotSlice], version: ParameterVersion) -> None:
+    def submit_slices(self, slices: Sequence[HotSlice], version: ParameterVersion) -> None:
         """See `HostSide.submit_slices`."""
         self._inner.submit_slices(slices, version)
 
-    def take(self) -> HotEmbeddings:
+    def next_slice(self) -> HotEmbeddings:
         """See `HostSide.next_slice`."""
         return self._memory.instead_of(self._inner.next_slice())
 

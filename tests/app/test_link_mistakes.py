@@ -83,7 +83,6 @@ def test_a_run_of_links_predicts_no_classes(what: tuple[str, ...], name: str, ou
         (("--batch-size", 10, "--set", "negative_sampling=all"), "not those of all nodes"),
         (("--batch-size", 10, "--set", "temporal_strategy=last"), "temporal draws"),
         (("--strategy", "migrate", "--set", "move_model=true"), "cannot move"),
-        (("--strategy", "orchestrate", "--batch-size", 500), "would reuse nothing"),
         (("--set", "exclude=target"), "excludes nothing by batch"),
         (("--batch-size", 10, "--set", "exclude=targets"), "did you mean target"),
         (("--set", "ranking_candidates=0"), "ranking_candidates"),

@@ -92,7 +92,6 @@ def test_the_help_names_its_options(outgrow: Command) -> None:
         (("--set", "reuse=aggregate", "--model", "gat"), "choose reuse=embedding"),
         (("--set", "reuse=aggregate", "--set", "input_dropout=0.5"), "choose reuse=embedding"),
         (("--layers", 1, "--fanout", "4"), "add a layer"),
-        (("--batch-size", 1000), "would reuse nothing"),
         (("--memory", "10MiB"), "orchestrate needs more memory than its limit"),
         (("--fanout", "4"), "2 hops, one for each layer"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -18,6 +18,7 @@ from outgrow.nn.layer import Features, Layer
 from outgrow.strategies.orchestrate import device_side
 from outgrow.strategies.orchestrate.host_side import HostSide
 from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddings, HotEmbeddingTable, compute_hot_output
+from outgrow.strategies.orchestrate.parameter_history import EpochStart, ParameterHistory
 from outgrow.strategies.orchestrate.sampling import HotColdSampler, SampledBatch
 from suites.hits import Hits
 
@@ -89,6 +90,20 @@ def rows_for_the_cpu_misplaced() -> Iterator[Hits]:
         return right(self, request, *given)
 
     with patch.object(RemoteFeatureStore, "_answer_request", answered):
+        yield hits
+
+
+@contextmanager
+def parameters_forgotten_after_an_epoch() -> Iterator[Hits]:
+    """The first super-batch of each epoch has nothing to reuse."""
+    hits, right = Hits(), ParameterHistory.start_epoch
+
+    def start(self: ParameterHistory, epoch: int, first: int, supers: Sequence[range]) -> EpochStart:
+        found = right(self, epoch, first, supers)
+        hits.note(found.earlier is not None)
+        return found._replace(earlier=None)
+
+    with patch.object(ParameterHistory, "start_epoch", start):
         yield hits
 
 

@@ -145,7 +145,6 @@ class Serial:
         options: How it is trained.
         batches: What batches are made of.
         workers: How many.
-        restart: After how many steps of an epoch the CPU knows nothing again; None for never.
     """
 
     def __init__(
@@ -155,11 +154,10 @@ class Serial:
         *,
         batches: BatchConfig = BATCHES,
         workers: int = 1,
-        restart: int | None = None,
     ) -> None:
         world, self.kind, self.options = planted(), kind, options
         self.model = model_of(kind, input_dropout=input_dropout_of(options))
-        self.batches, self.workers, self.restart = batches, workers, restart
+        self.batches, self.workers = batches, workers
         self.features, self.labels = world.features, world.labels
         topology, hops = with_relations(world.topology, RELATIONS), batches.fanout_per_hop(2)
         views = [layer_topology(topology, layer) for layer in self.model.layers_list()]
@@ -172,31 +170,23 @@ class Serial:
     def trained(self, epochs: int = 2) -> Trained:
         """What comes of it."""
         optimizer, losses = torch.optim.SGD(self.model.parameters(), lr=RATE), list[float]()
+        current = list[Model]()
         for epoch in range(1, epochs + 1):
-            seeds, before, made = self._seeds(epoch), list[Model](), dict[int, list[Made]]()
-            for step, first, previous in self._order(len(seeds)):
-                before.append(copy.deepcopy(self.model))
-                if previous is not None and step == first:
-                    made = {rank: self._made(rank, epoch, first, previous, before) for rank in range(self.workers)}
+            seeds, made = self._seeds(epoch), dict[int, list[Made]]()
+            for step in range(len(seeds)):
+                if step % self.options.super_batch == 0:
+                    # That of the epoch before is known too: only the first one of all has nothing to reuse.
+                    previous, current = current, []
+                    made = {rank: self._made(rank, epoch, step, previous, len(losses)) for rank in range(self.workers)}
+                current.append(copy.deepcopy(self.model))
                 total = 0.0
                 for rank in range(self.workers):
-                    known = {} if previous is None else {each.node: each for each in made[rank]}
-                    total += self._computed(epoch, step, seeds[step], rank, known)
+                    known = {each.node: each for each in made[rank]}
+                    total += self._computed(epoch, step, seeds[step], rank, known, len(losses))
                 losses.append(total)
                 optimizer.step()
                 optimizer.zero_grad()
         return Trained(losses, [parameter.detach() for parameter in self.model.parameters()])
-
-    def _order(self, last: int) -> list[tuple[int, int, int | None]]:
-        """Each step, the first step of its super-batch, and of the one before; None for none that it could use."""
-        found, first, previous = list[tuple[int, int, int | None]](), 0, None
-        for step in range(last):
-            if self.restart is not None and step and step % self.restart == 0:
-                first, previous = step, None
-            elif step - first == self.options.super_batch:
-                first, previous = step, first
-            found.append((step, first, previous))
-        return found
 
     def _seeds(self, epoch: int) -> list[Tensor]:
         return self.batches.seeds_of_epoch(torch.arange(0, NODES, 3), SEED, epoch)
@@ -216,18 +206,17 @@ class Serial:
         order = sorted((node for node in range(NODES) if counts[node]), key=lambda node: (-counts[node], node))
         return {*order[: round(self.options.hot_ratio * NODES / self.workers)]}
 
-    def _made(self, rank: int, epoch: int, first: int, previous: int, before: list[Model]) -> list[Made]:
-        """What the CPU has made for the super-batch from ``first`` on, during the one from ``previous`` on."""
+    def _made(self, rank: int, epoch: int, first: int, previous: list[Model], updates: int) -> list[Made]:
+        """What the CPU has made for the super-batch from ``first`` on, with models of the one before."""
         needed, seeds = set[int](), self._seeds(epoch)
-        end = next((s for s, begin, _ in self._order(len(seeds)) if begin > first), len(seeds))
-        for step in range(first, end):
+        for step in range(first, min(first + self.options.super_batch, len(seeds))):
             needed |= {*self.sampler.sample_blocks(self._mine(seeds[step], rank), epoch, step)[0].dst_nodes.tolist()}
         counts = self.hotness[rank]
         queue = torch.tensor(sorted(needed & self.hot[rank], key=lambda node: (-counts[node], node)), dtype=torch.int64)
         found = list[Made]()
-        for part, nodes in enumerate(torch.tensor_split(queue, first - previous)):
+        for part, nodes in enumerate(torch.tensor_split(queue, len(previous)) if previous else []):
             if len(nodes):
-                found += self._slice(nodes, epoch, first, previous + part, before[previous + part])
+                found += self._slice(nodes, epoch, first, updates - len(previous) + part, previous[part])
         return found
 
     def _bottom(self, model: Model) -> Layer:
@@ -249,7 +238,7 @@ class Serial:
         rows = zip(nodes.tolist(), own, aggregate, embedding, strict=True)
         return [Made(node, version, *of_node) for node, *of_node in rows]
 
-    def _computed(self, epoch: int, step: int, batch: Tensor, rank: int, known: dict[int, Made]) -> float:
+    def _computed(self, epoch: int, step: int, batch: Tensor, rank: int, known: dict[int, Made], updates: int) -> float:
         seeds, key = self._mine(batch, rank), fold_in(SEED, epoch, step)
         if not len(seeds):
             return 0.0
@@ -260,7 +249,7 @@ class Serial:
         y = layer(blocks[0].with_rng_key(fold_in(key, 1)), x, x[: len(nodes)])
         rows = [known.get(node) for node in nodes.tolist()]
         y = torch.stack([own if made is None else self._reused(made, key) for own, made in zip(y, rows, strict=True)])
-        self.gaps += [step - made.version for made in rows if made is not None]
+        self.gaps += [updates - made.version for made in rows if made is not None]
         loss = nn.functional.cross_entropy(
             self.model.forward_from_second(blocks[1:], y, key), self.labels[seeds], reduction="sum"
         )

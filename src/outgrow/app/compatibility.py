@@ -298,8 +298,6 @@ def validate_strategy(
     require_trainable_part(graph, strategy)
     strategy.validate_graph(graph, config.batch_config)
     strategy.validate_model(model)
-    if strategy.uses_minibatches:
-        strategy.validate_num_batches(config.batch_config, count)
     needs_all = isinstance(model.decoder, Decoder) and ranks_all_nodes(graph, config)
     validate_evaluation(config.evaluation, ranks_all_nodes=needs_all, patience=config.patience)
 

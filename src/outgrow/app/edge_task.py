@@ -156,8 +156,6 @@ def validate_edge_training(data: EdgeData, model: Model, strategy: Strategy, con
     require_trainable_part(data.graph, strategy)
     strategy.validate_graph(data.graph, config.batch_config)
     strategy.validate_model(model)
-    if batches:
-        strategy.validate_num_batches(config.batch_config, count)
 
 
 def choose_edge_metrics(

@@ -44,13 +44,15 @@ class Problem:
         seed: Seed of every random draw.
         batches: Configuration of mini-batches.
         checkpoint_steps: Steps between checkpoints within an epoch. A run that resumes from one loses what
-            the strategy had in memory. None for no such checkpoints.
+            the strategy had in memory, but for ``strategy_state``. None for no such checkpoints.
         memory_limit: Limit on the bytes in the DEVICE tier of the worker; None for what there is.
         find_feature_file: Returns the .npy file from which dense features are mapped; None if there is none.
         run_facts: Facts that a strategy reports about the run, by name; plain values.
         embedding_optimizer: Updates the vectors of node embeddings.
         resume_hints: Hints by strategy, from the interrupted run and for the next one; plain values that
             change no result, and may be missing.
+        strategy_state: What a strategy's next steps depend on beside the model, by strategy, the same on all workers:
+            plain values and tensors in host memory, which checkpoints keep.
     """
 
     shard: GraphShard
@@ -65,6 +67,7 @@ class Problem:
     embedding_optimizer: RowOptimizer = field(default_factory=RowOptimizer)
     run_facts: dict[str, object] = field(default_factory=dict)
     resume_hints: dict[str, object] = field(default_factory=dict)
+    strategy_state: dict[str, object] = field(default_factory=dict)
 
     @property
     def timeline(self) -> Timeline:

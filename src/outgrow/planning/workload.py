@@ -197,7 +197,7 @@ class OrchestrateStats(NamedTuple):
         steps: Batches of an epoch.
         num_full_batches: Seeds of an epoch, divided by those of a full batch.
         neighborhood: Sizes of what the device of each worker computes once hot nodes are left to the CPU.
-        cold: Rows gathered for a batch of the first super-batch, in which no node is hot.
+        cold: Rows gathered for a batch of the first super-batch of a run, in which no node is hot.
         warm: Rows gathered for any later batch.
         hot: The CPU's work for a super-batch.
     """

@@ -319,9 +319,6 @@ class Strategy(ABC):
         for nodes in (graph.split.train, graph.split.val, graph.split.test):
             require_times_of(graph.topology, nodes)
 
-    def validate_num_batches(self, batches: BatchConfig, num_targets: int) -> None:  # noqa: B027 - most refuse none
-        """Check that it can train on so many nodes or links in these batches; by default it can."""
-
     def validate_model(self, model: Model) -> None:  # noqa: B027 - most strategies refuse none
         """Check that it can train a model; by default any."""
 

@@ -41,6 +41,7 @@ def save_checkpoint(
     loop: Mapping[str, Any] | None = None,
     *,
     embeddings: Mapping[str, Any] | None = None,
+    strategy_state: Mapping[str, object] | None = None,
 ) -> Path:
     """Write a checkpoint atomically; remove all others but the one before it.
 
@@ -51,6 +52,7 @@ def save_checkpoint(
         progress: Progress of training.
         loop: State of all else that decides the next steps: see `Optimization.loop_state`.
         embeddings: What `write_vectors` returned, which has written the vectors of nodes; None for a model without.
+        strategy_state: What the strategy's next steps depend on beside these: see `Problem`; None for nothing.
 
     Returns:
         The file: ``folder/epoch-<number>.pt``, or ``folder/epoch-<number>-step-<number>.pt`` within the next
@@ -65,6 +67,8 @@ def save_checkpoint(
     parts = collect_state(model, optimizer, progress, loop)
     if embeddings is not None:
         parts["embeddings"] = dict(embeddings)
+    if strategy_state:
+        parts["strategy_state"] = dict(strategy_state)
     torch.save(parts, archive)
     with os_errors_as_input_errors(
         f"cannot write the checkpoint {path}",
@@ -177,6 +181,18 @@ def restore_checkpoint(
         return TrainingProgress(**saved["progress"])
     except (ValueError, TypeError, KeyError) as error:
         raise _unreadable_error(path, f"other parts than this version writes: {error}") from error
+
+
+def read_strategy_state(saved: Mapping[str, Any], path: Path) -> dict[str, object]:
+    """Return what strategies have saved: see `Problem`.
+
+    Raises:
+        InputError: It is something else.
+    """
+    state = saved.get("strategy_state", {})
+    if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
+        raise _unreadable_error(path, f"a state of strategies of class {type(state).__name__}")
+    return state
 
 
 def validate_step_signature(progress: TrainingProgress, path: Path, step_signature: str, epochs: int) -> None:

@@ -137,6 +137,8 @@ class Trainer:
         )
         # Read when there are tables to read them into.
         self._saved_embeddings = path.parent, saved.get("embeddings") or {}
+        self.problem.strategy_state.clear()
+        self.problem.strategy_state.update(checkpoint.read_strategy_state(saved, path))
         self.progress.adopt_data(data or {})
         if self.progress.step == 0:
             self.optimization.discard_batches()
@@ -319,13 +321,9 @@ class Trainer:
             vectors = self.embeddings.save(checkpoint.checkpoint_name(progress))
         if self.folder is not None and self.comm.is_rank_zero:
             with self.problem.timeline.span(SAVE):
+                kept = {"embeddings": vectors, "strategy_state": self.problem.strategy_state}
                 path = checkpoint.save_checkpoint(
-                    self.folder,
-                    self.problem.model,
-                    self.optimizer,
-                    progress,
-                    self.optimization.loop_state(),
-                    embeddings=vectors,
+                    self.folder, self.problem.model, self.optimizer, progress, self.optimization.loop_state(), **kept
                 )
             self.callbacks.tell_checkpoint(progress, path)
         return progress.finished_epochs

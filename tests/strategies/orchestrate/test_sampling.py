@@ -30,25 +30,12 @@ NOTHING = torch.empty(0, dtype=torch.int64)
 STEPS = st.integers(0, 60)
 
 
-@given(first=STEPS, more=STEPS, size=st.integers(1, 9), restart=st.none() | st.integers(1, 20))
-def test_super_batches_cover_all_steps_once(first: int, more: int, size: int, restart: int | None) -> None:
-    last = first + more
-    parts = plan_super_batches(first, last, size, restart)
-    assert [step for part in parts for each in part for step in each] == [*range(first, last)]
-    for number, part in enumerate(parts):
-        assert all(1 <= len(each) <= size for each in part)
-        assert all(len(each) == size for each in part[:-1])
-        begin, end = part[0].start, part[-1].stop
-        assert begin == first or (restart is not None and begin % restart == 0)
-        assert restart is None or not any(step % restart == 0 for step in range(begin + 1, end))
-        assert number + 1 < len(parts) or end == last
-    assert restart is not None or len(parts) <= 1
-
-
-@given(more=STEPS, size=st.integers(1, 9), restart=st.integers(1, 20), skipped=st.integers(0, 3))
-def test_they_are_the_same_from_a_restart_on(more: int, size: int, restart: int, skipped: int) -> None:
-    whole = plan_super_batches(0, more, size, restart)
-    assert plan_super_batches(skipped * restart, more, size, restart) == whole[skipped:]
+@given(steps=STEPS, size=st.integers(1, 9))
+def test_super_batches_cover_all_steps_once(steps: int, size: int) -> None:
+    supers = plan_super_batches(steps, size)
+    assert [step for each in supers for step in each] == [*range(steps)]
+    assert all(1 <= len(each) <= size for each in supers)
+    assert all(len(each) == size for each in supers[:-1])
 
 
 def draws_of(count: int) -> Generator[SampledBatch]:

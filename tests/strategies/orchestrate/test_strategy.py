@@ -43,17 +43,15 @@ def slow_computed(self: HostSide, given: Any) -> Any:
     return found
 
 
-def both(
-    kind: str, batches: BatchConfig = BATCHES, restart: int | None = None, **options: Any
-) -> tuple[Trained, Trained, Trained]:
+def both(kind: str, batches: BatchConfig = BATCHES, **options: Any) -> tuple[Trained, Trained, Trained]:
     """What the strategy trains, what it should, and what it would with noise."""
     strategy = Orchestrate(**{**HOT, **options})
 
     def run(*, shaken: bool) -> Trained:
         model = model_of(kind, input_dropout=input_dropout_of(strategy))
-        return trained(problem_of(model, batches=batches, checkpoint_steps=restart), strategy, shaken=shaken)
+        return trained(problem_of(model, batches=batches), strategy, shaken=shaken)
 
-    expected = Serial(kind, strategy, batches=batches, restart=restart).trained()
+    expected = Serial(kind, strategy, batches=batches).trained()
     return run(shaken=False), expected, run(shaken=True)
 
 
@@ -76,29 +74,28 @@ def test_it_trains_as_the_serial_reference_does(kind: str, reuse: str, super_bat
 
 
 @pytest.mark.parametrize(
-    ("batches", "restart", "options"),
+    ("batches", "options"),
     [
-        (BATCHES, 5, {"super_batch": 2}),
-        (BATCHES, 3, {"super_batch": 4}),
-        (BATCHES, 1, {"super_batch": 2}),
-        (BATCHES, None, {"super_batch": 7, "hot_ratio": 1.0}),
-        (BATCHES, None, {"super_batch": 50}),
-        (WHOLE, None, {"super_batch": 3}),
-        (BatchConfig(size=4, fanout=None), 4, {"super_batch": 2}),
-        (BatchConfig(size=4, fanout=(-1, (1, 2, 1))), None, {"super_batch": 2}),
-        (replace(BATCHES, size=1), None, {"super_batch": 16, "hot_ratio": 0.01}),
-        (replace(BATCHES, sampler=LABOR), None, {"super_batch": 2}),
-        (replace(BATCHES, fanout=(12, 9), sampler=FASTGCN), None, {"super_batch": 2}),
+        (BATCHES, {"super_batch": 7, "hot_ratio": 1.0}),
+        (BATCHES, {"super_batch": 50}),
+        (WHOLE, {"super_batch": 3}),
+        (BatchConfig(size=4, fanout=None), {"super_batch": 2}),
+        (BatchConfig(size=4, fanout=(-1, (1, 2, 1))), {"super_batch": 2}),
+        (replace(BATCHES, size=1), {"super_batch": 16, "hot_ratio": 0.01}),
+        (replace(BATCHES, size=40), {"super_batch": 4}),
+        (replace(BATCHES, size=15), {"super_batch": 2}),
+        (replace(BATCHES, sampler=LABOR), {"super_batch": 2}),
+        (replace(BATCHES, fanout=(12, 9), sampler=FASTGCN), {"super_batch": 2}),
     ],
 )
-def test_in_other_batches(batches: BatchConfig, restart: int | None, options: dict[str, Any]) -> None:
-    found, expected, shaken = both("gat", batches, restart, **options)
+def test_in_other_batches(batches: BatchConfig, options: dict[str, Any]) -> None:
+    found, expected, shaken = both("gat", batches, **options)
     assert found.is_close(expected, shaken)
 
 
 def test_the_reference_tells_apart_what_must_not_be_the_same() -> None:
-    """Super-batches of other sizes, gradients or none, other hot nodes, a CPU that begins anew."""
-    others: list[dict[str, Any]] = [{"super_batch": 3}, {"hot_gradient": False}, {"hot_ratio": 0.2}, {"restart": 4}]
+    """Super-batches of other sizes, gradients or none, other hot nodes."""
+    others: list[dict[str, Any]] = [{"super_batch": 3}, {"hot_gradient": False}, {"hot_ratio": 0.2}]
     [(_, expected, shaken), *found] = [both("sage", **{"super_batch": 2, **given}) for given in ({}, *others)]
     assert all(each.difference(expected) > VISIBLE for each, *_ in found)
     assert tolerance(shaken.difference(expected)) < VISIBLE / 1000
@@ -262,12 +259,3 @@ def test_how_many_nodes_are_hot_may_be_found_out() -> None:
     assert isinstance(log, list)
     assert [each["hot_nodes"] for each in log[:3]] == [6, 6, 12]
     assert log[3]["hot_nodes"] in (6, 24)
-
-
-def test_an_epoch_may_begin_where_the_cpu_begins_anew() -> None:
-    execution = Orchestrate(super_batch=2, **HOT).prepare(problem_of(model_of("gat"), checkpoint_steps=4))
-    whole = [step.loss for step in execution.steps(2)]
-    assert len(whole) == STEPS
-    for first in (4, 8, STEPS):
-        assert [step.loss for step in execution.steps(2, first)] == whole[first:]
-    assert [step.loss for step in execution.steps(3)] != whole

@@ -39,7 +39,7 @@ _CPU_SIDE_BYTES = 24 << 20
 def orchestrate_traffic(strategy: Orchestrate, work: Workload, layout: WorkerLayout, *, hot_ratio: float) -> Traffic:
     """Return the traffic: raw features of cold nodes and their neighbours, and the CPU's results for hot nodes.
 
-    Results of hot nodes are copied to the device once for each super-batch but the first, which has none.
+    Results of hot nodes are copied to the device once for each super-batch but the first of a run, which has none.
 
     Args:
         strategy: The strategy.
@@ -51,18 +51,17 @@ def orchestrate_traffic(strategy: Orchestrate, work: Workload, layout: WorkerLay
     cut = work.partitioning.partition_stats(strategy.partition, layout.workers, spec)
     found = work.sampling.orchestrate_stats(spec, layout.workers, hot_ratio, strategy.super_batch)
     traffic = shard_traffic(work, cut, layout, steps=found.steps)
-    # The CPU computes hot nodes one super-batch ahead, so in the first one the device computes every node.
-    first = min(strategy.super_batch, found.num_full_batches)
-    later = found.num_full_batches - first
-    supers = (found.num_full_batches - first) / strategy.super_batch
-    for gathered, times in ((found.cold, first), (found.warm, later), (found.hot.gather, supers)):
-        requested = round_rows(gathered.remote_rows * times)
-        add_feature_requests(traffic.epoch, requested, sent_row_bytes(work, gathered.row_entries), layout)
-    # The features of hot nodes' neighbours stay in host memory, where the CPU reads them.
-    loaded = round((found.cold.rows * first + found.warm.rows * later) * work.input_row_bytes)
-    add_bytes(traffic.epoch, Kind.FEATURES, {Link.HOST_TO_DEVICE: loaded})
-    for kind, width in _hot_node_bytes(strategy, work).items():
-        add_bytes(traffic.epoch, kind, {Link.HOST_TO_DEVICE: round(found.hot.nodes * supers * width)})
+    supers, size = found.num_super_batches(strategy.super_batch), min(strategy.super_batch, found.num_full_batches)
+    # The CPU computes hot nodes one super-batch ahead, so in the first one of a run the device computes every node.
+    for into, cold, warm, computed in ((traffic.epoch, 0.0, found.num_full_batches, supers), (traffic.once, size, -size, -1)):
+        for gathered, times in ((found.cold, cold), (found.warm, warm), (found.hot.gather, computed)):
+            requested = round_rows(gathered.remote_rows * times)
+            add_feature_requests(into, requested, sent_row_bytes(work, gathered.row_entries), layout)
+        # The features of hot nodes' neighbours stay in host memory, where the CPU reads them.
+        loaded = round((found.cold.rows * cold + found.warm.rows * warm) * work.input_row_bytes)
+        add_bytes(into, Kind.FEATURES, {Link.HOST_TO_DEVICE: loaded})
+        for (link, kind), width in _hot_node_bytes(strategy, work, found).items():
+            add_bytes(into, kind, {link: round(found.hot.nodes * computed * width)})
     return traffic
 
 

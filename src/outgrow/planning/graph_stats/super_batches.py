@@ -39,10 +39,10 @@ class SampledSuperBatches:
         """Return statistics of some super-batches of the first epoch."""
         draws = self.batches
         steps = len(draws.epoch_batches(EPOCH))
-        [supers] = plan_super_batches(0, steps, self.super_batch, None)
-        # Without the first, which has nothing to reuse, and without a short last one if others are there.
-        later = [each for each in supers[1:] if len(each) == self.super_batch] or supers[1:]
-        some = [later[place] for place in choose_evenly_spaced(len(later), _SUPERS)]
+        supers = plan_super_batches(steps, self.super_batch)
+        # Without a short last one if others are there.
+        whole = [each for each in supers if len(each) == self.super_batch] or supers
+        some = [whole[place] for place in choose_evenly_spaced(len(whole), _SUPERS)]
         cold, warm, hot = (draws.gather_counter() for _ in range(3))
         hot_nodes = 0
         hot_edges = 0

@@ -18,19 +18,8 @@ from outgrow.nn.model import Model, layer_key, src_and_dst_rows
 from outgrow.ops.rng import fold_in
 from outgrow.runtime.system.device import DeviceStreams
 from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddings, ReuseSpec
+from outgrow.strategies.orchestrate.parameter_history import ParameterVersion
 from outgrow.strategies.orchestrate.sampling import HotColdSampler, SuperBatches, hot_step
-
-
-class ParameterVersion(NamedTuple):
-    """A snapshot of the parameters of the bottom layer.
-
-    Attributes:
-        updates: Number of updates of the epoch before the snapshot.
-        values: Copies of `bottom_parameters`, in host memory.
-    """
-
-    updates: int
-    values: list[Tensor]
 
 
 class HotSlice(NamedTuple):

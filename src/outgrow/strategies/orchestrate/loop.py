@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 
 import torch
@@ -19,6 +19,7 @@ from outgrow.ops.rng import fold_in
 from outgrow.strategies.orchestrate.device_side import DeviceSide
 from outgrow.strategies.orchestrate.host_side import HostSide, HotSlice, snapshot_parameters
 from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddingTable
+from outgrow.strategies.orchestrate.parameter_history import EpochStart, ParameterHistory, ParameterVersion
 from outgrow.strategies.orchestrate.sampling import HotColdSampler, SampledBatch, SuperBatches
 
 
@@ -30,6 +31,7 @@ class SuperBatchLoop:
         cold_store: Rows of cold nodes, on the device.
         host_side: Creates the computation of hot nodes, for a sampler and its batches.
         loss: Returns the worker's share of the loss, from logits ``[n, C]`` of the seeds of a batch.
+        history: Receives the parameters at the start of each batch.
         prefetch: How far sampling runs ahead.
         latest_parameters: Whether all slices are submitted at once, and use the newest parameters when they
             are computed; else one with each batch, with the parameters at its start.
@@ -44,6 +46,7 @@ class SuperBatchLoop:
         cold_store: FeatureStore,
         host_side: Callable[[HotColdSampler, SuperBatches], HostSide],
         loss: Callable[[Tensor, SampledBatch], Tensor],
+        history: ParameterHistory,
         *,
         prefetch: PrefetchConfig,
         latest_parameters: bool,
@@ -52,41 +55,64 @@ class SuperBatchLoop:
         self.cold_store = cold_store
         self.host_side = host_side
         self.loss = loss
+        self.history = history
         self.prefetch = prefetch
         self.latest_parameters = latest_parameters
         self.wait_seconds = 0.0
 
-    def steps(self, sampler: HotColdSampler, supers: Sequence[range]) -> Generator[tuple[float, int]]:
+    def steps(self, sampler: HotColdSampler, start: EpochStart) -> Generator[tuple[float, int]]:
         """Yield the loss and the number of seeds, over all workers, of each batch. All workers together.
 
         Args:
             sampler: Samples the batches.
-            supers: Batch numbers of each super-batch; in the first one no node is hot.
+            start: The super-batches, and with which parameters hot nodes of the first one are computed.
         """
-        timeline = self.device.comm.timeline
+        timeline, supers = self.device.comm.timeline, start.supers
+        cold = range(0) if start.earlier is not None else supers[0]
 
         def sample_step(step: int) -> SampledBatch:
             with timeline.span("draw"):
-                return sampler.sample_batch(step, all_cold=step in supers[0])
+                return sampler.sample_batch(step, all_cold=step in cold)
 
         every = range(supers[0].start, supers[-1].stop)
         sampled = prefetch_results(sample_step, every, threads=self.prefetch.threads, max_ahead=self.prefetch.batches)
         with (
             closing(SuperBatches(sampled, [len(each) for each in supers])) as batches,
             closing(self.host_side(sampler, batches)) as host,
-            closing(self._wait_for_rows(batches)) as ready,
+            closing(self._wait_for_rows(batch for batch in batches if batch.step >= start.first)) as ready,
         ):
+            num_slices = self._submit_first(host, start)
             for number, steps in enumerate(supers):
-                hot = self._wait_for_host(host, len(supers[number - 1]), len(sampler.is_hot)) if number else None
+                hot = self._wait_for_host(host, num_slices, len(sampler.is_hot)) if num_slices else None
+                num_slices = len(steps) if number + 1 < len(supers) else 0
                 for step in steps:
-                    if number + 1 < len(supers):
+                    version = self._version_at(step, start, steps, sampler)
+                    if num_slices:
                         # Before the step, so that the CPU computes them while the device trains.
-                        host.submit_slices(
-                            self._make_slices(number + 1, steps, step), snapshot_parameters(self.device.model, step)
-                        )
+                        host.submit_slices(self._make_slices(number + 1, steps, step), version)
+                    if step < start.first:
+                        continue
                     with timeline.span("wait for batches"):
                         batch = next(ready)
                     yield self._train_step(sampler, *batch, hot)
+
+    def _submit_first(self, host: HostSide, start: EpochStart) -> int:
+        """Submit the hot nodes of the first super-batch, if some are known; return the number of slices."""
+        earlier, steps = start.earlier or [], start.supers[0]
+        if self.latest_parameters:
+            earlier = [snapshot_parameters(self.device.model, start.first)] * len(earlier)
+        for index, version in enumerate(earlier):
+            host.submit_slices([HotSlice(0, steps.start, index, len(earlier))], version)
+        return len(earlier)
+
+    def _version_at(self, step: int, start: EpochStart, steps: range, sampler: HotColdSampler) -> ParameterVersion:
+        """Return the parameters at the start of a batch, and note them."""
+        # Batches of an interrupted super-batch that were trained before.
+        if step < start.first:
+            return start.begun[step - steps.start]
+        version = snapshot_parameters(self.device.model, step)
+        self.history.record(sampler.epoch, steps, len(sampler.batches), version)
+        return version
 
     def _wait_for_host(self, host: HostSide, num_slices: int, num_nodes: int) -> HotEmbeddingTable:
         """Wait for the slices of the CPU and return their table."""

@@ -138,22 +138,14 @@ class SuperBatches:
             self._batches.close()
 
 
-def plan_super_batches(first: int, last: int, size: int, restart: int | None) -> list[list[range]]:
-    """Group the steps ``first`` to ``last - 1`` of an epoch into super-batches, in parts that share no state.
+def plan_super_batches(num_steps: int, size: int) -> list[range]:
+    """Group the steps of an epoch into super-batches.
 
     Args:
-        first: The first step, which starts a part.
-        last: The end of the range.
-        size: Steps of a super-batch; the last of a part may have fewer.
-        restart: Number of steps of the epoch after which another part starts; None for never.
+        num_steps: Number of steps of the epoch.
+        size: Steps of a super-batch; the last one may have fewer.
     """
-    found = []
-    while first < last:
-        # Parts end where checkpoints are written: what the CPU holds then is lost if a run resumes there.
-        end = last if restart is None else min(last, (first // restart + 1) * restart)
-        found.append([range(start, min(start + size, end)) for start in range(first, end, size)])
-        first = end
-    return found
+    return [range(start, min(start + size, num_steps)) for start in range(0, num_steps, size)]
 
 
 def count_bottom_nodes(samplers: Sequence[HotColdSampler]) -> Tensor:

@@ -38,10 +38,11 @@ from outgrow.ops.owned_rows import held_rows
 from outgrow.runtime.system.device import free_device_bytes
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, inference_after_batches
 from outgrow.strategies.orchestrate.device_side import DeviceSide, to_device_counted
-from outgrow.strategies.orchestrate.host_side import HostSide, bottom_model
+from outgrow.strategies.orchestrate.host_side import HostSide, bottom_model, bottom_parameters
 from outgrow.strategies.orchestrate.hot_embeddings import ReuseSpec
 from outgrow.strategies.orchestrate.load_balancer import HotRatioTuner
 from outgrow.strategies.orchestrate.loop import SuperBatchLoop
+from outgrow.strategies.orchestrate.parameter_history import ParameterHistory
 from outgrow.strategies.orchestrate.sampling import HotColdSampler, SampledBatch, count_bottom_nodes, plan_super_batches
 
 _PRESAMPLING_EPOCHS = (0, -1)  # epochs are numbered from 1
@@ -119,22 +120,6 @@ class Orchestrate(Strategy):
     def is_exact_without_edges(self, batches: BatchConfig) -> bool:
         """Whether nothing is reused: rows of several batches have the degrees of the whole graph."""
         return self.hot_ratio == 0
-
-    def validate_num_batches(self, batches: BatchConfig, num_targets: int) -> None:
-        """Check that an epoch has batches after the first super-batch, since others would reuse nothing.
-
-        Raises:
-            InputError: There are too few batches.
-        """
-        size = batches.size or max(1, num_targets)
-        if self.hot_ratio != 0 and 0 < num_targets <= self.super_batch * size:
-            raise InputError(
-                f"strategy {self.name} would reuse nothing",
-                needed=f"more than {self.super_batch} batches an epoch (super_batch): hot nodes are computed for "
-                "the next super-batch while one is trained",
-                got=f"{math.ceil(num_targets / size)} of {size} at most, of {num_targets} nodes or links to train on",
-                repair="give a smaller batch_size, or a smaller super_batch; or choose strategy sampled",
-            )
 
     def validate_model(self, model: Model) -> None:
         """Check that a model has a layer above the bottom one, and aggregates that can be reused if wanted.
@@ -238,6 +223,9 @@ class OrchestrateExecution:
         self.hot_nodes = hottest_nodes(self.hotness, len(self.hotness))
         self.tuner = self._make_tuner()
         bottom = options.bottom_layer(self.model, held_rows(problem.features))
+        self.history = ParameterHistory(options.super_batch)
+        if (saved := problem.strategy_state.get(Orchestrate.name)) is not None:
+            self.history.load_state(saved, bottom_parameters(self.model))
         self.loop = SuperBatchLoop(
             DeviceSide(self.model, bottom, self.comm, 2 * options.super_batch - 1),
             self.cold_store,
@@ -251,6 +239,7 @@ class OrchestrateExecution:
                 latest_parameters=options.latest_parameters,
             ),
             self._batch_loss,
+            self.history,
             prefetch=PrefetchConfig.from_options(options.sampling_threads, 2 * options.super_batch),
             latest_parameters=options.latest_parameters,
         )
@@ -280,11 +269,14 @@ class OrchestrateExecution:
             self.cold_store.fill_cache(cached_nodes, self.shard.topology.num_nodes)
         sampler = HotColdSampler(self.sampler, epoch, batches, self.problem.select_seeds, is_hot)
         self.loop.wait_seconds = 0.0
-        restart = self.problem.checkpoint_steps
-        for part in plan_super_batches(first, len(batches), self.options.super_batch, restart):
-            with closing(self.loop.steps(sampler, part)) as steps:
-                for loss, num_seeds in steps:
-                    yield Step(loss=loss, num_seeds=num_seeds)
+        if first >= len(batches):
+            return
+        supers = plan_super_batches(len(batches), self.options.super_batch)
+        with closing(self.loop.steps(sampler, self.history.start_epoch(epoch, first, supers))) as steps:
+            for loss, num_seeds in steps:
+                # For a checkpoint that is written after the step.
+                self.problem.strategy_state[Orchestrate.name] = self.history.state()
+                yield Step(loss=loss, num_seeds=num_seeds)
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
         """Yield the logits of all own nodes as one piece."""
