@@ -28,6 +28,8 @@ FIXED = {
     "ggnn",
     "ggnn-of-another-width",
     "propagate",
+    "propagate-mean",
+    "propagate-restart",
 }
 """Layers that sum up rows with weights that the graph fixes."""
 RAW = {
@@ -36,6 +38,7 @@ RAW = {
     "rgcn-blocks",
     "rgcn-columns-apart",
     "propagate",
+    "propagate-mean",
     "nn",
     "gine",
     *(name for name in CONVS if name.endswith("aggregate-first")),
@@ -43,7 +46,7 @@ RAW = {
 """Layers whose source rows are their input; PyG's read them within."""
 CONSTANT = FIXED & RAW | {"nn"}
 """Layers whose aggregate of raw features has no parameters; the features of edges that `NNConv` weighs by have none."""
-OWN_ROWS_ONLY = {"gcn", "gcn-aggregate-first", "propagate", "propagate-relations"}
+OWN_ROWS_ONLY = {"gcn", "gcn-aggregate-first", "propagate", "propagate-mean", "propagate-relations"}
 """Layers that read nothing of a destination but its aggregate."""
 
 

@@ -92,6 +92,8 @@ CONVS: dict[str, Callable[[], Conv]] = {
     "compgcn-corr": lambda: CompGCNConv(IN, OUT, RELATIONS, composition="corr"),
     "compgcn-sub": lambda: CompGCNConv(IN, OUT, RELATIONS + 1, composition="sub", inverses=True),
     "propagate": lambda: PropagateConv(IN, gamma=0.9),
+    "propagate-mean": lambda: PropagateConv(IN, aggregator="mean"),
+    "propagate-restart": lambda: PropagateConv(IN // 2, aggregator="sum", alpha=0.2, hops_in=1, hops_out=1),
     "propagate-attention": lambda: AttentionPropagateConv(IN - 2, 1, gamma=0.9),
     "propagate-relations": lambda: RelationPropagateConv(IN, RELATIONS, gamma=0.9),
     "foreign": lambda: PyGConv(Foreign(), IN, OUT),

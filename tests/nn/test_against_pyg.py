@@ -19,6 +19,7 @@ from outgrow.graph.topology import Topology
 from outgrow.nn import (
     CommNetConv,
     Conv,
+    Decoupled,
     FiLMConv,
     GATConv,
     GCNConv,
@@ -33,7 +34,7 @@ from outgrow.nn import (
     SAGEConv,
     SAGEMaxConv,
 )
-from support import destinations_of, normal, random_topology, topology_of, with_relations
+from support import destinations_of, normal, random_topology, topology_of, whole_blocks, with_relations
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", category=DeprecationWarning)
@@ -277,3 +278,14 @@ def test_gcn_with_weighted_edges(loops: bool) -> None:
     topology = topology_of(30, [*others, *own], weighted=True)
     assert topology.weight is not None
     assert_same(gcn(), topology, topology.weight.double())
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_restarts_are_those_of_appnp(graph: str) -> None:
+    topology = GRAPHS[graph]
+    model = Decoupled(IN, 7, OUT, rounds=4, alpha=0.2, dropout=0.0).double()
+    x = normal(topology.num_nodes, IN)
+    edges = torch.stack([topology.indices.long(), destinations_of(topology.block.edges)])
+    encoded = model.encode_input(x, topology.nodes, None)
+    theirs = pyg.APPNP(K=4, alpha=0.2)(encoded, edges)
+    torch.testing.assert_close(model(whole_blocks(model, topology), x), theirs, rtol=1e-11, atol=1e-11)

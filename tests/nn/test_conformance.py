@@ -86,7 +86,8 @@ def test_any_graph_and_any_key(conv: str, topology: Topology, key: int | None) -
 def test_the_plans_that_each_layer_promises() -> None:
     promised = {name: {plan.__name__ for plan in plans_for(layer_of(make(), "bare"))} for name, make in CONVS.items()}
     everything = {"chunks", "gathered", "columns", "weighed_parts", "edge_parts"}
-    weighed_whole = {name for name in CONVS if name.startswith(("gat-", "rgcn-", "propagate-"))}
+    weighed_whole = {name for name in CONVS if name.startswith(("gat-", "rgcn-"))}
+    weighed_whole |= {"propagate-attention", "propagate-relations"}
     expected = {name: everything - {"edge_parts"} if name in weighed_whole else everything for name in CONVS}
     expected["sage-max"] = expected["edge"] = {"chunks", "gathered", "columns"}
     expected |= {name: {"chunks", "gathered"} for name in CONVS if name.startswith(("foreign", "gatv2", "transformer"))}

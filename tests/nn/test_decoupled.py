@@ -15,6 +15,7 @@ from outgrow.core.errors import InputError
 from outgrow.engine.inference import infer_full_graph
 from outgrow.graph.topology import Topology
 from outgrow.nn import (
+    SIGN,
     AttentionPropagateConv,
     AttentionScores,
     Decoupled,
@@ -37,7 +38,7 @@ from support import (
 )
 
 IN, HIDDEN, OUT, RELATIONS, HEADS = 6, 7, 4, 3, 2
-GAMMA = 0.8
+GAMMA, ALPHA = 0.8, 0.3
 GRAPHS = {
     "multi-graph": with_relations(random_topology(25, 140), RELATIONS),
     "weighted": with_relations(random_topology(25, 140, weighted=True), RELATIONS),
@@ -48,6 +49,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "fixed": {},
     "attention": {"heads": HEADS},
     "relations": {"num_relations": RELATIONS},
+    "mean": {"aggregator": "mean"},
+    "sum": {"aggregator": "sum"},
+    "restarts": {"alpha": ALPHA},
+    "attention with restarts": {"heads": HEADS, "alpha": ALPHA},
+    "relations with restarts": {"num_relations": RELATIONS, "alpha": ALPHA},
 }
 
 
@@ -73,6 +79,14 @@ def normalised(topology: Topology) -> Tensor:
     weight = torch.from_numpy(dense_adjacency(topology.with_self_loops))
     root = weight.sum(1).rsqrt()
     return root[:, None] * weight * root
+
+
+def adjacency(aggregator: str, topology: Topology) -> Tensor:
+    """``[V, V]``: the weights with a self-loop for each node, normalised as the aggregator does."""
+    if aggregator == "symmetric":
+        return normalised(topology)
+    weight = torch.from_numpy(dense_adjacency(topology.with_self_loops))
+    return weight if aggregator == "sum" else weight / weight.sum(1, keepdim=True)
 
 
 def attention(topology: Topology, z: Tensor, score: Tensor) -> Tensor:
@@ -106,19 +120,23 @@ def means(topology: Topology) -> list[Tensor]:
 
 def expected(kind: str, model: Model, topology: Topology, x: Tensor) -> Tensor:
     """The logits by dense matrices."""
-    z = encoded(model, x)
-    if kind == "attention":
+    z = initial = encoded(model, x)
+    alpha = KINDS[kind].get("alpha", 0.0)
+    if "attention" in kind:
         assert isinstance(model.encoder, SequentialEncoder)
         scores = model.encoder.encoders[-1]
         assert isinstance(scores, AttentionScores)
         weight = attention(topology, z, scores.score.weight)
+    else:
+        weight = adjacency(KINDS[kind].get("aggregator", "symmetric"), topology)
     for layer in model.layers_list():
-        if kind == "relations":
+        if "relations" in kind:
             assert isinstance(layer.conv.aggregation, RelationScale)
             pairs = zip(means(topology), layer.conv.aggregation.scale, strict=True)
             z = GAMMA * sum((mean @ z * scale for mean, scale in pairs), torch.zeros_like(z))
         else:
-            z = GAMMA * ((weight if kind == "attention" else normalised(topology)) @ z)
+            z = GAMMA * weight @ z
+        z = (1 - alpha) * z + alpha * initial
     return z
 
 
@@ -145,7 +163,7 @@ def test_inference_is_the_model_in_small_chunks_too(kind: str) -> None:
         torch.testing.assert_close(found, expected(kind, model, topology, x), rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind, options in KINDS.items() if "alpha" not in options])
 def test_a_factor_of_each_round(kind: str) -> None:
     topology = GRAPHS["weighted"]
     x, outs = normal(topology.num_nodes, IN), []
@@ -186,10 +204,45 @@ def test_the_layers_of_each_kind() -> None:
     convs = {kind: [layer.conv for layer in model_of(kind).layers_list()] for kind in KINDS}
     assert {type(conv) for conv in convs["fixed"]} == {PropagateConv}
     assert {type(conv) for conv in convs["relations"]} == {RelationPropagateConv}
+    assert [(conv.hops_in, conv.hops_out) for conv in convs["restarts"]] == [(0, 1), (1, 1), (1, 0)]
+    assert not any(conv.hops_in or conv.hops_out or conv.spec.reads_target for conv in convs["fixed"])
     attending = [conv for conv in convs["attention"] if isinstance(conv, AttentionPropagateConv)]
     assert [conv.last for conv in attending] == [False, False, True]
     assert [conv.spec.out_features for conv in attending] == [OUT + 2 * HEADS] * 2 + [OUT]
-    assert [len(list(model_of(kind, rounds=5).parameters())) for kind in KINDS] == [4, 5, 4 + 5]
+    counts = {kind: len(list(model_of(kind, rounds=5).parameters())) for kind in KINDS}
+    assert counts == {kind: 4 + ("attention" in kind) + 5 * ("relations" in kind) for kind in KINDS}
+
+
+@pytest.mark.parametrize("alpha", [0.0, ALPHA])
+@pytest.mark.parametrize("concat_hops", [False, True])
+def test_features_are_propagated_before_the_perceptron(concat_hops: bool, alpha: float) -> None:
+    """As in SGC, and with all hops as in SIGN, by dense matrices."""
+    torch.manual_seed(0)
+    model = SIGN(IN, HIDDEN, OUT, rounds=3, alpha=alpha, concat_hops=concat_hops, dropout=0.0).double()
+    topology = GRAPHS["weighted"]
+    x = normal(topology.num_nodes, IN)
+    hops = [x]
+    for _ in range(3):
+        hops.insert(0, (1 - alpha) * normalised(topology) @ hops[0] + alpha * x)
+    last, first = torch.cat(hops, 1) if concat_hops else hops[0], model.layers_list()[3:]
+    one, other = (layer.conv.itself for layer in first)
+    right = torch.relu(last @ one.weight + one.bias) @ other.weight + other.bias
+    torch.testing.assert_close(model(whole_blocks(model, topology), x), right, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(infer_full_graph(model, topology, x, chunk_bytes=900), right, rtol=1e-11, atol=1e-11)
+
+
+def test_dropout_of_the_input_is_that_of_the_perceptron_behind_the_propagation() -> None:
+    model = SIGN(IN, HIDDEN, OUT, rounds=2, input_dropout=0.5, layers=1).double()
+    topology = GRAPHS["weighted"]
+    assert model.input_dropout == 0
+    assert [type(layer.conv).__name__ for layer in model.layers_list()] == [
+        *["PropagateConv"] * 2,
+        *["NodewiseConv"] * 2,
+    ]
+    x, blocks = normal(topology.num_nodes, IN), whole_blocks(model, topology)
+    drawn = [model(blocks, x, key) for key in (1, 1, 2)]
+    assert torch.equal(*drawn[:2])
+    assert not torch.allclose(drawn[0], drawn[2])
 
 
 def test_decoupled_gat_is_decoupled_with_heads() -> None:
@@ -212,7 +265,12 @@ def test_decoupled_gat_is_decoupled_with_heads() -> None:
         ({"gamma": 0.0, "num_relations": 2}, "gamma"),
         ({"rounds": 0}, "option rounds is out of range"),
         ({"rounds": -1}, "got:    -1"),
-        ({"heads": 2, "num_relations": 3}, "not both\n  got:    2 heads, 3 relations"),
+        ({"heads": 2, "num_relations": 3}, "got:    heads=2 and num_relations=3"),
+        ({"alpha": 1.0}, "at least 0, below 1\n  got:    1.0"),
+        ({"alpha": -0.1}, "option alpha is out of range"),
+        ({"alpha": math.nan, "heads": 2}, "option alpha is out of range"),
+        ({"aggregator": "max"}, "unknown aggregator 'max'"),
+        ({"aggregator": "mean", "heads": 2}, "got:    heads=2 and aggregator=mean"),
         ({"num_relations": -1}, "option num_relations is out of range"),
         ({"heads": -1}, "option heads is out of range"),
         ({"layers": 0}, "option layers is out of range"),

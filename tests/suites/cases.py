@@ -9,7 +9,7 @@ import torch
 from layer_table import CONVS, IN, OUT, RELATIONS
 from torch import Tensor, nn
 
-from outgrow.nn.decoupled import Decoupled
+from outgrow.nn.decoupled import SIGN, Decoupled
 from outgrow.nn.epilogue import Epilogue
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
@@ -21,15 +21,23 @@ DECOUPLED: dict[str, dict[str, Any]] = {
     "decoupled": {},
     "decoupled-attention": {"heads": 2},
     "decoupled-relations": {"num_relations": RELATIONS},
+    "decoupled-sum": {"aggregator": "sum"},
+    "decoupled-restarts": {"alpha": 0.3},
+    "decoupled-attention-restarts": {"alpha": 0.3, "heads": 2},
 }
 """Options of decoupled models, which stand for a convolution in a case."""
+PROPAGATED: dict[str, dict[str, Any]] = {
+    "propagated-features": {"alpha": 0.2, "aggregator": "mean", "concat_hops": False},
+    "propagated-hops": {},
+}
+"""Options of `SIGN`, which propagates dense features before all else."""
 
 
 class Case(NamedTuple):
     """A model of one kind of layers on one graph, dealt out in one way.
 
     Attributes:
-        conv: Which of `CONVS`, or of `DECOUPLED`.
+        conv: Which of `CONVS`, of `DECOUPLED` or of `PROPAGATED`.
         graph: Which of the suite's ``GRAPHS``.
         deal: Which of its ``DEALS``.
         input_dropout: Dropout of the features: with 0 a first aggregate may be constant.
@@ -55,7 +63,8 @@ class Case(NamedTuple):
 def model_of(case: Case) -> Model:
     """A model of which no parameter is zero."""
     torch.manual_seed(1)
-    model = decoupled(case) if case.conv in DECOUPLED else coupled(case)
+    makes = propagated if case.conv in PROPAGATED else decoupled if case.conv in DECOUPLED else coupled
+    model = makes(case)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -74,6 +83,12 @@ def decoupled(case: Case) -> Model:
     """Two dense layers with all that may follow one, then three rounds of propagation."""
     after: dict[str, Any] = {"norm": True, "activation": nn.functional.elu, "dropout": 0.3}
     return Decoupled(IN, 5, OUT, rounds=3, gamma=0.9, input_dropout=case.input_dropout, **DECOUPLED[case.conv], **after)
+
+
+def propagated(case: Case) -> Model:
+    """Three layers: propagation of the features, dropout of the result if there is any, and a projection."""
+    rounds = 1 if case.input_dropout else 2
+    return SIGN(IN, 5, OUT, rounds=rounds, layers=1, input_dropout=case.input_dropout, **PROPAGATED[case.conv])
 
 
 def features_of(case: Case, num_nodes: int) -> Features:

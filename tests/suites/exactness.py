@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import product
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -32,7 +33,7 @@ from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.strategies.tensor.strategy import TensorParallel
-from suites.cases import DEALS, DECOUPLED, Case, features_of, model_of
+from suites.cases import DEALS, DECOUPLED, PROPAGATED, Case, features_of, model_of
 from suites.mutants import MUTANTS, Mutant
 from suites.objectives import make_task
 from suites.sampled_ways import COLD, FEW, SAMPLED_BY, SAMPLED_WAYS
@@ -145,7 +146,9 @@ Found = dict[Key, Gradient]
 
 MADE = one_of_each()
 OPAQUE = [name for name, conv in MADE.items() if not conv.aggregation.sliceable]
-FIXED = [name for name, conv in MADE.items() if has_fixed_weights(Layer(conv))] + ["decoupled"]
+ROUNDS = {**DECOUPLED, **PROPAGATED}
+FIXED = [name for name, conv in MADE.items() if has_fixed_weights(Layer(conv))]
+FIXED += [name for name, options in ROUNDS.items() if not {"heads", "num_relations"} & options.keys()]
 """Sums whose weights the graph fixes."""
 SUMS = [
     name for name, conv in MADE.items() if (summing := Layer(conv).aggregate_first()) and summing.has_static_aggregate
@@ -166,25 +169,21 @@ CASES = [
     *(Case(conv, "weighted", input_dropout=0.2) for conv in DECOUPLED),
     *(Case(conv, "isolated", "one-node-part") for conv in DECOUPLED),
     *(Case(conv, features="sparse") for conv in DECOUPLED),
+    *(Case(conv, "weighted", input_dropout=0.2) for conv in PROPAGATED),
+    *(Case(conv, "isolated", "one-node-part") for conv in PROPAGATED),
+    *(Case(conv, features="half", dtype=torch.float32) for conv in PROPAGATED),
 ]
 ALL_CASES = [
-    *(Case(conv, graph, deal, dropout) for conv in CONVS for graph in GRAPHS for deal in DEALS for dropout in (0, 0.2)),
+    *(Case(*of, dropout) for of in product((*CONVS, *ROUNDS), GRAPHS, DEALS) for dropout in (0, 0.2)),
     *(Case(conv, graph, features=form, input_dropout=0.2) for conv in SPARSE for graph in GRAPHS for form in PARTIAL),
     *(Case(conv, graph, features="half", dtype=torch.float32) for conv in HALF for graph in GRAPHS),
     *(Case(conv, graph, features="half") for conv in HALF for graph in GRAPHS),
     *(Case(conv, graph, task="multi") for conv in CONVS for graph in GRAPHS),
-    *(
-        Case(conv, graph, deal, dropout)
-        for conv in DECOUPLED
-        for graph in GRAPHS
-        for deal in DEALS
-        for dropout in (0, 0.2)
-    ),
 ]
-FIRST = [*CASES[: len(CONVS)], *(case for case in CASES if case.conv in DECOUPLED and case.features == "dense")]
+FIRST = [*CASES[: len(CONVS)], *(case for case in CASES if case.conv in ROUNDS and case.features == "dense")]
 ENOUGH = {
     "tensor": [case for case in CASES if case.conv not in OPAQUE],
-    "tensor-coefficients": [case for case in CASES if case.conv == "decoupled-attention"],
+    "tensor-coefficients": [case for case in CASES if case.conv.startswith("decoupled-attention")],
     "tensor-files": [case for case in CASES if case.conv not in OPAQUE],
     "tensor-textbook": [Case(conv, "weighted", "one-node-part") for conv in KINDS],
     "split-everything": FIRST,
@@ -217,7 +216,7 @@ def quick_cases(shift: int, way: str) -> list[Case]:
     """A third of a way's cases, each layer at least once; another third for another shift."""
     cases = EVERY_WAY[way]
     if WAYS[way].pinned:  # chunk by chunk they do what the way does that has files
-        return [case for case in cases if case.conv in (*KINDS, *DECOUPLED)]
+        return [case for case in cases if case.conv in (*KINDS, *ROUNDS)]
     if len(cases) <= FEW_CASES:
         return list(cases)
     by_conv = {conv: [case for case in cases if case.conv == conv] for conv in dict.fromkeys(c.conv for c in cases)}
@@ -229,7 +228,7 @@ def quick_cases(shift: int, way: str) -> list[Case]:
 
 
 QUICK = [(way, case) for shift, way in enumerate(EVERY_WAY) for case in quick_cases(shift, way)]
-CHUNKED = [*CASES[: len(CONVS)], *(case for case in CASES[len(CONVS) :] if case.conv in (*KINDS, *DECOUPLED))]
+CHUNKED = [*CASES[: len(CONVS)], *(case for case in CASES[len(CONVS) :] if case.conv in (*KINDS, *ROUNDS))]
 EVERY_CHUNKING = [(way, case) for way in WAYS for case in CHUNKED if way.startswith("offload")]
 DEALT = [way for way in WAYS if way not in SAMPLED_WAYS and (not way.startswith("offload") or way == "offload-3")]
 DEALT += ["split-labor", "split-fastgcn"]

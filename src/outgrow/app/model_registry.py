@@ -13,7 +13,7 @@ from outgrow.graph.inverse_relations import has_inverses
 from outgrow.nn.bilinear_decoders import Bilinear, ComplEx
 from outgrow.nn.compgcn import CompGCN, ComposedDistMult
 from outgrow.nn.decoder import Decoder, DistMult, Dot
-from outgrow.nn.decoupled import Decoupled, DecoupledGAT
+from outgrow.nn.decoupled import SIGN, Decoupled, DecoupledGAT
 from outgrow.nn.distance_decoders import RotatE, TransE
 from outgrow.nn.edge_models import GINE, EdgeNetwork, GATv2, Transformer
 from outgrow.nn.encoder import Encoder
@@ -60,6 +60,10 @@ class ModelEntry:
     is_stack: bool = True
 
 
+_FIXED_WEIGHTS: Mapping[str, object] = {"heads": 0, "num_relations": 0}
+"""Options of a decoupled model whose weights of edges the graph fixes."""
+_RELATIONAL: Mapping[str, object] = {"heads": 0, "aggregator": "symmetric"}
+"""Options of one whose weights are those of relations."""
 MODELS: Mapping[str, ModelEntry] = {
     "gcn": ModelEntry(build=GCN, graph_options=("sparse_input",)),
     "sage": ModelEntry(build=SAGE, graph_options=("sparse_input",), fixed_options={"pool": "mean"}, typed=True),
@@ -72,9 +76,11 @@ MODELS: Mapping[str, ModelEntry] = {
     "gine": ModelEntry(build=GINE, graph_options=("sparse_input", "edge_dim"), needs_edge_features=True, typed=True),
     "edge-network": ModelEntry(build=EdgeNetwork, graph_options=("sparse_input", "edge_dim"), needs_edge_features=True),
     "commnet": ModelEntry(build=CommNet, graph_options=("sparse_input",), typed=True),
-    "decoupled": ModelEntry(build=Decoupled, fixed_options={"heads": 0, "num_relations": 0}),
+    "decoupled": ModelEntry(build=Decoupled, fixed_options={**_FIXED_WEIGHTS, "aggregator": "symmetric"}),
     "decoupled-gat": ModelEntry(build=DecoupledGAT),
-    "decoupled-rgcn": ModelEntry(build=Decoupled, graph_options=("num_relations",), fixed_options={"heads": 0}),
+    "decoupled-gin": ModelEntry(build=Decoupled, fixed_options={**_FIXED_WEIGHTS, "aggregator": "sum"}),
+    "decoupled-rgcn": ModelEntry(build=Decoupled, graph_options=("num_relations",), fixed_options=_RELATIONAL),
+    "decoupled-sage": ModelEntry(build=Decoupled, fixed_options={**_FIXED_WEIGHTS, "aggregator": "mean"}),
     "ggcn": ModelEntry(build=GGCN, typed=True),
     "ggnn": ModelEntry(build=GGNN, graph_options=("sparse_input",), typed=True),
     "film": ModelEntry(build=FiLM, fixed_options={"num_relations": 0}, typed=True),
@@ -84,6 +90,8 @@ MODELS: Mapping[str, ModelEntry] = {
     "rgcn-typed": ModelEntry(build=TypedRGCN, graph_options=("sparse_input", "types"), encodes_types=True),
     "embedding": ModelEntry(build=Embedding, is_stack=False),
     "mlp": ModelEntry(build=MLP),
+    "sgc": ModelEntry(build=SIGN, fixed_options={"concat_hops": False}),
+    "sign": ModelEntry(build=SIGN, fixed_options={"concat_hops": True}),
     "rgcn-diagonal": ModelEntry(build=RGCNDiagonal, graph_options=("num_relations",)),
     "compgcn": ModelEntry(build=CompGCN, graph_options=("sparse_input", "num_relations", "inverses")),
 }

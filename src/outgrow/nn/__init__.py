@@ -20,6 +20,7 @@ from outgrow.nn.decoder import DistMult as DistMult
 from outgrow.nn.decoder import Dot as Dot
 from outgrow.nn.decoder import ProductDecoder as ProductDecoder
 from outgrow.nn.decoder import QueryDecoder as QueryDecoder
+from outgrow.nn.decoupled import SIGN as SIGN
 from outgrow.nn.decoupled import Decoupled as Decoupled
 from outgrow.nn.decoupled import DecoupledGAT as DecoupledGAT
 from outgrow.nn.distance_decoders import RotatE as RotatE

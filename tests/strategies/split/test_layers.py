@@ -27,7 +27,8 @@ from thread_group import run_in_threads
 
 WORKERS = 3
 BOTH_ORDERS = ("sage", "commnet", "gin")
-SUMS = ["gcn", "gcn-aggregate-first", "ggnn", "ggnn-of-another-width", "propagate"]
+SUMS = ["gcn", "gcn-aggregate-first", "ggnn", "ggnn-of-another-width"]
+SUMS += ["propagate", "propagate-mean", "propagate-restart"]
 SUMS += [f"{name}-{order}-first" for name in BOTH_ORDERS for order in ("project", "aggregate")]
 GRAPHS = {"plain": random_topology(120, 2500), "weighted": random_topology(120, 2500, weighted=True)}
 HUBS = torch.arange(120).clamp(max=12) // 6

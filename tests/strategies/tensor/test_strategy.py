@@ -239,6 +239,12 @@ PROPAGATIONS: dict[str, Callable[[], list[Conv]]] = {
     "scores that end": lambda: [AttentionPropagateConv(6, 1, last=True), PropagateConv(6)],
     "scores that end later": lambda: [AttentionPropagateConv(6, 1), AttentionPropagateConv(6, 1, last=True)],
     "scores that go on": lambda: [AttentionPropagateConv(6, 1), AttentionPropagateConv(6, 1)],
+    "restarts that go on": lambda: [PropagateConv(8, alpha=0.2, hops_out=1), PropagateConv(8, hops_in=1, hops_out=2)],
+    "restarts that begin anew": lambda: [PropagateConv(8), PropagateConv(8, alpha=0.2, hops_out=1)],
+    "restarts from columns of the input": lambda: [
+        PropagateConv(4, alpha=0.2, hops_in=1, hops_out=1),
+        PropagateConv(4, alpha=0.3, hops_in=1, hops_out=1),
+    ],
 }
 MIXED: dict[str, Callable[[], list[Conv]]] = {
     "scores that were columns": lambda: [PropagateConv(8), AttentionPropagateConv(4, 2, last=True)],

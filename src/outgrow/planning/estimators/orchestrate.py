@@ -53,7 +53,10 @@ def orchestrate_traffic(strategy: Orchestrate, work: Workload, layout: WorkerLay
     traffic = shard_traffic(work, cut, layout, steps=found.steps)
     supers, size = found.num_super_batches(strategy.super_batch), min(strategy.super_batch, found.num_full_batches)
     # The CPU computes hot nodes one super-batch ahead, so in the first one of a run the device computes every node.
-    for into, cold, warm, computed in ((traffic.epoch, 0.0, found.num_full_batches, supers), (traffic.once, size, -size, -1)):
+    for into, cold, warm, computed in (
+        (traffic.epoch, 0.0, found.num_full_batches, supers),
+        (traffic.once, size, -size, -1),
+    ):
         for gathered, times in ((found.cold, cold), (found.warm, warm), (found.hot.gather, computed)):
             requested = round_rows(gathered.remote_rows * times)
             add_feature_requests(into, requested, sent_row_bytes(work, gathered.row_entries), layout)

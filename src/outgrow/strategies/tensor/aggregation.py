@@ -31,6 +31,7 @@ from outgrow.strategies.tensor.owned_edges import (
     takes_scores_of_features,
 )
 from outgrow.strategies.tensor.pipelines import ChunkPipelines
+from outgrow.strategies.tensor.propagated_hops import PropagatedHops, carry_own_rows
 
 NO_MESSAGES = NodeMessages(None, None)
 
@@ -130,34 +131,64 @@ class SlicedAggregation:
         )
 
     def propagate_layers(
-        self, layers: Sequence[Layer], rows_nD: Tensor, kind: Kind, feature_slices: Tensor | None = None
+        self,
+        layers: Sequence[Layer],
+        rows_nD: Tensor,
+        kind: Kind,
+        feature_slices: Tensor | None = None,
+        gathered_kind: Kind = Kind.ACTIVATIONS,
     ) -> Tensor:
-        """Return the columns of own nodes after layers that only propagate, ``[n, F]``.
+        """Return own rows after layers that only propagate, ``[n, (1 + hops_out) F]``: without scores.
 
         Args:
             layers: The layers.
-            rows_nD: Own rows: the columns, then the carried ones (scores).
+            rows_nD: Own rows: the columns, those of earlier rounds, then the carried ones (scores).
             kind: Kind of the rows, for the ledger.
             feature_slices: ``[V, 1, f]`` slices of the columns if the worker has them; None to exchange them.
+            gathered_kind: Kind of the rows that are gathered.
         """
-        width = rows_nD.shape[1] - propagation_conv(layers[0]).carried_columns
-        own_n1F = rows_nD[:, None, :width]
-        piped = self._hidden is None and self.pipelines.sums_pipelined(layers) and feature_slices is None
+        convs = [propagation_conv(layer) for layer in layers]
+        end = rows_nD.shape[1] - convs[0].carried_columns
+        hops = PropagatedHops(self.column_exchange, rows_nD[:, :end], convs[0].features, feature_slices, kind)
+        piped = feature_slices is None and self._hidden is None and self.pipelines.sums_pipelined(layers)
         if self._hidden is None and not piped and not self.shares_weights and self.pipelines.aggregates_chunks(layers):
-            given = own_n1F if feature_slices is None else feature_slices
-            rounds = self._propagation_rounds(layers, rows_nD[:, width:])
-            return self._aggregate_chunks(rounds, given, None, kind, in_slices=feature_slices is not None)[:, 0]
-        weights = self._layer_weights(layers, rows_nD[:, width:])
-        # The pipeline runs all rounds with one tensor of weights.
-        if piped and all(weight is weights[0] for weight in weights):
-            return self._pipelined_sum(layers[0], own_n1F, weights[0], len(layers), kind)[:, 0]
-        slices = self.column_exchange.to_slices(own_n1F, kind).wait() if feature_slices is None else feature_slices
+            rounds = self._propagation_rounds(layers, rows_nD[:, end:])
+            if not any(conv.hops_out or conv.alpha for conv in convs):
+                given = rows_nD[:, None, :end] if feature_slices is None else feature_slices
+                return self._aggregate_chunks(rounds, given, None, kind, in_slices=feature_slices is not None)[:, 0]
+            if self.pipelines.mapped_graph is not None:
+                return self._propagate_rows(rounds, hops, kind, gathered_kind)
+        weights = self._layer_weights(layers, rows_nD[:, end:])
+        # The pipeline runs all rounds with one tensor of weights, and gathers the last.
+        same = all(
+            weight is weights[0] and conv.alpha == convs[0].alpha for conv, weight in zip(convs, weights, strict=True)
+        )
+        if piped and same and carry_own_rows(convs):
+            own_n1F = rows_nD[:, None, : convs[0].features]
+            made = self._pipelined_sum(layers[0], own_n1F, weights[0], len(layers), kind, convs[0].alpha)
+            hops.add_rows(made, convs[-1].hops_out)
+            return hops.gather(gathered_kind)
         # Propagation keeps columns apart, so no exchange is needed between layers.
-        for layer, weight in zip(layers, weights, strict=True):
+        for layer, conv, weight in zip(layers, convs, weights, strict=True):
             slices = self._aggregate_columns(
-                layer, self._layer_block(layer), NodeMessages(slices, None), NO_MESSAGES, weight
+                layer, self._layer_block(layer), NodeMessages(hops.newest, None), NO_MESSAGES, weight
             )
-        return self.column_exchange.to_rows(slices, width, Kind.ACTIVATIONS)[:, 0]
+            if conv.alpha:
+                slices = torch.add(slices, hops.initial, alpha=conv.alpha)
+            hops.add(slices, conv.hops_out)
+        return hops.gather(gathered_kind)
+
+    def _propagate_rows(
+        self, rounds: Sequence[LayerRound], hops: PropagatedHops, kind: Kind, gathered_kind: Kind
+    ) -> Tensor:
+        """Return what `propagate_layers` does, exchanging each round: slices of earlier ones are not kept."""
+        for step in rounds:
+            conv = propagation_conv(step.layer)
+            rows = self._aggregate_chunks([step], hops.newest_rows, None, kind)
+            if conv.alpha:
+                rows = torch.add(rows, hops.initial_rows, alpha=conv.alpha)
+            hops.add_rows(rows, conv.hops_out)
+        return hops.gather(gathered_kind)
 
     def _propagation_rounds(self, layers: Sequence[Layer], own_nJ: Tensor) -> list[LayerRound]:
         """Return the rounds of layers that only propagate, from the carried columns of own nodes."""
@@ -236,13 +267,14 @@ class SlicedAggregation:
         return self._own_edges[looped]
 
     def _pipelined_sum(
-        self, layer: Layer, rows: Tensor | None, weight: Tensor | None, count: int, kind: Kind
+        self, layer: Layer, rows: Tensor | None, weight: Tensor | None, count: int, kind: Kind, alpha: float = 0.0
     ) -> Tensor:
         """Return ``count`` rounds of a weighted sum, ``[n, C, F]``, overlapped with the exchange."""
         assert rows is not None
         for _ in range(count):
             self._count_work(layer)
-        return self.pipelines.sum_for(layer)(rows, weight, count, kind, sums_channels=layer.spec.sums_channels)
+        sums = layer.spec.sums_channels
+        return self.pipelines.sum_for(layer)(rows, weight, count, kind, sums_channels=sums, alpha=alpha)
 
     def _make_round(self, layer: Layer, key: int | None, scores: ScoreRows) -> LayerRound:
         return LayerRound(layer, key, self._restrict_aggregation(layer), scores)

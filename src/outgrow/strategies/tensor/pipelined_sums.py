@@ -39,7 +39,14 @@ class PipelinedSum:
         self._transposed_weights: tuple[Tensor, Tensor] | None = None
 
     def __call__(
-        self, rows_nCF: Tensor, weight_EC: Tensor | None, count: int, kind: Kind, *, sums_channels: bool = False
+        self,
+        rows_nCF: Tensor,
+        weight_EC: Tensor | None,
+        count: int,
+        kind: Kind,
+        *,
+        sums_channels: bool = False,
+        alpha: float = 0.0,
     ) -> Tensor:
         """Return the own rows after some rounds, ``[n, C, F]``. Differentiable in rows and weights.
 
@@ -49,8 +56,9 @@ class PipelinedSum:
             count: Number of rounds, at least 1.
             kind: Kind of the rows, for the ledger.
             sums_channels: Whether to return the sum over channels, ``[n, 1, F]``, which is taken before it is sent.
+            alpha: What each round adds of the given rows, where every node has a self-loop.
         """
-        return _PipelinedSumFunction.apply(rows_nCF, weight_EC, self, count, kind, sums_channels)  # type: ignore[no-any-return, no-untyped-call]
+        return _PipelinedSumFunction.apply(rows_nCF, weight_EC, self, count, kind, sums_channels, alpha)  # type: ignore[no-any-return, no-untyped-call]
 
     def transpose_weights(self, weight_EC: Tensor) -> Tensor:
         """Return constant weights in the order of out-edges, ``[E, C]``; cached for the following passes."""
@@ -84,6 +92,7 @@ class _PipelinedSumFunction(torch.autograd.Function):
         count: int,
         kind: Kind,
         sums_channels: bool,
+        alpha: float,
     ) -> Tensor:
         exchange = pipeline.exchange
         chunks = pipeline.schedules.forward
@@ -92,13 +101,15 @@ class _PipelinedSumFunction(torch.autograd.Function):
         shape = num_rows, 1 if sums_channels else channels, columns
         gather = exchange.start_gathers(shape, rows_nCF, Kind.ACTIVATIONS)
         kept = list[Tensor]()
-        slices = exchange.allocate_slices(channels, columns, rows_nCF)
+        slices = initial = exchange.allocate_slices(channels, columns, rows_nCF)
         for number in range(count):
             made = exchange.allocate_slices(channels, columns, rows_nCF)
             for place, chunk in enumerate(chunks):
                 if number == 0:
                     exchange.receive_slices(next(pending), chunk.read_group, slices, channels)
                 pipeline.sum_chunk(chunk, weight_EC, slices, made)
+                # Its self-loops make a chunk read its own nodes, so that their rows are there in the first round too.
+                _add_chunk(chunk, made, initial, alpha)
                 # Rows that this chunk has completed leave while the following chunks are summed.
                 if number == count - 1:
                     gather.send(made, chunk.output_group, f"gather {place}", sums_channels=sums_channels)
@@ -108,6 +119,7 @@ class _PipelinedSumFunction(torch.autograd.Function):
             slices = made
         ctx.pipeline = pipeline
         ctx.count = count
+        ctx.alpha = alpha
         ctx.kept = kept
         ctx.weight = weight_EC
         ctx.channels = channels
@@ -115,7 +127,7 @@ class _PipelinedSumFunction(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_nCF: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, grad_nCF: Tensor) -> tuple[Tensor | None, ...]:
         weight_EC = ctx.weight
         pipeline: PipelinedSum = ctx.pipeline
         exchange = pipeline.exchange
@@ -127,7 +139,11 @@ class _PipelinedSumFunction(torch.autograd.Function):
         shape = num_rows, ctx.channels, columns
         gather = exchange.start_gathers(shape, grad_nCF, Kind.GRADIENTS) if wants_rows else None
         # The gradient of a sum over channels is that of each of them.
-        slices = exchange.allocate_slices(ctx.channels, columns, grad_nCF)
+        slices = initial = exchange.allocate_slices(ctx.channels, columns, grad_nCF)
+        # With fixed weights the gradient is the same polynomial with all edges reversed. The gradient of weights needs
+        # that of each round, so what the rounds add to the gradient of the given rows is then summed apart.
+        apart = ctx.alpha and wants_weight
+        restarts = exchange.allocate_slices(ctx.channels, columns, grad_nCF).zero_() if apart else None
         total = None
         # Fixed weights are sorted once so that every pass reads them in sequence. Trained ones change with
         # each step, so the fused kernel reads them by edge number instead.
@@ -140,9 +156,13 @@ class _PipelinedSumFunction(torch.autograd.Function):
                     exchange.receive_slices(next(pending), chunk.read_group, slices, sent_channels)
                 if d_weight is None:
                     pipeline.sum_chunk(chunk, transposed, slices, made)
+                    _add_chunk(chunk, made, initial, ctx.alpha)
                 else:
                     with exchange.timeline.span("aggregate"):
                         _backward_chunk(chunk, weight_EC, slices, kept[-1], made, d_weight)
+                if restarts is not None:
+                    _add_chunk(chunk, restarts, slices, ctx.alpha)
+                    _add_chunk(chunk, made, restarts, float(number == ctx.count - 1))
                 if number == ctx.count - 1 and gather is not None:
                     gather.send(made, chunk.output_group, f"gather {place}")
             if d_weight is not None:
@@ -151,7 +171,7 @@ class _PipelinedSumFunction(torch.autograd.Function):
                 # Rounds run backwards: the input of the last one is no longer needed.
                 kept.pop()
             slices = made
-        return None if gather is None else gather.receive_all(), total, None, None, None, None
+        return None if gather is None else gather.receive_all(), total, None, None, None, None, None
 
 
 def _edge_numbers(chunk: AggregationChunk) -> Tensor:
@@ -163,6 +183,13 @@ def _edge_numbers(chunk: AggregationChunk) -> Tensor:
 
 def _empty_like(like: Tensor) -> Tensor:
     return pooled_empty(tuple(like.shape), like)
+
+
+def _add_chunk(chunk: AggregationChunk, into_VCf: Tensor, rows_VCf: Tensor, factor: float) -> None:
+    """Add the rows of a chunk's nodes, times a factor."""
+    if factor:
+        here = slice(chunk.first, chunk.last)
+        into_VCf[here].add_(rows_VCf[here], alpha=factor)
 
 
 def _backward_chunk(
