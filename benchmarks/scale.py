@@ -2,6 +2,7 @@
 
     sudo python benchmarks/scale.py rmat                    # 33.6 million nodes, 302 million edges
     sudo python benchmarks/scale.py rmat --scale 20         # smaller
+    sudo python benchmarks/scale.py rmat --scale 24 --cap 4 --memory 3GiB    # half of that, with half of the memory
     sudo python benchmarks/scale.py debian                  # the files of Debian; needs apt-file update, lz4
 
 Every step is a process in a control group (Linux, root) that caps its memory, that of its children, and the pages of
@@ -41,6 +42,11 @@ def convert(kind: str, dest: Path, scale: int, edge_factor: int) -> None:
     write(source, dest, undirected=kind != "rmat")
 
 
+def cap_bytes(options: argparse.Namespace) -> int:
+    """Most bytes of a step."""
+    return int(options.cap * (1 << 30))
+
+
 class Steps:
     """Steps under a cap, and what they took.
 
@@ -76,7 +82,7 @@ class Steps:
 
 def steps_of(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All steps of a graph."""
-    steps, store = Steps(options.cap << 30, folder), folder / f"{options.graph}.store"
+    steps, store = Steps(cap_bytes(options), folder), folder / f"{options.graph}.store"
     method = "range-edges" if options.graph == "rmat" else "metis"
     steps.run("convert", __file__, options.graph, "--scale", options.scale, "--edges", options.edges, "--into", store)
     info = json.loads(steps.run("info", "-m", "outgrow", "info", store, "--json"))
@@ -86,12 +92,27 @@ def steps_of(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     )
     ways = ["--set", "partition=range-edges", "--set", "eval_every=2", "--set", f"scratch_dir={folder}"]
     trained = steps.run("train", "-m", "outgrow", "train", store, *words.split(), *ways, "--out", folder / "run")
+    run = json.loads(trained.splitlines()[-1])
     return {
         "graph": info,
         "store_bytes": sum(file.stat().st_size for file in store.rglob("*") if file.is_file()),
         "partition": json.loads(cut),
-        "run": json.loads(trained.splitlines()[-1]),
+        "run": run,
+        "amplification": amplification(run),
         "steps": steps.rows,
+    }
+
+
+def amplification(run: dict[str, Any]) -> dict[str, float]:
+    """Bytes that were asked of files beside those that were needed: rows alone, and rows with the edges of waves."""
+    needed, asked = run["ledger"]["host_to_device"], run["counters"]["disk_read_bytes"]
+    rows = sum(count for kind, count in needed.items() if kind != "topology")
+    return {
+        "disk_read_bytes": asked,
+        "row_bytes": rows,
+        "topology_bytes": needed.get("topology", 0),
+        "of_rows": (asked - needed.get("topology", 0)) / rows,
+        "of_all": asked / (rows + needed.get("topology", 0)),
     }
 
 
@@ -102,7 +123,7 @@ def main() -> None:
     parser.add_argument("--scale", type=int, default=25, help="of R-MAT: logarithm of the number of nodes")
     parser.add_argument("--edges", type=int, default=9, help="of R-MAT: for each node")
     parser.add_argument("--model", default="gcn")
-    parser.add_argument("--cap", type=int, default=8, help="GiB of a step")
+    parser.add_argument("--cap", type=float, default=8, help="GiB of a step")
     parser.add_argument("--memory", default="6GiB", help="limit of strategy offload")
     parser.add_argument("--folder", type=Path, help="on a disk; a temporary one by default")
     parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
@@ -116,7 +137,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="outgrow-scale-", dir=options.folder) as folder:
         found = steps_of(options, Path(folder))
     show(f"{options.graph}, at most {options.cap} GiB", found["steps"])
-    print(record.write(f"scale_{options.graph}", {"cap_bytes": options.cap << 30, **found}, options.out))
+    print(json.dumps(found["amplification"]))
+    print(record.write(f"scale_{options.graph}", {"cap_bytes": cap_bytes(options), **found}, options.out))
 
 
 if __name__ == "__main__":

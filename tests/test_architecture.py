@@ -21,6 +21,12 @@ LAYER = {
 LAYER |= {"app": 7}  # and the files of the package itself, which are the application's
 MAPS = ("numpy.memmap", "numpy.lib.format.open_memmap", "mmap", "torch.from_file", "pyarrow.memory_map", "mmap_mode=")
 READS = ("numpy.fromfile", "os.pread", "os.preadv")
+MAPPED = (
+    "graph/",
+    "runtime/storage/shared_memory.py",
+    "runtime/system/process_memory.py",
+    "training/embedding_files.py",
+)
 ONLY_IN = {
     "torch.distributed": (
         "runtime/distributed/comm.py",
@@ -33,7 +39,7 @@ ONLY_IN = {
     "triton": ("ops/gpu/",),
     "os.replace": ("core/files.py",),
     "os.fsync": ("core/files.py", "graph/store/writer.py", "planning/hardware/measure_links.py"),
-    **dict.fromkeys(MAPS, ("graph/", "runtime/system/process_memory.py", "training/embedding_files.py")),
+    **dict.fromkeys(MAPS, MAPPED),
     **dict.fromkeys(READS, ("graph/", "runtime/system/process_memory.py", "runtime/storage/row_file.py")),
     **dict.fromkeys(("print", "typer", "rich"), ("app/", "__main__.py")),
 }

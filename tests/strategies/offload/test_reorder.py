@@ -57,8 +57,7 @@ def volumes_of(read: Sets, owner: list[int], order: NDArray[np.int64]) -> Transf
 
 
 def seconds_of(rows: TransferVolumes, machine: Bandwidths) -> float:
-    between = rows.vanilla - rows.shared
-    return ROW_BYTES * (rows.reused / machine.host + between / machine.device + rows.reuse / machine.reuse)
+    return ROW_BYTES * (rows.reused / machine.host + rows.peer_reused / machine.device + rows.reuse / machine.reuse)
 
 
 def orders(read: Sets, owner: list[int], machine: Bandwidths, *, reorganise: bool) -> list[ChunkOrder]:

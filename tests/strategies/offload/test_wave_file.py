@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outgrow.core.ledger import Kind, Link
+from outgrow.ops.csc import transpose_csc
 from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.runtime.storage.row_storage import InMemoryRows
 from outgrow.strategies.offload.row_layouts import WaveChunkIndex
 from outgrow.strategies.offload.wave import EVICTED, LOADED, pack_wave
-from outgrow.strategies.offload.wave_file import WaveFile
+from outgrow.strategies.offload.wave_file import WaveFile, load_wave
 from outgrow.strategies.offload.wave_plan import TransferOptions
+from outgrow.strategies.offload.wave_transposes import WaveTransposes, transpose_file_bytes
 from strategies.offload.cut_graphs import Cut, cuts, dressed, edges_in, edges_of, together
 from support import random_topology
 
@@ -23,9 +25,14 @@ CUT = Cut(random_topology(20, 70, weighted=True), torch.zeros(20, dtype=torch.in
 techniques = st.builds(TransferOptions, sharing=st.booleans(), reuse=st.booleans(), overlap=st.booleans())
 
 
-def course_of(cut: Cut, comm: Comm, used: TransferOptions, *, kept: int = 0) -> WaveFile:
+def course_of(
+    cut: Cut, comm: Comm, used: TransferOptions, *, kept: int = 0, transposes: WaveTransposes | None = None
+) -> WaveFile:
     share = cut.share(comm)
     waves, size = cut.waves(share, used)
+    for wave in waves[kept:] if transposes is not None else ():
+        assert transposes is not None
+        transposes.append(wave)
     forms, parts = zip(*map(pack_wave, waves), strict=True)
     forms = [form._replace(num_src=size) for form in forms]
     lists = [
@@ -35,7 +42,14 @@ def course_of(cut: Cut, comm: Comm, used: TransferOptions, *, kept: int = 0) -> 
         for turn in (LOADED, EVICTED)
     ]
     return WaveFile(
-        cut.graph, share.owned_nodes, forms, InMemoryRows(torch.cat(parts)[:, None]), kept, comm, tuple(lists)
+        cut.graph,
+        share.owned_nodes,
+        forms,
+        InMemoryRows(torch.cat(parts)[:, None]),
+        kept,
+        comm,
+        tuple(lists),
+        transposes,
     )
 
 
@@ -104,3 +118,30 @@ def test_relations_and_weights_come_along() -> None:
     assert edges.relation.unique().tolist() == [-1, 0, 1, 2]
     assert edges.weight is not None
     assert len(edges.weight.unique()) > 3
+
+
+@settings(deadline=None)
+@given(cuts(), techniques, st.integers(0, 5))
+def test_out_edges_from_the_file_are_those_of_the_wave(cut: Cut, used: TransferOptions, kept: int) -> None:
+    """Also of slots that later waves add, and counted by the formula; those of waves in memory are made there."""
+
+    def check(comm: Comm) -> None:
+        room = InMemoryRows(torch.zeros(1 << 16, 1, dtype=torch.uint8))
+        course = course_of(
+            cut, comm, used, kept=kept, transposes=WaveTransposes(room, min(kept, cut.count), comm.ledger)
+        )
+        for number in course.wave_numbers:
+            course.read_wave(number)
+            plain = comm.ledger.bytes_by_link[Link.HOST_TO_DEVICE, Kind.TOPOLOGY]
+            again = course.read_wave(number).edges is course.read_wave(number).edges
+            size = comm.ledger.bytes_by_link[Link.HOST_TO_DEVICE, Kind.TOPOLOGY] - plain
+            wave = load_wave(course, number, transposes=True)
+            edges = wave.edges
+            right = transpose_csc(edges.indptr, edges.indices, edges.num_src, edges.num_dst)
+            assert all(map(torch.equal, edges.cache["transpose"], right))
+            added = comm.ledger.bytes_by_link[Link.HOST_TO_DEVICE, Kind.TOPOLOGY] - plain - size - size // 2
+            listed = len(wave.loads.slot) + len(wave.remote.slot)
+            assert added == (0 if again else transpose_file_bytes(listed, edges.num_edges))
+        course.close()
+
+    together(cut.size, check)

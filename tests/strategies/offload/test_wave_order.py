@@ -110,7 +110,7 @@ def test_volumes_hang_together(reads: Sets, seed: int) -> None:
     got = count_transfer_volumes(bits(reads), owners(part, len(reads)), reorganize_chunks(bits(reads)))
     assert got.vanilla >= got.shared >= got.reused
     assert got.reuse == got.shared - got.reused
-    assert got.vanilla - got.shared <= got.peer  # the middle term of Equation 4 is a lower bound
+    assert got.vanilla - got.shared <= got.peer  # the paper's middle term of Equation 4 is a lower bound
     assert got.peer >= got.peer_reused
 
 
@@ -148,10 +148,10 @@ def test_a_worker_without_nodes() -> None:
 
 
 def test_cost_by_hand() -> None:
-    """100 of 1,000 rows are loaded, 700 are fetched from other workers, 200 stay; rows of 8 bytes."""
+    """100 of 1,000 rows are loaded, 500 are fetched from other workers, 200 stay; rows of 8 bytes."""
     rows = TransferVolumes(vanilla=1000, shared=300, reused=100, peer=800, peer_reused=500, reuse=200)
     rates = Bandwidths(host=100.0, device=1000.0, reuse=4000.0)
-    assert estimate_transfer_seconds(rows, 8, rates) == pytest.approx(8 + 5.6 + 0.4)
+    assert estimate_transfer_seconds(rows, 8, rates) == pytest.approx(8 + 4.0 + 0.4)
 
 
 def test_a_sample_counts_its_own_nodes() -> None:

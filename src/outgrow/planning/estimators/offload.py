@@ -168,8 +168,21 @@ def offload_traffic(
     ):
         moved.update(found)
     kept = strategy.chunks if cached_waves is None else cached_waves
-    add_wave_topology(traffic, layers, chunked.waves, kept, last_passes=_count_last_passes(work))
+    add_wave_topology(
+        traffic,
+        layers,
+        chunked.waves,
+        kept,
+        last_passes=_count_last_passes(work),
+        transposed=_list_transposed(work),
+    )
     return traffic
+
+
+def _list_transposed(work: Workload) -> list[bool]:
+    """Return of each layer whether its backward pass reads the out-edges of waves: not where steps hide edges."""
+    hides = work.links is not None and work.links.options.steps.hide > 0
+    return [plan.needs_transpose and not hides for plan in work.model.layer_plans]
 
 
 def _count_last_passes(work: Workload) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ def add_wave_topology(
     cached_waves: int,
     *,
     last_passes: int = 1,
+    transposed: Sequence[bool] = (),
 ) -> None:
     """Add the wave files: cached waves are read once, all others in each pass of a layer.
 
@@ -34,16 +36,19 @@ def add_wave_topology(
         waves: Statistics of the waves, by view of the graph.
         cached_waves: Waves that a worker keeps in memory after the first read.
         last_passes: Passes of the last layer in a step: forward and backward in one, or apart.
+        transposed: Whether the backward pass of each layer reads the out-edges of the waves; none if empty.
     """
     layers_by_view = Counter(layer.spec.self_loops for layer in layers)
     for view, of_view in waves.items():
         cached, reread = (int(part.sum()) for part in np.split(of_view.file_bytes, [cached_waves], 1))
+        back = int(of_view.transpose_bytes[:, cached_waves:].sum())
+        readers = sum(reads and layers[i].spec.self_loops == view for i, reads in enumerate(transposed))
         bottom, last = (layers[i].spec.self_loops == view for i in (0, -1))
         # A static first aggregate is computed in a pass of its own before the first epoch.
         prepared = bottom and layers[0].has_static_aggregate
         for moved, num_bytes in (
             (traffic.once, cached + prepared * reread),
-            (traffic.epoch, (2 * layers_by_view[view] - (2 - last_passes) * last) * reread),
+            (traffic.epoch, (2 * layers_by_view[view] - (2 - last_passes) * last) * reread + readers * back),
             (traffic.evaluation, layers_by_view[view] * reread),
         ):
             add_bytes(moved, Kind.TOPOLOGY, {Link.HOST_TO_DEVICE: num_bytes})

@@ -33,6 +33,7 @@ from outgrow.planning.workload import (
 )
 from outgrow.strategies.offload.memory import WaveSizes
 from outgrow.strategies.offload.wave_plan import TransferOptions
+from outgrow.strategies.offload.wave_transposes import transpose_file_bytes
 
 _UNEVEN = 1.05
 """Size of the largest part over the mean."""
@@ -131,7 +132,8 @@ class AnalyticGraph:
         )
         num_bytes = _PER_ROW * (load + remote) + (_PER_EDGE + sizes.edge_row_bytes) * edges + 16 * rows
         files = np.full((parts, chunks), num_bytes, dtype=np.int64)
-        waves = WaveStats(round(loaded), sent, sent, files, extent)
+        transposed = np.full((parts, chunks), transpose_file_bytes(load + remote, edges), dtype=np.int64)
+        waves = WaveStats(round(loaded), sent, sent, files, transposed, extent)
         return ChunkStats(8 * parts * chunks, dict.fromkeys(views, waves))
 
     def scored_neighborhood(self, layers: int, *, with_test: bool) -> ScoredNeighborhood:

@@ -17,6 +17,7 @@ from outgrow.strategies.offload.memory import WaveSizes
 from outgrow.strategies.offload.reorder import Bandwidths, Words, cheapest_order, count_transfer_volumes, node_bitsets
 from outgrow.strategies.offload.wave import aligned_bytes
 from outgrow.strategies.offload.wave_plan import TransferOptions, cut_chunks
+from outgrow.strategies.offload.wave_transposes import transpose_file_bytes
 
 Matrix = NDArray[np.int64]
 # The four tensors of a `RowList` in `outgrow.strategies.offload.wave`, which are written one after the other.
@@ -50,6 +51,7 @@ class WaveStats(NamedTuple):
         sent_rows: ``[P, P]`` int64, rows from the second worker to the first; as many gradients go back.
         requested_ids: ``[P, P]`` int64, ids of the rows that the second worker requests from the first.
         file_bytes: ``[P, n]`` int64, bytes of each wave in the scratch file.
+        transpose_bytes: ``[P, n]`` int64, bytes of the out-edges of the sources of each wave, in a file of their own.
         max_sizes: Upper bounds of the sizes of any worker's waves.
         typed_rows: ``[T, P, P]`` int64, the sent rows by the type of their nodes; None if types are not told apart.
     """
@@ -58,6 +60,7 @@ class WaveStats(NamedTuple):
     sent_rows: Matrix
     requested_ids: Matrix
     file_bytes: Matrix
+    transpose_bytes: Matrix
     max_sizes: WaveSizes
     typed_rows: Matrix | None = None
 
@@ -149,11 +152,11 @@ class ChunkWaveCounter:
         loaded = moved.reused if techniques.reuse else moved.shared
         return WaveStats(loaded, sent, told, *self._wave_files(view, techniques), typed if len(typed) else None)
 
-    def _wave_files(self, view: bool, techniques: TransferOptions) -> tuple[Matrix, WaveSizes]:
-        """Return the bytes of each wave (`outgrow.strategies.offload.wave.pack_wave`), and the largest sizes."""
+    def _wave_files(self, view: bool, techniques: TransferOptions) -> tuple[Matrix, Matrix, WaveSizes]:
+        """Return the bytes of each wave and of its out-edges in their files, and the largest sizes."""
         graph = self._graphs[view]
         bits = self._source_bits[view]
-        found = np.zeros(self.order.chunks.shape, dtype=np.int64)
+        found, transposed = (np.zeros(self.order.chunks.shape, dtype=np.int64) for _ in range(2))
         most, moved = Counter[str](), np.zeros(len(bits), dtype=np.int64)
         for wave, chunks in enumerate(self.order.chunks.T):
             read = bits[np.arange(len(bits)), chunks]
@@ -168,13 +171,14 @@ class ChunkWaveCounter:
                 if techniques.sharing:
                     held = (int(union[i]), int(needed[i].sum() - needed[i, i]), int(needed[:, i].sum() - needed[i, i]))
                 found[i, wave] = self._wave_bytes(held, high - low, edges)
+                transposed[i, wave] = transpose_file_bytes(held[0] + held[1], edges)
                 moved[i] += held[0]
                 for name, count in zip(
                     WaveSizes._fields, _wave_sizes(held, high - low, edges, techniques), strict=True
                 ):
                     most[name] = max(most[name], count)
         most |= {"loaded_rows": int(moved.max()), "edge_row_bytes": self._topology.edge_row_bytes}
-        return found, WaveSizes(**{**dict.fromkeys(WaveSizes._fields, 0), **most})
+        return found, transposed, WaveSizes(**{**dict.fromkeys(WaveSizes._fields, 0), **most})
 
     def _wave_bytes(self, row_counts: tuple[int, int, int], rows: int, edges: int) -> int:
         of_edge = [each.itemsize for each in (self._topology.relation, self._topology.weight) if each is not None]

@@ -187,7 +187,20 @@ def allocate_pinned_rows(num_rows: int, width: int, dtype: torch.dtype, device: 
     """
     # torch's own pinned allocator rounds up to powers of two, up to twice the size: register an ordinary
     # tensor instead.
-    values_VW, pinned = torch.zeros(num_rows, width, dtype=dtype), ExitStack()
+    return pin_rows(torch.zeros(num_rows, width, dtype=dtype), device)
+
+
+def pin_rows(values_VW: Tensor, device: torch.device) -> InMemoryRows:
+    """Return rows of a tensor in memory that a device accesses directly, until they are closed.
+
+    Args:
+        values_VW: ``[V, W]`` contiguous, such as memory that several processes have in common.
+        device: Device that accesses them; memory is pinned only for CUDA.
+
+    Raises:
+        RuntimeError: The system does not allow so much memory to be pinned.
+    """
+    pinned = ExitStack()
     if device.type == "cuda" and values_VW.numel():
         address = values_VW.data_ptr()
         _check_status(_cuda_runtime().cudaHostRegister(address, values_VW.nbytes, 0))

@@ -41,13 +41,18 @@ def scratch_directory(parent: Path | None, needed_bytes: int) -> Iterator[Path]:
         yield folder
 
 
+def free_disk_bytes(folder: Path) -> int:
+    """Return the bytes that the disk of a folder has available."""
+    return shutil.disk_usage(folder).free
+
+
 def validate_free_space(folder: Path, needed_bytes: int) -> None:
     """Check that the disk of a folder has enough free space.
 
     Raises:
         InputError: It has less than ``needed_bytes``.
     """
-    free = shutil.disk_usage(folder).free
+    free = free_disk_bytes(folder)
     if free < needed_bytes:
         needed, got = f"{needed_bytes:,} bytes", f"{free:,} bytes available"
         raise _scratch_error(folder, "has too little room", needed=needed, got=got)

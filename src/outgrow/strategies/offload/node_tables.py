@@ -14,7 +14,7 @@ from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops.memory_pool import pooled_empty
 from outgrow.ops.rows.gather import via_host
-from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.runtime.storage.row_storage import RowStorage
 from outgrow.runtime.system.device import to_host
 from outgrow.strategies.offload.wave import RowList
@@ -135,6 +135,10 @@ class FeatureRows:
         out = pooled_empty((last - first, self.width), _ON_CPU, self.dtype)
         self._read_nodes(nodes, out, torch.arange(last - first))
         return out.to(self._device)
+
+    def without_ledger(self) -> FeatureRows:
+        """The same rows, in memory and not counted, to copy them within the HOST tier."""
+        return FeatureRows(self._model, self._features, self._rows, self._own, SingleProcessComm())
 
     def close(self) -> None:
         """Close the file."""

@@ -217,12 +217,12 @@ def count_transfer_volumes(bits: Words, owner_bits: Words, order: NDArray[np.int
 def estimate_transfer_seconds(volumes: TransferVolumes, row_bytes: int, bandwidths: Bandwidths) -> float:
     r"""Estimate the seconds that moving the rows of a layer takes, without overlap: HongTu's Equation 4.
 
-    ``sum_j |U_j \ U_(j-1)| / host + (sum_ij |N_ij| - sum_j |U_j|) / device + sum_j |U_j & U_(j-1)| / reuse``,
-    in bytes. The second term is a lower bound: `TransferVolumes.peer` counts the rows that cross.
+    ``sum_j |U_j \ U_(j-1)| / host + sum_ij |(N_ij \ U_ij) \ N_i(j-1)| / device + sum_j |U_j & U_(j-1)| / reuse``, in
+    bytes. The paper's second term is ``sum_ij |N_ij| - sum_j |U_j|``, which does not depend on whether a row that
+    crosses was there in the wave before, nor on whether the chunk of its owner reads it. Here rows that cross count.
     """
-    between = volumes.vanilla - volumes.shared
     return row_bytes * (
-        volumes.reused / bandwidths.host + between / bandwidths.device + volumes.reuse / bandwidths.reuse
+        volumes.reused / bandwidths.host + volumes.peer_reused / bandwidths.device + volumes.reuse / bandwidths.reuse
     )
 
 

@@ -123,19 +123,26 @@ class ChunkRows:
 
 
 class WaveOrderedRows:
-    """Source rows: written by chunks, read by the waves that load them. Final.
+    """Source rows, or a copy of features: written by chunks, read by the waves that load them. Final.
 
     Args:
         segments: Storage in wave order.
         index: Own rows that each wave loads.
         chunk_order_copy: A second copy in chunk order; None if chunks do not read the rows.
         comm: Communicator.
+        kind: Ledger category of the rows.
     """
 
     def __init__(
-        self, segments: SegmentFile, index: WaveChunkIndex, chunk_order_copy: ChunkRows | None, comm: Comm
+        self,
+        segments: SegmentFile,
+        index: WaveChunkIndex,
+        chunk_order_copy: ChunkRows | None,
+        comm: Comm,
+        kind: Kind = Kind.ACTIVATIONS,
     ) -> None:
         self._segments = segments
+        self._kind = kind
         self._index = index
         self._chunk_order_copy = chunk_order_copy
         self._ledger = comm.ledger
@@ -152,7 +159,7 @@ class WaveOrderedRows:
             self._segments.write_segments(segments, out)
         # Count the rows once: copies in the file do not cross the device link again.
         if self._chunk_order_copy is None:
-            self._ledger.add_bytes(Link.DEVICE_TO_HOST, Kind.ACTIVATIONS, rows_NW.nbytes)
+            self._ledger.add_bytes(Link.DEVICE_TO_HOST, self._kind, rows_NW.nbytes)
         else:
             self._chunk_order_copy.write_rows(first, rows_NW)
 
@@ -160,7 +167,7 @@ class WaveOrderedRows:
         """Read the rows that a wave loads into their slots."""
         via_host(partial(self._segments.read_segments, self._index.segments_of_wave(wave)), out_BW, at_N)
         moved = len(at_N) * self.width * self.dtype.itemsize
-        self._ledger.add_bytes(Link.HOST_TO_DEVICE, Kind.ACTIVATIONS, moved)
+        self._ledger.add_bytes(Link.HOST_TO_DEVICE, self._kind, moved)
 
     def read_range(self, first: int, last: int) -> Tensor:
         """Return ``[n, W]``: all rows of a chunk."""

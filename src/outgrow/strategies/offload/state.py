@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +15,7 @@ from outgrow.core.ledger import Kind
 from outgrow.core.timeline import Timeline
 from outgrow.engine.hidden_edges import HiddenEdges
 from outgrow.engine.layer_plan import LayerPlan
-from outgrow.nn.layer import Layer, NodeMessages
+from outgrow.nn.layer import Features, Layer, NodeMessages
 from outgrow.nn.model import Model
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.offload.async_io import AsyncIo
@@ -23,6 +25,30 @@ from outgrow.strategies.offload.wave import RowList
 from outgrow.strategies.offload.wave_buffer import GradientBuffer
 from outgrow.strategies.offload.wave_file import WaveFile
 from outgrow.strategies.offload.wave_plan import RowRange
+
+
+class OffloadTask(Protocol):
+    """What is trained, as far as chunks depend on it."""
+
+    @property
+    def model(self) -> Model:
+        """The model."""
+
+    @property
+    def all_features(self) -> Features:
+        """``[V, D]``, as the graph has them."""
+
+    @property
+    def feature_file(self) -> Path | None:
+        """The .npy file of dense features; None if they are in memory only."""
+
+    @property
+    def hides_edges(self) -> bool:
+        """Whether layers see other edges in each step."""
+
+    @property
+    def timeline(self) -> Timeline:
+        """Told when what was done."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -35,12 +61,13 @@ class OffloadState:
         own: ``[n]`` int64, the own nodes.
         chunk_ranges: First and last own row (plus 1) of each chunk.
         wave_files: The waves, by whether the view has added self-loops.
-        features: Raw features.
+        features: Raw features, as chunks read those of their own nodes.
         comm: Communicator.
         async_io: Threads that read and write.
         timeline: Records the spans of the passes.
         sharing: Whether owners load and send rows for other workers.
-        sources: Source rows by layer; for the first layer the features, if it passes them on unchanged.
+        sources: Source rows by layer; for the first layer the features, or a copy of them in the order of the
+            waves, if it passes them on unchanged.
         inputs: Input by layer, if destinations read it.
         aggregates: Aggregates by layer, if they are cached.
         source_gradients: Gradients of source rows by layer.
@@ -52,7 +79,7 @@ class OffloadState:
     own: Tensor
     chunk_ranges: Sequence[RowRange]
     wave_files: dict[bool, WaveFile]
-    features: FeatureRows | NodeRows
+    features: FeatureRows | NodeRows | ChunkRows
     comm: Comm
     async_io: AsyncIo
     timeline: Timeline
@@ -88,7 +115,7 @@ class OffloadState:
 
     def source_kind(self, index: int) -> Kind:
         """Return the ledger category of a layer's source rows."""
-        return Kind.FEATURES if self.sources[index] is self.features else Kind.ACTIVATIONS
+        return Kind.FEATURES if self.layer_plans[index].source_is_features else Kind.ACTIVATIONS
 
     def new_gradient_buffer(self, index: int) -> GradientBuffer:
         """Create a device buffer for the gradients of a layer's source rows."""

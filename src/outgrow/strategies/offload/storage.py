@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -13,56 +14,32 @@ from torch import Tensor
 
 from outgrow.core.ledger import Kind
 from outgrow.core.memory_limits import available_bytes
-from outgrow.core.timeline import Timeline
 from outgrow.engine.layer_plan import AggregatePolicy, LayerPlan
 from outgrow.engine.shard import GraphShard
-from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
-from outgrow.runtime.distributed.comm import SingleProcessComm
 from outgrow.runtime.storage.row_file import IoPool, RowFile, open_npy_rows
-from outgrow.runtime.storage.row_storage import InMemoryRows, RowStorage, allocate_pinned_rows
-from outgrow.runtime.storage.scratch_dir import validate_free_space
+from outgrow.runtime.storage.row_storage import InMemoryRows, RowStorage, allocate_pinned_rows, pin_rows
+from outgrow.runtime.storage.scratch_dir import free_disk_bytes, validate_free_space
 from outgrow.runtime.storage.segment_file import SegmentFile
+from outgrow.runtime.storage.shared_memory import map_shared_rows, shared_memory_directory
 from outgrow.runtime.system.device import DeviceStreams
 from outgrow.strategies.offload.async_io import AsyncIo
 from outgrow.strategies.offload.chunking import ChunkPlan, ChunkPlanner
+from outgrow.strategies.offload.feature_copies import (
+    FeatureCopies,
+    are_stored_as_computed,
+    feature_row_bytes,
+    plan_feature_copies,
+    write_feature_copies,
+)
 from outgrow.strategies.offload.node_tables import FeatureRows, NodeRows
 from outgrow.strategies.offload.row_layouts import ChunkRows, WaveChunkIndex, WaveOrderedGradients, WaveOrderedRows
-from outgrow.strategies.offload.state import OffloadState
-from outgrow.strategies.offload.wave import EVICTED, LOADED, WaveHeader, pack_wave
+from outgrow.strategies.offload.state import OffloadState, OffloadTask
+from outgrow.strategies.offload.table_plan import FEATURES, TableBytes, choose_pinned_tables
 from outgrow.strategies.offload.wave_file import WaveFile
-from outgrow.strategies.offload.wave_plan import (
-    RowRange,
-    SlotAllocator,
-    TransferOptions,
-    WaveLayout,
-    WaveRequirements,
-    assign_slots,
-    build_wave,
-)
-
-_HELD_BYTES, _EDGE_BYTES, _ROW_BYTES, _WAVE_BYTES = 21, 20, 16, 2048
-
-
-class OffloadTask(Protocol):
-    """What is trained, as far as chunks depend on it."""
-
-    @property
-    def model(self) -> Model:
-        """The model."""
-
-    @property
-    def all_features(self) -> Features:
-        """``[V, D]``, as the graph has them."""
-
-    @property
-    def feature_file(self) -> Path | None:
-        """The .npy file of dense features; None if they are in memory only."""
-
-    @property
-    def timeline(self) -> Timeline:
-        """Told when what was done."""
+from outgrow.strategies.offload.wave_plan import RowRange
+from outgrow.strategies.offload.wave_writer import write_wave_file
 
 
 class OffloadStorage:
@@ -76,8 +53,9 @@ class OffloadStorage:
         sharing: See `TransferOptions`.
 
     Attributes:
-        is_pinned: Whether rows lie in pinned memory.
+        pinned_tables: Names of the tables that lie in pinned memory, by node; the others lie on the disk.
         direct_io: Whether the system is asked not to keep what is on the disk in memory too.
+        feature_copies: The copies of features that are made.
     """
 
     def __init__(self, shard: GraphShard, folder: Path, io_pool: IoPool, dtype: torch.dtype, *, sharing: bool) -> None:
@@ -86,43 +64,75 @@ class OffloadStorage:
         self._io_pool = io_pool
         self._dtype = dtype
         self._chunk_ranges: Sequence[RowRange] = ()
-        self.direct_io = self.is_pinned = False
+        self.direct_io = False
+        self.pinned_tables = frozenset[str]()
+        self._shared_folders: list[Path] | None = None
+        self.feature_copies = FeatureCopies()
         self._direct_peer_access = not sharing and shard.comm.size > 1
         self._peers = shard.comm.all_gather_object((folder, len(shard.owned_nodes)))
 
-    @property
-    def uses_segments(self) -> bool:
-        """Whether rows lie in the order of waves; else they are read and written where they lie, by others too."""
-        return not (self._direct_peer_access or self.is_pinned)
+    def uses_segments(self, name: str) -> bool:
+        """Whether rows of a table lie in the order of waves; else each lies by node, where others may reach it too."""
+        return not (self._direct_peer_access or name in self.pinned_tables)
 
-    def try_pin(self, needed_bytes: int, max_bytes: int) -> bool:
-        """Whether rows will lie in pinned memory from now on: beside a GPU, where those of every worker fit.
+    def pin_tables(self, tables: Sequence[TableBytes], max_bytes: int, stack: ExitStack) -> int:
+        """Choose which tables lie in pinned memory: beside a GPU, those that gain most, and for every worker the same.
 
         Args:
-            needed_bytes: What this worker has.
+            tables: All tables of this worker.
             max_bytes: What it may pin.
+            stack: Keeps the memory that workers of this host have in common, if they read one another's tables.
+
+        Returns:
+            The bytes of the tables that do not.
         """
         comm = self._shard.comm
-        if not self._direct_peer_access and _reads_pinned_memory(comm.device):
-            self.is_pinned = all(comm.all_gather_object(needed_bytes <= max_bytes))
-        return self.is_pinned
+        if _reads_pinned_memory(comm.device):
+            chosen = comm.all_gather_object(choose_pinned_tables(tables, max_bytes))
+            self.pinned_tables = frozenset.intersection(*chosen)
+        if self.pinned_tables and self._direct_peer_access:
+            self._shared_folders = comm.all_gather_object(stack.enter_context(shared_memory_directory()))
+        return sum(table.disk_bytes for table in tables if table.name not in self.pinned_tables)
 
-    def reserve_disk(self, needed_bytes: int, memory_bytes: int) -> None:
+    def plan_feature_copies(self, planner: ChunkPlanner, chunk_plan: ChunkPlan, task: OffloadTask) -> FeatureCopies:
+        """Return the copies of features that pay: those of dense ones in a file, of the type that is computed with."""
+        in_file = task.feature_file is not None and are_stored_as_computed(task.model, task.all_features)
+        if not in_file or not self.uses_segments(FEATURES):
+            return FeatureCopies()
+        first = planner.layer_plans[0]
+        return plan_feature_copies(
+            first,
+            chunk_plan.requirements[first.layer.spec.self_loops],
+            self._shard.owned_nodes,
+            feature_row_bytes(task.all_features),
+            self._io_pool.gap_bytes,
+            reuse=planner.transfer_options.reuse,
+        )
+
+    def reserve_disk(self, needed_bytes: int, memory_bytes: int, copies: FeatureCopies) -> int:
         """Prepare for what will be kept. The system's copies of it in memory help where all of it fits there only.
 
         Args:
             needed_bytes: What this worker keeps on the disk.
             memory_bytes: What it will still take of the memory itself.
+            copies: Of features, which are made where the disk has room for them too.
+
+        Returns:
+            What it keeps on the disk with the copies that are made.
 
         Raises:
             InputError: The disk has too little room for all workers of this host.
         """
         comm = self._shard.comm
-        given = zip(comm.hosts, comm.all_gather_object((needed_bytes, memory_bytes)), strict=True)
-        here = [both for host, both in given if host == comm.hosts[comm.rank]]
-        needed, taken = (sum(each) for each in zip(*here, strict=True))
+        asked = comm.all_gather_object((needed_bytes, memory_bytes, copies.num_bytes))
+        here = [each for host, each in zip(comm.hosts, asked, strict=True) if host == comm.hosts[comm.rank]]
+        needed, taken, copied = (sum(each) for each in zip(*here, strict=True))
         validate_free_space(self._folder, needed)
+        if needed + copied <= free_disk_bytes(self._folder):
+            self.feature_copies = copies
+            needed += copied
         self.direct_io = needed > available_bytes() - taken
+        return needed_bytes + self.feature_copies.num_bytes
 
     def make_node_rows(self, name: str, width: int, kind: Kind) -> NodeRows:
         """A new table of rows of zeros that other workers read and write. All make theirs together.
@@ -133,10 +143,9 @@ class OffloadStorage:
             kind: What rows are.
         """
         comm = self._shard.comm
+        if name in self.pinned_tables:
+            return NodeRows(self._allocate_pinned(name, width, self._dtype), kind, comm)
         rows = dict[int, RowStorage]()
-        if self.is_pinned:
-            pinned = allocate_pinned_rows(len(self._shard.owned_nodes), width, self._dtype, comm.device)
-            return NodeRows({comm.rank: pinned}, kind, comm)
         own = RowFile.create(self._io_pool, self._folder / name, len(self._shard.owned_nodes), width, self._dtype)
         comm.barrier()
         for rank, (folder, num_rows) in enumerate(self._peers):
@@ -145,9 +154,21 @@ class OffloadStorage:
             rows[rank] = RowFile.open_existing(self._io_pool, path, num_rows, width, self._dtype) if there else own
         return NodeRows(rows, kind, comm)
 
+    def _allocate_pinned(self, name: str, width: int, dtype: torch.dtype) -> dict[int, RowStorage]:
+        """Return rows in pinned memory: the own ones, and those of others where workers read one another's tables."""
+        comm = self._shard.comm
+        if self._shared_folders is None:
+            return {comm.rank: allocate_pinned_rows(len(self._shard.owned_nodes), width, dtype, comm.device)}
+        sizes = [(folder / name, count) for folder, (_, count) in zip(self._shared_folders, self._peers, strict=True)]
+        own = map_shared_rows(*sizes[comm.rank], width, dtype)
+        comm.barrier()
+        mapped = [own if rank == comm.rank else map_shared_rows(*at, width, dtype) for rank, at in enumerate(sizes)]
+        return {rank: pin_rows(values, comm.device) for rank, values in enumerate(mapped)}
+
     def make_chunk_rows(self, name: str, width: int, kind: Kind) -> ChunkRows | NodeRows:
         """Room for own rows, chunk by chunk."""
-        return self.make_node_rows(name, width, kind) if self.is_pinned else self._chunk_rows_on_disk(name, width, kind)
+        pinned = name in self.pinned_tables
+        return self.make_node_rows(name, width, kind) if pinned else self._chunk_rows_on_disk(name, width, kind)
 
     def _chunk_rows_on_disk(self, name: str, width: int, kind: Kind) -> ChunkRows:
         counts = np.array([last - first for first, last in self._chunk_ranges])
@@ -162,50 +183,11 @@ class OffloadStorage:
         """A new outbox for gradients that waves give."""
         return WaveOrderedGradients(self._make_segments(name, index.counts, width), index, self._shard.comm)
 
-    def _make_segments(self, name: str, counts: NDArray[np.int64], width: int) -> SegmentFile:
+    def _make_segments(
+        self, name: str, counts: NDArray[np.int64], width: int, dtype: torch.dtype | None = None
+    ) -> SegmentFile:
         path = self._folder / name
-        return SegmentFile(self._io_pool, path, counts.reshape(-1), width, self._dtype, direct=self.direct_io)
-
-    def write_wave_file(
-        self, graph: ChunkGraph, requirements: WaveRequirements, transfer_options: TransferOptions, *, num_cached: int
-    ) -> WaveFile:
-        """Write the waves to a file.
-
-        Args:
-            graph: The view of the graph.
-            requirements: What the worker needs in each wave.
-            transfer_options: Which techniques are used.
-            num_cached: How many waves stay in memory once they were read.
-        """
-        share = self._shard
-        forms = list[WaveHeader]()
-        written = 0
-        path = self._folder / f"waves-{int(graph.self_loops)}"
-        rows = RowFile.create(
-            self._io_pool, path, _max_file_bytes(graph, share.owned_nodes, requirements), 1, torch.uint8
-        )
-        arriving = list[Tensor]()
-        leaving = list[Tensor]()
-
-        def write_wave(number: int, layout: WaveLayout, allocator: SlotAllocator) -> None:
-            nonlocal written
-            arriving.append(layout.loads.filter_event(LOADED).row)
-            leaving.append(layout.loads.filter_event(EVICTED).row)
-            wave = build_wave(
-                graph, share.owned_nodes, requirements.chunks[number], layout, allocator.slot_V, allocator.num_slots
-            )
-            form, given = pack_wave(wave)
-            forms.append(form)
-            rows.write_range(written, given[:, None])
-            written += form.num_bytes
-
-        size = assign_slots(share, requirements, transfer_options, write_wave)
-        forms = [form._replace(num_src=size) for form in forms]
-        lists = (
-            WaveChunkIndex.from_waves(arriving, requirements.chunks),
-            WaveChunkIndex.from_waves(leaving, requirements.chunks),
-        )
-        return WaveFile(graph, share.owned_nodes, forms, rows, num_cached, share.comm, lists)
+        return SegmentFile(self._io_pool, path, counts.reshape(-1), width, dtype or self._dtype, direct=self.direct_io)
 
     def make_feature_rows(self, model: Model, features: Features, file: Path | None) -> FeatureRows | NodeRows:
         """Raw features in the HOST tier.
@@ -220,20 +202,35 @@ class OffloadStorage:
             rows = InMemoryRows(features) if file is None else open_npy_rows(self._io_pool, file)
         own = self._shard.owned_nodes
         comm = self._shard.comm
-        if rows is None or not self.is_pinned:
+        if rows is None or FEATURES not in self.pinned_tables:
             return FeatureRows(model, features, rows, own, comm)
-        return self._pin_features(FeatureRows(model, features, rows, own, SingleProcessComm()))
+        return self._pin_features(FeatureRows(model, features, rows, own, comm).without_ledger())
+
+    def _copy_features(
+        self, features: FeatureRows, wave_file: WaveFile
+    ) -> tuple[WaveOrderedRows | None, ChunkRows | None]:
+        """Make the copies of features that pay."""
+        made, width, dtype = self.feature_copies, features.width, features.dtype
+        index = wave_file.load_index
+        sizes = np.array([last - first for first, last in self._chunk_ranges])
+        of_chunks = self._make_segments("features-by-chunk", sizes, width, dtype) if made.chunk_bytes else None
+        by_wave = None
+        if made.wave_bytes:
+            by_wave = self._make_segments("features-by-wave", index.counts, width, dtype), index
+        return write_feature_copies(features, self._chunk_ranges, by_wave, of_chunks, self._shard.comm)
 
     def _pin_features(self, feature_rows: FeatureRows) -> NodeRows:
         """A copy of the own rows."""
         comm = self._shard.comm
-        pinned = allocate_pinned_rows(len(self._shard.owned_nodes), feature_rows.width, feature_rows.dtype, comm.device)
+        rows = self._allocate_pinned(FEATURES, feature_rows.width, feature_rows.dtype)
+        pinned = rows[comm.rank]
         for first, last in self._chunk_ranges:
             found = feature_rows.read_range(first, last)
             assert isinstance(found, Tensor)
             pinned.write_range(first, found)
         feature_rows.close()
-        return NodeRows({comm.rank: pinned}, Kind.FEATURES, comm)
+        comm.barrier()
+        return NodeRows(rows, Kind.FEATURES, comm)
 
     def build_state(
         self, planner: ChunkPlanner, chunk_plan: ChunkPlan, task: OffloadTask, *, num_cached: int
@@ -247,26 +244,42 @@ class OffloadStorage:
             num_cached: How many waves stay in memory once they were read.
         """
         share = self._shard
-        techniques = planner.transfer_options
+        techniques, layer_plans = planner.transfer_options, list(planner.layer_plans)
         self._chunk_ranges = next(iter(chunk_plan.requirements.values())).chunks
         courses = {
-            self_loops: self.write_wave_file(
-                graph, chunk_plan.requirements[self_loops], techniques, num_cached=num_cached
+            self_loops: write_wave_file(
+                share,
+                (self._io_pool, self._folder),
+                graph,
+                chunk_plan.requirements[self_loops],
+                techniques,
+                num_cached=num_cached,
+                transposes=not task.hides_edges
+                and any(each.needs_transpose for each in layer_plans if each.layer.spec.self_loops == self_loops),
             )
             for self_loops, graph in planner.graphs.items()
         }
+        first = planner.layer_plans[0]
+        features: FeatureRows | NodeRows = self.make_feature_rows(task.model, task.all_features, task.feature_file)
+        by_wave = by_chunk = None
+        if isinstance(features, FeatureRows):
+            by_wave, by_chunk = self._copy_features(features, courses[first.layer.spec.self_loops])
+            if by_chunk is not None and (by_wave is not None or not first.source_is_features):
+                features.close()
         state = OffloadState(
             model=task.model,
-            layer_plans=list(planner.layer_plans),
+            layer_plans=layer_plans,
             own=share.owned_nodes,
             chunk_ranges=self._chunk_ranges,
             wave_files=courses,
-            features=self.make_feature_rows(task.model, task.all_features, task.feature_file),
+            features=by_chunk or features,
             comm=share.comm,
             async_io=AsyncIo(task.timeline, DeviceStreams(share.comm.device), overlap=techniques.overlap),
             timeline=task.timeline,
             sharing=techniques.sharing,
         )
+        if first.source_is_features:
+            state.sources[0] = by_wave or features
         for index, plan in enumerate(state.layer_plans):
             self._add_layer_rows(state, index, plan)
         return state
@@ -276,15 +289,12 @@ class OffloadStorage:
         width = plan.source_width
         inputs = plan.layer.spec.in_features
         wave_file = state.wave_file(plan.layer)
-        if plan.source_is_features:
-            # Read the features in place: they are constant and stored by node already.
-            state.sources[index] = state.features
-        elif self.uses_segments:
-            state.sources[index] = self.make_wave_rows(
-                f"source-{index}", width, wave_file.load_index, own=plan.shares_input
+        if not plan.source_is_features:
+            state.sources[index] = (
+                self.make_wave_rows(f"source-{index}", width, wave_file.load_index, own=plan.shares_input)
+                if self.uses_segments(f"source-{index}")
+                else self.make_node_rows(f"source-{index}", width, Kind.ACTIVATIONS)
             )
-        else:
-            state.sources[index] = self.make_node_rows(f"source-{index}", width, Kind.ACTIVATIONS)
         if not plan.reads_features and plan.keeps_input:
             state.inputs[index] = self.make_chunk_rows(f"input-{index}", inputs, Kind.ACTIVATIONS)
         elif not plan.reads_features and plan.shares_input:
@@ -295,7 +305,7 @@ class OffloadStorage:
         # The features of the first layer need no gradient, so it may have no table.
         if plan.source_requires_grad:
             name = f"source-gradient-{index}"
-            if self.uses_segments:
+            if self.uses_segments(name):
                 state.source_gradients[index] = self.make_wave_gradients(name, width, wave_file.evict_index)
             else:
                 state.source_gradients[index] = self.make_node_rows(name, width, Kind.GRADIENTS)
@@ -305,17 +315,3 @@ class OffloadStorage:
 
 def _reads_pinned_memory(device: torch.device) -> bool:
     return device.type == "cuda"
-
-
-def _max_file_bytes(graph: ChunkGraph, own: Tensor, requirements: WaveRequirements) -> int:
-    """More bytes than the waves take in a file, of which only those that are written take room."""
-    held = sum(len(nodes) for lists in (requirements.loads, requirements.remote) for nodes in lists)
-    held += sum(len(nodes) for lists in requirements.sent for nodes in lists)
-    edges = int(graph.row_sizes(own).sum())
-    nodes = len(own) + len(requirements.chunks)
-    return (
-        held * _HELD_BYTES
-        + edges * (_EDGE_BYTES + graph.edge_row_bytes)
-        + nodes * _ROW_BYTES
-        + len(requirements.chunks) * _WAVE_BYTES
-    )

@@ -43,6 +43,7 @@ from outgrow.strategies.offload.nodewise import NodewiseExecution
 from outgrow.strategies.offload.passes import OffloadEpoch
 from outgrow.strategies.offload.reorder import DISK_BANDWIDTHS, PINNED_BANDWIDTHS
 from outgrow.strategies.offload.storage import OffloadStorage
+from outgrow.strategies.offload.table_plan import list_tables
 from outgrow.strategies.offload.wave_plan import TransferOptions
 
 _MIB = 1 << 20
@@ -166,10 +167,12 @@ class _ChunkedExecution:
             )
             self._validate_memory(options, chunking, limit)
             own = len(problem.shard.owned_nodes)
-            needed = table_bytes(layer_plans, own, own, cutter.number_bytes)
-            if not scratch.try_pin(needed + _feature_bytes(problem), self._pinnable_bytes(options)):
-                needed = table_bytes(layer_plans, own, chunking.wave_sizes.loaded_rows, cutter.number_bytes)
-                scratch.reserve_disk(needed, max(0, chunking.peak_bytes - limit.base_bytes))
+            loaded = chunking.wave_sizes.loaded_rows
+            tables = list_tables(layer_plans, own, loaded, cutter.number_bytes, _feature_row_bytes(problem))
+            needed = scratch.pin_tables(tables, self._pinnable_bytes(options), stack)
+            if len(scratch.pinned_tables) < len(tables):
+                copies = scratch.plan_feature_copies(cutter, chunking, problem)
+                needed = scratch.reserve_disk(needed, max(0, chunking.peak_bytes - limit.base_bytes), copies)
             spare = limit.max_bytes - chunking.peak_bytes
             kept = choose_cached_waves(
                 chunking.num_chunks,
@@ -182,7 +185,12 @@ class _ChunkedExecution:
             stack.callback(self.state.close)
             self.offload_epoch = OffloadEpoch(self.state)
             self._record_facts(chunking, limit, kept, time.perf_counter() - began)
-            problem.run_facts.update(scratch_bytes=needed, direct=scratch.direct_io, pinned=scratch.is_pinned)
+            problem.run_facts.update(
+                scratch_bytes=needed,
+                direct=scratch.direct_io,
+                pinned=sorted(scratch.pinned_tables),
+                feature_copy_bytes=scratch.feature_copies.num_bytes,
+            )
             self.offload_epoch.prepare_constants()
             self._stack = stack.pop_all()
 
@@ -286,12 +294,12 @@ class _ChunkedExecution:
         ledger.counters["disk_reads"] = disk.read_requests
 
 
-def _feature_bytes(problem: Problem) -> int:
-    """Return the bytes of the own rows if they are dense, else 0."""
+def _feature_row_bytes(problem: Problem) -> int:
+    """Return the bytes of a row of features if they are dense, else 0."""
     features = problem.features
     if not isinstance(features, Tensor):
         return 0
-    return len(problem.shard.owned_nodes) * features.shape[1] * max(features.itemsize, problem.number_bytes)
+    return features.shape[1] * max(features.itemsize, problem.number_bytes)
 
 
 def _fits_in_memory(problem: Problem, layer_plans: list[LayerPlan], base: int, budget: int) -> bool:

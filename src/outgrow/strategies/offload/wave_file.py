@@ -25,6 +25,7 @@ from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.storage.row_storage import RowStorage
 from outgrow.strategies.offload.row_layouts import WaveChunkIndex
 from outgrow.strategies.offload.wave import LOADED, RowList, Wave, WaveHeader, unpack_wave
+from outgrow.strategies.offload.wave_transposes import WaveTransposes
 
 _ON_CPU = torch.empty(0)
 
@@ -64,6 +65,7 @@ class WaveFile:
             derived from them.
         comm: The line to the other workers, for what is counted, and the device.
         indexes: Own rows that arrive at each wave, and those whose gradients leave.
+        transposes: The out-edges of waves that do not stay in memory; None if no backward pass needs them.
 
     Attributes:
         load_index: Own rows that arrive at each wave.
@@ -80,6 +82,7 @@ class WaveFile:
         num_cached: int,
         comm: Comm,
         indexes: tuple[WaveChunkIndex, WaveChunkIndex],
+        transposes: WaveTransposes | None = None,
     ) -> None:
         self.load_index, self.evict_index = indexes
         self.num_slots = headers[0].num_src
@@ -88,6 +91,7 @@ class WaveFile:
         self._own_degree = graph.degree[own]
         self._headers = headers
         self._bytes = bytes_
+        self._transposes = transposes
         self._ledger = comm.ledger
         self._device = comm.device
         self._begins = list(accumulate((form.num_bytes for form in headers), initial=0))
@@ -115,6 +119,13 @@ class WaveFile:
         if number < self._num_cached:
             self._cached_waves[number] = found
         return found
+
+    def prepare_transpose(self, number: int, wave: Wave) -> None:
+        """Keep the out-edges with the edges of a wave: those from the file, or else new ones."""
+        if self._transposes is not None and self._transposes.keeps(number):
+            wave.edges.cache["transpose"] = self._transposes.read(number, wave)
+        else:
+            cached_transpose(wave.edges)
 
     def prefetch_ids(self, wave: Wave) -> None:
         """Note what takes the places of the rows from HOST that arrive; before, or while these are brought."""
@@ -156,6 +167,8 @@ class WaveFile:
         """Close the file."""
         self._cached_waves.clear()
         self._bytes.close()
+        if self._transposes is not None:
+            self._transposes.close()
 
 
 def load_wave(wave_file: WaveFile, number: int, *, transposes: bool) -> Wave:
@@ -163,5 +176,5 @@ def load_wave(wave_file: WaveFile, number: int, *, transposes: bool) -> Wave:
     wave = wave_file.read_wave(number)
     wave_file.prefetch_ids(wave)
     if transposes:
-        cached_transpose(wave.edges)
+        wave_file.prepare_transpose(number, wave)
     return wave
