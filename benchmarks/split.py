@@ -1,6 +1,7 @@
 """What `split` saves of what `sampled` does twice, and what it costs: tables 1, 2, 4 and 5 of GSplit.
 
     python benchmarks/split.py loads --graphs products@0.1 --caches 0 0.1 0.25    # table 1: rows loaded
+    python benchmarks/split.py loads --models sage gat --batch-sizes 1024 4096    # bytes of figures 6 to 9
     python benchmarks/split.py redundancy --graphs products@0.1 papers100M@0.01   # table 2: edges drawn
     python benchmarks/split.py sampling --rounds 5                                # table 4: seconds, in one thread
     python benchmarks/split.py quality --partitions metis hash                    # table 5: how even, how local
@@ -57,13 +58,19 @@ _NOT_SHOWN = ("load", "min_seconds")
 
 
 def loads_table(setting: Setting, options: argparse.Namespace) -> Rows:
-    """Table 1: what an iteration loads from the host, and from other workers, by system and cache."""
-    graph, owner = setting.graph, setting.owner(options.partition, options.batch_size)
+    """Table 1, figures 6 to 9: what an iteration loads from the host, and from other workers, by system and cache."""
+    return [row for size in options.batch_sizes for row in _loads_of_batches(setting, options, size)]
+
+
+def _loads_of_batches(setting: Setting, options: argparse.Namespace, size: int) -> Rows:
+    graph, owner = setting.graph, setting.owner(options.partition, size)
     sampler, samplers = setting.sampler(), setting.split_samplers(owner)
-    systems = caches(setting, owner, options.caches, _asked_for(setting, owner, options))
-    totals, passed = [Counter[str]() for _ in systems], Counter[str]()
-    costs = crossing_bytes(_model(setting, options.hidden), features_of(graph))
-    steps = setting.whole_steps(options.batch_size, options.batches)
+    systems = caches(setting, owner, options.caches, _asked_for(setting, owner, size))
+    totals = [Counter[str]() for _ in systems]
+    models = {name: _model(setting, name, options.hidden) for name in options.models}
+    costs = {name: crossing_bytes(model, features_of(graph)) for name, model in models.items()}
+    passed = {name: Counter[str]() for name in models}
+    steps = setting.whole_steps(size, options.batches)
     for step, seeds in enumerate(steps):
         inputs = {}
         for how in DEALS:
@@ -71,35 +78,38 @@ def loads_table(setting: Setting, options: argparse.Namespace) -> Rows:
             inputs[how] = [blocks[0].src_nodes for blocks in micro]
         hops = together(samplers, setting.deal(seeds, "by part", owner), EPOCH, step)
         inputs["split"] = [each[0].own_nodes for each in hops]
-        passed += sum((crossed(each, costs) for each in hops), Counter())
+        for name, rows_of in costs.items():
+            passed[name] += sum((crossed(each, rows_of) for each in hops), Counter())
         for total, cached in zip(totals, systems, strict=True):
             total.update(cached.loads(inputs[cached.seeds]))
     each_row = row_bytes(features_of(graph))
     rows: Rows = []
     for total, cached in zip(totals, systems, strict=True):
-        row = {"system": cached.system, "seeds": cached.seeds, "cache": cached.cache}
+        row = {"batch_size": size, "system": cached.system, "seeds": cached.seeds, "cache": cached.cache}
+        row |= {"iterations": len(steps)}
         row |= {name: total[name] / len(steps) for name in ("host_rows", "peer_rows")}
         row |= {f"{name}_mb": row[f"{name}_rows"] * each_row / 1e6 for name in ("host", "peer")}
-        if cached.seeds == "split":
-            row |= {name: passed[name] / len(steps) for name in ("crossing_sources", "crossing_rows")}
-            row["crossing_mb"] = passed["crossing_bytes"] / len(steps) / 1e6
+        for name, found in passed.items() if cached.seeds == "split" else ():
+            row |= {f"{name}_{what}": found[what] / len(steps) for what in ("crossing_sources", "crossing_rows")}
+            row[f"{name}_crossing_mb"] = found["crossing_bytes"] / len(steps) / 1e6
         rows.append(row)
     return rows
 
 
-def _asked_for(setting: Setting, owner: Tensor, options: argparse.Namespace) -> Tensor:
+def _asked_for(setting: Setting, owner: Tensor, batch_size: int) -> Tensor:
     """``[V]``: how often each node is an input in the epoch before."""
     samplers = setting.split_samplers(owner)
     drawn = (
         together(samplers, setting.deal(seeds, "by part", owner), BEFORE, step)
-        for step, seeds in enumerate(setting.steps(options.batch_size, epoch=BEFORE))
+        for step, seeds in enumerate(setting.steps(batch_size, epoch=BEFORE))
     )
     return count_accesses((hops[0].own_nodes for each in drawn for hops in each), setting.graph.num_nodes)
 
 
-def _model(setting: Setting, hidden: int) -> og.nn.Model:
+def _model(setting: Setting, name: str, hidden: int) -> og.nn.Model:
     graph = setting.graph
-    return og.nn.SAGE(graph.num_features, hidden, max(2, graph.num_classes), layers=len(setting.fanout))
+    build = {"sage": og.nn.SAGE, "gat": og.nn.GAT}[name]
+    return build(graph.num_features, hidden, max(2, graph.num_classes), layers=len(setting.fanout))
 
 
 def redundancy_table(setting: Setting, options: argparse.Namespace) -> Rows:
@@ -228,16 +238,18 @@ def _parse() -> argparse.Namespace:
         add("--batches", type=int, help="the first ones of the epoch only")
         add("--seed", type=int, default=0)
         add("--out", type=Path)
-        if name in ("loads", "redundancy"):
+        if name == "redundancy":
             add("--batch-size", type=int, default=4096)
         else:
-            add("--batch-sizes", nargs="+", type=int, default=[1024, 4096, 16384])
+            sizes = [4096] if name == "loads" else [1024, 4096, 16384]
+            add("--batch-sizes", nargs="+", type=int, default=sizes)
         if name == "quality":
             add("--partitions", nargs="+", choices=PARTITIONS, default=["metis", BY_ACCESS, "hash"])
         else:
             add("--partition", choices=PARTITIONS, default=BY_ACCESS)
         if name == "loads":
             add("--caches", nargs="+", type=float, default=[0, 0.1, 0.25], help="of a worker, as shares of all rows")
+            add("--models", nargs="+", choices=("sage", "gat"), default=["sage"], help="for what crosses")
             add("--hidden", type=int, default=16, help="width of hidden layers, for what crosses")
         if name == "sampling":
             add("--rounds", type=int, default=5)

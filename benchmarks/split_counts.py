@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops.rng import fold_in, keyed_permutation
+from outgrow.strategies.split.layers import supports_partial_sums
 from outgrow.strategies.split.partial_sum_kernels import count_remote_edges
 from outgrow.strategies.split.sampler import RemoteRequest, SampledSplitBlock, SplitSampler
 
@@ -219,27 +221,40 @@ def row_bytes(features: Features) -> float:
     return sum(array.nbytes for array in stored) / len(features)
 
 
-def crossing_bytes(model: Model, features: Features) -> list[int]:
-    """For each layer, bytes of a row that crosses, with its gradient if it has one."""
-    costs = [2 * _NUMBER * layer.spec.source[1] for layer in model.layers_list()]
+class CrossingRow(NamedTuple):
+    """A row that crosses in a layer.
+
+    Attributes:
+        num_bytes: Of the row, and of its gradient if it has one.
+        summed: Whether parts of sums may go instead.
+    """
+
+    num_bytes: int
+    summed: bool = True
+
+
+def crossing_bytes(model: Model, features: Features) -> list[CrossingRow]:
+    """The row that crosses in each layer: columns of all channels, and scores."""
+    layers = model.layers_list()
+    costs = [2 * _NUMBER * (math.prod(each.spec.source) + each.spec.score) for each in layers]
     if model.source_is_features:
         costs[0] = model.in_features * features.dtype.itemsize
-    return costs
+    return [CrossingRow(cost, supports_partial_sums(each)) for cost, each in zip(costs, layers, strict=True)]
 
 
-def crossed(hops: Sequence[SampledSplitBlock], costs: Sequence[int]) -> Counter[str]:
-    """What comes to a worker from others in the layers of SAGE: sources, or parts of sums where that is fewer bytes.
+def crossed(hops: Sequence[SampledSplitBlock], costs: Sequence[CrossingRow]) -> Counter[str]:
+    """What comes to a worker from others in all layers: sources, or parts of sums if these may go and are fewer bytes.
 
     Bytes are those of rows and gradients, and of what is told about the parts.
     """
     found = Counter[str]()
-    for hop, row in zip(hops, costs, strict=True):
+    for hop, (row, summed) in zip(hops, costs, strict=True):
         counts = count_remote_edges(hop.block.edges, hop.num_owned, hop.recv_counts)
         for sources, sums, edges in zip(
             hop.recv_counts, counts.destinations.tolist(), counts.edges.tolist(), strict=True
         ):
             as_sums = sums * (row + _NUMBER) + edges * 2 * _NUMBER  # a source and a weight for each edge
-            fewer = as_sums < sources * row
+            fewer = summed and as_sums < sources * row
             found.update(crossing_sources=sources, crossing_rows=sums if fewer else sources)
             found.update(crossing_bytes=as_sums if fewer else sources * row)
     return found

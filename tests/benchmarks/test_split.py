@@ -9,10 +9,24 @@ from pathlib import Path
 import pytest
 import split_counts
 import torch
-from split_counts import DEALS, Cached, Setting, around, caches, crossed, row_bytes, split_work, together, work
+from split_counts import (
+    DEALS,
+    Cached,
+    CrossingRow,
+    Setting,
+    around,
+    caches,
+    crossed,
+    crossing_bytes,
+    row_bytes,
+    split_work,
+    together,
+    work,
+)
 from torch import Tensor
 
 from outgrow.graph.graph import Graph, Split
+from outgrow.nn import GAT, SAGE
 from outgrow.ops.sparse import SparseRows
 from support import topology_of
 
@@ -104,11 +118,22 @@ def test_what_crosses_are_sources_or_fewer_bytes() -> None:
     given = setting()
     hops = drawn(given, given.owner("hash", 50), 0, given.steps(50)[0])
     wanted = sum(sum(hop.recv_counts) for each in hops for hop in each)
-    narrow = sum((crossed(each, [1, 1]) for each in hops), Counter())
+    narrow = sum((crossed(each, [CrossingRow(1)] * 2) for each in hops), Counter())
     assert narrow == Counter(crossing_sources=wanted, crossing_rows=wanted, crossing_bytes=wanted)
-    wide = sum((crossed(each, [10_000, 10_000]) for each in hops), Counter())
+    wide = sum((crossed(each, [CrossingRow(10_000)] * 2) for each in hops), Counter())
     assert wide["crossing_rows"] < wide["crossing_sources"] == wanted
     assert wide["crossing_bytes"] < wanted * 10_000
+    unsummed = sum((crossed(each, [CrossingRow(10_000, summed=False)] * 2) for each in hops), Counter())
+    assert unsummed["crossing_bytes"] == wanted * 10_000
+
+
+def test_rows_that_cross_are_those_of_the_model() -> None:
+    """A layer of SAGE that projects first sends 4 columns, one of GAT 2 heads of 4 and their scores; with gradients."""
+    features = torch.ones(NODES, 8)
+    sage = crossing_bytes(SAGE(8, 4, 2, layers=2), features)
+    assert [row.summed for row in sage] == [True, True]
+    gat = crossing_bytes(GAT(8, 8, 3, layers=2, heads=2), features)
+    assert gat == [CrossingRow(2 * 4 * (8 + 2), summed=False), CrossingRow(2 * 4 * (3 + 1), summed=False)]
 
 
 def test_bytes_of_a_row() -> None:
@@ -122,7 +147,7 @@ def test_bytes_of_a_row() -> None:
 @pytest.mark.parametrize(
     ("table", "options", "rows"),
     [
-        ("loads", ["--batch-size", "64", "--caches", "0", "0.25"], 12),
+        ("loads", ["--batch-sizes", "64", "--models", "sage", "gat", "--caches", "0", "0.25"], 12),
         ("redundancy", ["--batch-size", "64"], 4),
         ("quality", ["--batch-sizes", "64", "128", "--partitions", "metis", "hash"], 4),
         ("sampling", ["--batch-sizes", "64", "--rounds", "2"], 5),
