@@ -1,6 +1,6 @@
 """What the bottom layer on the CPU saves and costs: NeutronOrch's figures 12, 13, 16 and tables 5, 6.
 
-    python benchmarks/orchestrate.py transfer                                      # figure 13, beside static caches
+    python benchmarks/orchestrate.py transfer                                      # figures 13 and 14
     python benchmarks/orchestrate.py accuracy --graphs amazon-photo --data-dir DATA    # figure 16
     python benchmarks/orchestrate.py accuracy --layers 3 4 5 --batch-sizes 256 1024 10000    # tables 5 and 6
     python benchmarks/orchestrate.py steps --graphs products@0.05 --device cuda    # figure 12, best on a GPU
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def transfer_rows(graph: og.Graph, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Figure 13: what goes to the device, beside caches of raw features of as much memory, or of as many nodes."""
+    """Figures 13, 14: what goes to the device, and what it computes, beside caches of as much memory, or nodes."""
     model = _model(graph, options, options.layers[0])
     batches = BatchConfig(size=options.batch_sizes[0], fanout=FANOUT[: options.layers[0]])
     sampler = make_sampler(graph.topology, model, batches, options.seed)
@@ -62,34 +62,47 @@ def transfer_rows(graph: og.Graph, options: argparse.Namespace) -> Iterator[dict
         each: batches.seeds_of_epoch(graph.split.train, options.seed, each)[: options.batches]
         for each in (*BEFORE, EPOCH)
     }
-    epoch = Epoch(sampler=sampler, batches=of, super_batch=options.super_batch)
-    none = epoch.static("degree", 0, _costs(model, graph, gradient=True))
-    for ratio, gradient in product(options.ratios, (True, False)):
-        costs = _costs(model, graph, gradient=gradient)
+    none = Epoch(topology=graph.topology, sampler=sampler, batches=of, super_batch=1).static(
+        "degree", 0, _costs(model, graph, "none")
+    )
+    for size, ratio, gradient in product(options.super_batches, options.ratios, ("cpu", "device", "none")):
+        epoch = Epoch(topology=graph.topology, sampler=sampler, batches=of, super_batch=size)
+        costs = _costs(model, graph, gradient)
         ours = epoch.orchestrated(ratio, costs)
         case: dict[str, Any] = {
+            "super_batch": size,
             "ratio": ratio,
-            "hot_gradient": gradient,
+            "gradient_on": gradient,
             "batches": len(of[EPOCH]),
             "no_cache_mb": none["bytes"] / 1e6,
         }
-        case |= {"mb": ours["bytes"] / 1e6, "memory_mb": ours["memory"] / 1e6}
+        case |= {"mb": ours["bytes"] / 1e6, "back_mb": ours["back"] / 1e6, "memory_mb": ours["memory"] / 1e6}
         case |= {"bottom_rows_computed": ours["computed"] / none["computed"], "raw_rows": ours["rows"] / none["rows"]}
         case["hits"] = ours["hits"] / max(1, ours["reused_rows"])
         same_memory, same_nodes = ours["memory"] // (4 * costs.features), round(ratio * graph.num_nodes)
         for by, (what, rows) in product(("degree", "presampling"), (("memory", same_memory), ("nodes", same_nodes))):
             static = epoch.static(by, rows, costs)
             case[f"over_{by}_same_{what}"] = ours["bytes"] / static["bytes"]
+            case[f"both_ways_over_{by}_same_{what}"] = (ours["bytes"] + ours["back"]) / static["bytes"]
             if what == "nodes":
                 case[f"memory_over_{by}"] = ours["memory"] / max(1, static["memory"])
         yield case
 
 
-def _costs(model: og.nn.Model, graph: og.Graph, *, gradient: bool) -> Costs:
-    """For the gradient sums of raw features travel with embeddings, and a node's own where the layer reads it."""
+def _costs(model: og.nn.Model, graph: og.Graph, gradient: str) -> Costs:
+    """For a gradient on the device sums of raw features travel with embeddings, and a node's own if the layer reads it.
+
+    Parameters go to the CPU in any case, as embeddings are computed there.
+    """
     layer = model.layers_list()[0]
-    columns = layer.spec.in_features * (1 + layer.reads_target) if gradient else 0
-    return Costs(features=graph.num_features, reused=layer.spec.out_features + columns)
+    assert isinstance(graph.features, Tensor), "sums of sparse rows are another matter: give a --width"
+    columns = layer.spec.in_features * (1 + layer.reads_target) if gradient == "device" else 0
+    return Costs(
+        features=graph.num_features,
+        reused=layer.spec.out_features + columns,
+        returned=layer.spec.out_features if gradient == "cpu" else 0,
+        parameters=sum(each.numel() for each in layer.parameters()),
+    )
 
 
 def _random(num_nodes: int, options: argparse.Namespace) -> Tensor:
@@ -106,6 +119,8 @@ def _ways(options: argparse.Namespace) -> Mapping[str, Strategy]:
         "sampled": og.Sampled(),
         "orchestrate": orchestrate(),
         "constants": orchestrate(hot_gradient=False),
+        **{f"n={size}": orchestrate(super_batch=size) for size in (1, 2, 8, 16)},
+        **{f"ratio={ratio}": partial(og.Orchestrate, **{**given, "hot_ratio": ratio})() for ratio in (0.1, 0.3)},
         "aggregates": orchestrate(reuse="aggregate"),
         "unbounded": Altered(inner=orchestrate(hot_gradient=False), bounded=False),
         "L": ByLayer(),
@@ -186,6 +201,7 @@ def _parser() -> argparse.ArgumentParser:
         add("--seed", type=int, default=0)
         add("--out", type=Path)
         if name == "transfer":
+            add("--super-batches", nargs="+", type=int, default=[1, 2, 4, 8, 16])
             add("--batches", type=int, help="the first ones of the epochs only")
         else:
             ways = ["L", "L+HE", "L+HE+HH", "L+HE+HH+S"] if name == "steps" else []

@@ -17,6 +17,7 @@ from torch import Tensor
 from outgrow.core.block import Block
 from outgrow.engine.features.cache import count_accesses, count_out_degrees, hottest_nodes
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
+from outgrow.graph.topology import Topology
 from outgrow.strategies.orchestrate.sampling import HotColdSampler, SuperBatches, count_bottom_nodes, plan_super_batches
 
 BEFORE, EPOCH = (0, -1), 1
@@ -29,11 +30,17 @@ class Costs:
 
     Attributes:
         features: Of raw features.
-        reused: Of what is made of a hot node: embedding, aggregate, its own input.
+        reused: Of what is made of a hot node and sent to the device: embedding; for the gradient there aggregate and
+            its own input.
+        returned: Of what goes back to the CPU each time that a hot node is used: the gradient of its embedding.
+        parameters: Numbers of the bottom layer: their gradient goes to the device in each batch where the CPU computes
+            it, and they themselves to the CPU.
     """
 
     features: int
     reused: int
+    returned: int = 0
+    parameters: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +48,13 @@ class Epoch:
     """One epoch of one worker's batches.
 
     Attributes:
+        topology: The graph.
         sampler: Draws neighbourhoods.
         batches: For each epoch, its batches.
         super_batch: Batches of a super-batch.
     """
 
+    topology: Topology
     sampler: NeighborSampler
     batches: dict[int, Sequence[Tensor]]
     super_batch: int
@@ -84,7 +93,9 @@ class Epoch:
                     rows=draw.cold_block.edges.num_src, computed=draw.cold_block.edges.num_dst, hits=len(draw.hot_nodes)
                 )
         found["reused_rows"] = sum(held)
-        found["bytes"] = _NUMBER * (found["rows"] * costs.features + sum(held) * costs.reused)
+        sums = len(drawing.batches) * costs.parameters if costs.returned else 0
+        found["bytes"] = _NUMBER * (found["rows"] * costs.features + sum(held) * costs.reused + sums)
+        found["back"] = _NUMBER * (found["hits"] * costs.returned + len(drawing.batches) * costs.parameters)
         found["memory"] = _NUMBER * costs.reused * max(map(sum, pairwise(held)))
         return found
 
@@ -92,9 +103,7 @@ class Epoch:
         """The same with a cache of the features of so many nodes, by ``"degree"`` or ``"presampling"``."""
         asked = (block.src_nodes for block in self.bottoms(BEFORE[0]))
         num_nodes = len(self.nobody())
-        counts = (
-            count_out_degrees(self.sampler.sampling.views[0]) if by == "degree" else count_accesses(asked, num_nodes)
-        )
+        counts = count_out_degrees(self.topology) if by == "degree" else count_accesses(asked, num_nodes)
         kept = self.nobody()
         kept[hottest_nodes(counts, rows)] = True
         found = Counter[str]()

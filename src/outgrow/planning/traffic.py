@@ -76,7 +76,7 @@ class Traffic:
     """Bytes by link and kind, over all workers, without messages of constant size (losses, sizes).
 
     Attributes:
-        once: Bytes before the first epoch and after the last one.
+        once: Bytes before the first epoch and after the last one, and what the first epoch has more than others.
         epoch: Bytes of each epoch.
         evaluation: Bytes of each evaluation, also of that of the restored model at the end.
     """

@@ -183,11 +183,13 @@ class HotStats(NamedTuple):
         nodes: Hot nodes.
         edges: In-edges of hot nodes.
         gather: Rows of raw features gathered.
+        uses: Hot nodes of each of its batches, in all.
     """
 
     nodes: float
     edges: float
     gather: GatherStats
+    uses: float
 
 
 class OrchestrateStats(NamedTuple):
@@ -208,6 +210,10 @@ class OrchestrateStats(NamedTuple):
     cold: GatherStats
     warm: GatherStats
     hot: HotStats
+
+    def num_super_batches(self, super_batch: int) -> float:
+        """Return the super-batches of an epoch, of at most so many batches."""
+        return max(1.0, self.num_full_batches / super_batch)
 
 
 class LinkStepStats(NamedTuple):

@@ -25,7 +25,7 @@ from outgrow.planning.traffic import (
     sent_row_bytes,
     shard_traffic,
 )
-from outgrow.planning.workload import Workload
+from outgrow.planning.workload import OrchestrateStats, Workload
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 
 _USUAL_RATIO = 0.2
@@ -63,21 +63,46 @@ def orchestrate_traffic(strategy: Orchestrate, work: Workload, layout: WorkerLay
         # The features of hot nodes' neighbours stay in host memory, where the CPU reads them.
         loaded = round((found.cold.rows * cold + found.warm.rows * warm) * work.input_row_bytes)
         add_bytes(into, Kind.FEATURES, {Link.HOST_TO_DEVICE: loaded})
-        for (link, kind), width in _hot_node_bytes(strategy, work, found).items():
-            add_bytes(into, kind, {link: round(found.hot.nodes * computed * width)})
+        for kind, width in _hot_node_bytes(strategy, work).items():
+            add_bytes(into, kind, {Link.HOST_TO_DEVICE: round(found.hot.nodes * computed * width)})
+        if found.hot.uses:
+            crossing = _gradient_bytes(strategy, work, found, supers=computed, steps=warm * layout.workers)
+            add_bytes(into, Kind.GRADIENTS, crossing)
     return traffic
 
 
 def _hot_node_bytes(strategy: Orchestrate, work: Workload) -> dict[Kind, float]:
-    """Return the bytes of the result for a hot node, by kind: its embedding, or its aggregate with its own input."""
-    bottom = work.model.layers[0]
-    aggregates = strategy.keeps_aggregates
+    """Return the bytes to the device for a hot node, by kind: its embedding, or its aggregate with its own input."""
+    kept, read = _kept_numbers(strategy, work)
+    sent = 0 if strategy.keeps_aggregates_on_host else kept
+    own = 0.0 if strategy.keeps_aggregates_on_host else read
+    numbers = work.model.layers[0].spec.out_features if strategy.reuse == "embedding" else 0
+    return {Kind.ACTIVATIONS: (numbers + sent) * work.model.number_bytes, Kind.FEATURES: own}
+
+
+def _kept_numbers(strategy: Orchestrate, work: Workload) -> tuple[int, float]:
+    """Return the numbers of an aggregate that is kept of a hot node, and the bytes of its own input."""
+    if not strategy.keeps_aggregates:
+        return 0, 0.0
     # An aggregate of raw features has no parameters in it, so it does not become stale.
-    summed = (aggregates and work.model.aggregate_first_layer) or bottom
-    numbers = bottom.spec.out_features if strategy.reuse == "embedding" else 0
-    numbers += summed.aggregate_width if aggregates else 0
-    own = work.input_row_bytes if aggregates and summed.reads_target else 0.0
-    return {Kind.ACTIVATIONS: numbers * work.model.number_bytes, Kind.FEATURES: own}
+    summed = work.model.aggregate_first_layer or work.model.layers[0]
+    return summed.aggregate_width, work.input_row_bytes if summed.reads_target else 0.0
+
+
+def _gradient_bytes(
+    strategy: Orchestrate, work: Workload, found: OrchestrateStats, *, supers: float, steps: float
+) -> dict[Link, int]:
+    """Return what crosses so that the CPU computes the gradient from hot nodes, in some super-batches and steps."""
+    if not strategy.keeps_aggregates_on_host:
+        return {}
+    bottom = work.model.layers[0]
+    width = bottom.spec.out_features
+    # Of parameters before the aggregate there is no gradient.
+    numbers = (sum(bottom.weights) if work.model.aggregate_first_layer else bottom.weights[1]) + width
+    return {
+        Link.DEVICE_TO_HOST: round(found.hot.uses * supers * width * work.model.number_bytes),
+        Link.HOST_TO_DEVICE: round(numbers * steps * work.model.number_bytes),
+    }
 
 
 def orchestrate_parts(
@@ -90,8 +115,9 @@ def orchestrate_parts(
     )
     parts = minibatch_parts(work, costs, found.neighborhood, found.num_full_batches, found.steps)
     busy = sum(part.seconds for part in parts)
-    supers = found.num_full_batches / strategy.super_batch
+    supers = found.num_super_batches(strategy.super_batch)
     hot = _hot_seconds(work, costs, found.hot.nodes / workers, found.hot.edges / workers) * supers
+    gradient = _gradient_seconds(strategy, work, costs, found.hot.uses / workers) * supers
     rows = found.num_full_batches * found.warm.rows / workers
     edges = found.num_full_batches * float(found.neighborhood.edges.sum(1).max()) + supers * found.hot.edges / workers
     sampling = costs.sampling_seconds(edges, strategy.sampling_threads)
@@ -99,6 +125,8 @@ def orchestrate_parts(
         rows + supers * found.hot.gather.rows / workers, work.graph.row_bytes, strategy.sampling_threads
     )
     parts += [
+        # The device waits for it: the next batch needs the parameters.
+        *([EpochPart(name="gradient of hot nodes on the CPU", seconds=gradient)] if gradient else []),
         overlapped_part(costs, "hot nodes on the CPU", hot, busy),
         overlapped_part(costs, "neighbours drawn", sampling, busy),
         overlapped_part(costs, "features gathered", gathering, busy),
@@ -121,6 +149,18 @@ def _hot_seconds(work: Workload, costs: CostModel, nodes: float, edges: float) -
     return costs.gather_seconds(edges, row_bytes)
 
 
+def _gradient_seconds(strategy: Orchestrate, work: Workload, costs: CostModel, uses: float) -> float:
+    """Return the CPU's seconds for the gradient from so many hot nodes: reading aggregates, and three products."""
+    if not strategy.keeps_aggregates_on_host:
+        return 0.0
+    kept, own = _kept_numbers(strategy, work)
+    read = costs.gather_seconds(uses, kept * work.model.number_bytes + own)
+    if not costs.shares_device:
+        return read
+    bottom = work.model.layers[0]
+    return read + 3 * costs.matmul_seconds(uses, sum(bottom.weights), bottom.spec.out_features)
+
+
 def estimate_orchestrate(strategy: Orchestrate, work: Workload, costs: CostModel) -> Estimate:
     """Estimate `orchestrate` with its hot ratio, or the usual one if the run would choose it."""
     ratio = _USUAL_RATIO if strategy.hot_ratio is None else strategy.hot_ratio
@@ -131,8 +171,11 @@ def estimate_orchestrate(strategy: Orchestrate, work: Workload, costs: CostModel
     width = sum(_hot_node_bytes(strategy, work).values())
     copies, beside = _PER_HOT_ON_DEVICE, 0
     if costs.shares_device:
-        # The features that hot nodes are computed from are gathered into the same memory.
+        # What the CPU keeps, and the features that hot nodes are computed from, are in the same memory.
         copies = _PER_HOT
+        if strategy.keeps_aggregates_on_host:
+            kept, own = _kept_numbers(strategy, work)
+            width += kept * work.model.number_bytes + own
         beside = _CPU_SIDE_BYTES + round(found.hot.gather.rows / workers * work.input_row_bytes)
     return Estimate(
         strategy=strategy,

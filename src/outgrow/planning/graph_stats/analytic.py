@@ -243,14 +243,16 @@ class AnalyticGraph:
         hot = self.degrees.hottest_share(hot_ratio * self.sizes.nodes / parts, bottom)
         warm = self._neighborhood_levels(spec, seeds / parts, hot)
         # The CPU computes a hot node once per super-batch, if any of its batches contains it.
-        queue = hot * (1 - (1 - bottom) ** super_batch)
+        batches = max(1, min(super_batch, full))
+        queue = hot * (1 - (1 - bottom) ** batches)
         nodes = self.degrees.count_nodes(queue)
         below = self.degrees.sample_hop(queue, _total_fanouts(spec)[-1], spec.batches.sampler)
         gathered = [
             self._gather_stats(share, spec, parts)
             for share in (cold[-1].share, warm[-1].share, 1 - (1 - queue) * (1 - below.share))
         ]
-        made = HotStats(nodes * parts, below.edges * parts, gathered[2])
+        uses = batches * self.degrees.count_nodes(hot * bottom)
+        made = HotStats(nodes * parts, below.edges * parts, gathered[2], uses * parts)
         grown = self._neighborhood_stats(spec, warm, parts)
         return OrchestrateStats(int(steps), full, grown, gathered[0], gathered[1], made)
 

@@ -40,34 +40,29 @@ class SampledSuperBatches:
         draws = self.batches
         steps = len(draws.epoch_batches(EPOCH))
         supers = plan_super_batches(steps, self.super_batch)
-        # Without a short last one if others are there.
-        whole = [each for each in supers if len(each) == self.super_batch] or supers
+        # Without a short last one, and without a short last batch, if others are there.
+        whole = [each for each in supers if len(each) == self.super_batch] or [range(max(1, steps - 1))]
         some = [whole[place] for place in choose_evenly_spaced(len(whole), _SUPERS)]
         cold, warm, hot = (draws.gather_counter() for _ in range(3))
-        hot_nodes = 0
-        hot_edges = 0
+        hot_nodes, hot_edges, uses = 0, 0, 0
         growth = NeighborhoodCounter(draws.parts, len(draws.spec.views))
-        # An epoch of a single super-batch reuses nothing: its batches are counted as cold ones.
-        for part, each in product(range(draws.parts), some or [range(max(1, steps - 1))]):
+        for part, each in product(range(draws.parts), some):
             drawing = self.sampler(part)
             for step in each:
-                draw = drawing.sample_batch(step, all_cold=True)
-                cold.add_rows(part, draw.cold_block.src_nodes)
-                if not some:
-                    growth.add_batch(part, [[draw.cold_block, *draw.upper_blocks]])
-            if some:
-                drawn = [drawing.sample_batch(step, all_cold=False) for step in each]
-                for draw in drawn:
-                    warm.add_rows(part, draw.cold_block.src_nodes)
-                    growth.add_batch(part, [[draw.cold_block, *draw.upper_blocks]])
-                # Batches of a super-batch share hot nodes, which the CPU computes once.
-                queue = torch.unique(torch.cat([draw.hot_nodes for draw in drawn]))
-                hot_nodes += len(queue)
-                block = drawing.bottom_block(queue, hot_step(each[0]))
-                hot_edges += block.edges.num_edges
-                hot.add_rows(part, block.src_nodes)
-        count = max(1, len(some))
-        made = HotStats(hot_nodes / count, hot_edges / count, hot.mean_stats())
+                cold.add_rows(part, drawing.sample_batch(step, all_cold=True).cold_block.src_nodes)
+            drawn = [drawing.sample_batch(step, all_cold=False) for step in each]
+            for draw in drawn:
+                warm.add_rows(part, draw.cold_block.src_nodes)
+                growth.add_batch(part, [[draw.cold_block, *draw.upper_blocks]])
+                uses += len(draw.hot_nodes)
+            # Batches of a super-batch share hot nodes, which the CPU computes once.
+            queue = torch.unique(torch.cat([draw.hot_nodes for draw in drawn]))
+            hot_nodes += len(queue)
+            block = drawing.bottom_block(queue, hot_step(each[0]))
+            hot_edges += block.edges.num_edges
+            hot.add_rows(part, block.src_nodes)
+        count = len(some)
+        made = HotStats(hot_nodes / count, hot_edges / count, hot.mean_stats(), uses / count)
         return OrchestrateStats(
             steps, draws.num_full_batches, growth.mean_stats(), cold.mean_stats(), warm.mean_stats(), made
         )

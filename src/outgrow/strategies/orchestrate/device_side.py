@@ -11,6 +11,8 @@ from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, layer_key, src_and_dst_rows
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddings, HotEmbeddingTable, compute_hot_output
+from outgrow.strategies.orchestrate.hot_gradient import HotGradient
+from outgrow.strategies.orchestrate.parameter_history import ParameterVersion
 from outgrow.strategies.orchestrate.sampling import SampledBatch
 
 
@@ -22,13 +24,19 @@ class DeviceSide:
         bottom: The bottom layer in the form that hot nodes use.
         comm: Communicator; gives the device and the ledger.
         max_staleness: Largest permitted age of a reused embedding, in parameter updates.
+        hot_gradient: Computes the gradient from hot nodes on the CPU; None to compute it on the device if there are
+            aggregates.
     """
 
-    def __init__(self, model: Model, bottom: Layer, comm: Comm, max_staleness: int) -> None:
+    def __init__(
+        self, model: Model, bottom: Layer, comm: Comm, max_staleness: int, hot_gradient: HotGradient | None = None
+    ) -> None:
         self.model = model
         self.bottom = bottom
         self.comm = comm
         self.max_staleness = max_staleness
+        self.hot_gradient = hot_gradient
+        self._reused: HotEmbeddings | None = None
 
     def compute_logits(self, batch: SampledBatch, x: Features, hot: HotEmbeddingTable | None, key: int) -> Tensor:
         """Compute logits of the seeds of a batch, ``[n, C]``.
@@ -39,10 +47,26 @@ class DeviceSide:
             hot: Results of the CPU for its hot nodes; None if it has none.
             key: Random key of (seed, epoch, step).
         """
+        self._reused = None
         if not len(batch.seeds):
             return empty_rows(self.model, self.comm.device)
         above = [block.to(self.comm.device) for block in batch.upper_blocks]
         return self.model.forward_from_second(above, self._bottom_rows(batch, x, hot, key), key)
+
+    def add_hot_gradient(self, version: ParameterVersion) -> None:
+        """Add the CPU's part to the gradients of the last batch, after its backward pass.
+
+        Args:
+            version: The current parameters.
+        """
+        reused, self._reused = self._reused, None
+        if self.hot_gradient is None or reused is None:
+            return
+        assert reused.embedding is not None
+        # None if the loss depends on no hot node.
+        if reused.embedding.grad is not None:
+            with self.comm.timeline.span("hot gradient"):
+                self.hot_gradient.add(reused, reused.embedding.grad, version)
 
     def _bottom_rows(self, batch: SampledBatch, x: Features, hot: HotEmbeddingTable | None, key: int) -> Tensor:
         """Return the output of the bottom layer for the sources of the second layer, ``[Vs, O]``."""
@@ -52,6 +76,11 @@ class DeviceSide:
         rows = hot.select_nodes(batch.hot_nodes)
         self._validate_freshness(rows, batch.step)
         self.comm.ledger.add_count("cache_hits", len(batch.hot_nodes))
+        if self.hot_gradient is not None:
+            assert rows.embedding is not None
+            # A leaf, of which the CPU gets the gradient; no gradient is computed from the aggregates here.
+            self._reused = rows = rows._replace(embedding=rows.embedding.requires_grad_())
+            rows = rows._replace(aggregate=None, target=None)
         hot_rows = compute_hot_output(self.bottom, rows, layer_key(key, 0))
         to = torch.cat([batch.cold_positions, batch.hot_positions]).to(hot_rows.device)
         # All nodes are hot, and hot positions are in order.

@@ -150,7 +150,7 @@ class HostSide:
         self._comm.ledger.add_count("edges_aggregated", block.edges.num_edges)
         # On a stream of its own, so that the copy overlaps with the device's kernels.
         with self._streams.on_load_stream():
-            return embeddings.move_to_device(self._comm)
+            return embeddings.move_to_device(self._comm, embedding_only=self._reuse.on_host)
 
     def _order_hot_nodes(self, number: int) -> Tensor:
         """Return the hot nodes of a super-batch, hottest first."""

@@ -26,11 +26,13 @@ class ReuseSpec(NamedTuple):
         aggregate: Whether the aggregate is kept.
         target: Whether the input of the nodes is kept: if there is an aggregate and the layer reads the
             input.
+        on_host: Whether aggregates and inputs stay in host memory, where the CPU computes the gradient from them.
     """
 
     embedding: bool
     aggregate: bool
     target: bool
+    on_host: bool = False
 
 
 class HotEmbeddings(NamedTuple):
@@ -50,8 +52,8 @@ class HotEmbeddings(NamedTuple):
     aggregate: Tensor | None
     target: Features | None
 
-    def move_to_device(self, comm: Comm) -> HotEmbeddings:
-        """Return the rows on the device, and count their bytes, on a CPU as on a GPU."""
+    def move_to_device(self, comm: Comm, *, embedding_only: bool = False) -> HotEmbeddings:
+        """Return the rows, or the embeddings of them, on the device; count their bytes, on a CPU as on a GPU."""
 
         def move_part(part: T, kind: Kind) -> T:
             if part is None:
@@ -59,6 +61,8 @@ class HotEmbeddings(NamedTuple):
             comm.ledger.add_bytes(Link.HOST_TO_DEVICE, kind, part.nbytes)
             return part.to(comm.device)
 
+        if embedding_only:
+            return self._replace(embedding=move_part(self.embedding, Kind.ACTIVATIONS))
         return self._replace(
             embedding=move_part(self.embedding, Kind.ACTIVATIONS),
             aggregate=move_part(self.aggregate, Kind.ACTIVATIONS),
@@ -91,7 +95,7 @@ class HotEmbeddingTable:
     """The results of the hot nodes of a super-batch, by node. Final.
 
     Args:
-        parts: All slices, on the device; referenced for the lifetime of the table.
+        parts: All slices, on the device but for what stays in host memory; referenced for the lifetime of the table.
         num_nodes: ``V``.
     """
 
@@ -110,14 +114,12 @@ class HotEmbeddingTable:
         slots = self._slot[nodes].long()
         assert int(slots.min()) >= 0
         rows = self.rows
-        on_device = [part for part in (rows.embedding, rows.aggregate) if part is not None]
-        there = slots.to(on_device[0].device)
         return HotEmbeddings(
             nodes,
             rows.versions[slots],
-            None if rows.embedding is None else rows.embedding[there],
-            None if rows.aggregate is None else rows.aggregate[there],
-            None if rows.target is None else index_rows(rows.target, there),
+            None if rows.embedding is None else rows.embedding[slots.to(rows.embedding.device)],
+            None if rows.aggregate is None else rows.aggregate[slots.to(rows.aggregate.device)],
+            None if rows.target is None else index_rows(rows.target, slots.to(rows.target.device)),
         )
 
 

@@ -94,7 +94,7 @@ class SuperBatchLoop:
                         continue
                     with timeline.span("wait for batches"):
                         batch = next(ready)
-                    yield self._train_step(sampler, *batch, hot)
+                    yield self._train_step(sampler, *batch, hot, version)
 
     def _submit_first(self, host: HostSide, start: EpochStart) -> int:
         """Submit the hot nodes of the first super-batch, if some are known; return the number of slices."""
@@ -150,7 +150,12 @@ class SuperBatchLoop:
                 yield draw, pending.wait()
 
     def _train_step(
-        self, sampler: HotColdSampler, batch: SampledBatch, x: Features, hot: HotEmbeddingTable | None
+        self,
+        sampler: HotColdSampler,
+        batch: SampledBatch,
+        x: Features,
+        hot: HotEmbeddingTable | None,
+        version: ParameterVersion,
     ) -> tuple[float, int]:
         comm = self.device.comm
         model = self.device.model
@@ -164,6 +169,7 @@ class SuperBatchLoop:
             if found.requires_grad:
                 with comm.timeline.span("backward"):
                     torch.autograd.backward(found)
+                self.device.add_hot_gradient(version)
             loss += found.detach().cpu()
         # Also without seeds, since all workers take part.
         comm.all_reduce_gradients(model)

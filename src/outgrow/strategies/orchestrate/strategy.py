@@ -40,6 +40,7 @@ from outgrow.strategies.base import Execution, Problem, Step, Strategy, inferenc
 from outgrow.strategies.orchestrate.device_side import DeviceSide, to_device_counted
 from outgrow.strategies.orchestrate.host_side import HostSide, bottom_model, bottom_parameters
 from outgrow.strategies.orchestrate.hot_embeddings import ReuseSpec
+from outgrow.strategies.orchestrate.hot_gradient import HotGradient
 from outgrow.strategies.orchestrate.load_balancer import HotRatioTuner
 from outgrow.strategies.orchestrate.loop import SuperBatchLoop
 from outgrow.strategies.orchestrate.parameter_history import ParameterHistory
@@ -48,6 +49,7 @@ from outgrow.strategies.orchestrate.sampling import HotColdSampler, SampledBatch
 _PRESAMPLING_EPOCHS = (0, -1)  # epochs are numbered from 1
 _FIRST_RATIO = 0.05
 _REUSES = dict.fromkeys(("embedding", "aggregate"))
+_SIDES = dict.fromkeys(("cpu", "device"))
 
 
 @renamed_options(newest="latest_parameters", threads="sampling_threads")
@@ -65,16 +67,17 @@ class Orchestrate(Strategy):
         super_batch: ``n``, the number of batches that use the same results of hot nodes.
         reuse: What is reused: ``"embedding"``, the output of the bottom layer, up to ``2n - 1`` updates old;
             or ``"aggregate"``, the sum of raw features, which has no parameters and does not age.
-            hot_gradient: Whether aggregates are sent with embeddings, so that hot nodes contribute to the
-            gradient of the
-                gradient of the bottom layer: of all its parameters if raw features can be summed first, else
-                of those applied after the aggregation. If False, embeddings are constants.
-            latest_parameters: Whether the CPU uses the newest parameters when it starts a slice; two runs
-                then differ. Else slice ``k`` uses those at the start of batch ``k`` of the super-batch.
-            cache: Device memory for features of hot nodes that the device computes itself, as bytes
-                (``"64MiB"``) or as a share of all rows (0.1): after each epoch, while the device waits for
-                the CPU and has room, the least hot nodes move there; two runs then differ. 0 to leave all of
-                them to the CPU.
+        hot_gradient: Whether hot nodes contribute to the gradient of the bottom layer: of all its parameters if raw
+            features can be summed first, else of those applied after the aggregation. If False, embeddings are
+            constants.
+        gradient_on: Where that gradient is computed, from aggregates: ``"cpu"``, to which the device sends the
+            gradient of embeddings; or ``"device"``, to which the CPU sends aggregates, as NeutronOrch does.
+        latest_parameters: Whether the CPU uses the newest parameters when it starts a slice; two runs
+            then differ. Else slice ``k`` uses those at the start of batch ``k`` of the super-batch.
+        cache: Device memory for features of hot nodes that the device computes itself, as bytes
+            (``"64MiB"``) or as a share of all rows (0.1): after each epoch, while the device waits for
+            the CPU and has room, the least hot nodes move there; two runs then differ. 0 to leave all of
+            them to the CPU.
         sampling_threads: Threads of a worker that sample batches; None for half as many as compute.
         memory: Limit on the memory of a worker, such as ``"2GiB"``, on its GPU if it has one: features are read from
             their file in coalesced runs, and evaluations keep to what is left. None for no limit.
@@ -90,6 +93,7 @@ class Orchestrate(Strategy):
     super_batch: int = 4
     reuse: str = "embedding"
     hot_gradient: bool = True
+    gradient_on: str = "cpu"
     latest_parameters: bool = False
     cache: str | float = 0.0
     sampling_threads: int | None = None
@@ -98,6 +102,7 @@ class Orchestrate(Strategy):
     def __post_init__(self) -> None:
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
         validate_choice("reuse", self.reuse, _REUSES)
+        validate_choice("gradient_on", self.gradient_on, _SIDES)
         validate_positive(self.name, super_batch=self.super_batch, sampling_threads=self.sampling_threads)
         validate_cache(self.cache, "worker")
         validate_memory_limit(self.memory)
@@ -180,8 +185,13 @@ class Orchestrate(Strategy):
 
     @property
     def keeps_aggregates(self) -> bool:
-        """Whether aggregates of hot nodes are sent to the device."""
+        """Whether aggregates of hot nodes are kept, on the device or by the CPU."""
         return self.reuse == "aggregate" or self.hot_gradient
+
+    @property
+    def keeps_aggregates_on_host(self) -> bool:
+        """Whether they are kept by the CPU, which computes the gradient from them."""
+        return self.reuse == "embedding" and self.hot_gradient and self.gradient_on == "cpu"
 
     @staticmethod
     def _is_static(model: Model, bottom: Layer) -> bool:
@@ -190,7 +200,8 @@ class Orchestrate(Strategy):
     def reuse_spec(self, bottom: Layer) -> ReuseSpec:
         """Return which results of hot nodes are kept."""
         kept = self.keeps_aggregates
-        return ReuseSpec(self.reuse == "embedding", kept, kept and bottom.reads_target)
+        reads = kept and bottom.reads_target
+        return ReuseSpec(self.reuse == "embedding", kept, reads, on_host=self.keeps_aggregates_on_host)
 
     def prepare(self, problem: Problem) -> Execution:
         """Return the execution that trains the problem."""
@@ -227,7 +238,13 @@ class OrchestrateExecution:
         if (saved := problem.strategy_state.get(Orchestrate.name)) is not None:
             self.history.load_state(saved, bottom_parameters(self.model))
         self.loop = SuperBatchLoop(
-            DeviceSide(self.model, bottom, self.comm, 2 * options.super_batch - 1),
+            DeviceSide(
+                self.model,
+                bottom,
+                self.comm,
+                2 * options.super_batch - 1,
+                HotGradient(self.model, bottom, self.comm) if options.keeps_aggregates_on_host else None,
+            ),
             self.cold_store,
             partial(
                 HostSide,
