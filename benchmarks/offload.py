@@ -1,6 +1,8 @@
 """Full-graph training beyond memory: strategy `offload` against itself without its techniques, and against `full`.
 
     python benchmarks/offload.py quarter ablation chunks gat cap --graph it-2004@0.02 --scratch DIR
+    python benchmarks/offload.py ablation --workers 2 --models gcn,gat --layers 2,3,4    # figure 9 of the paper
+    python benchmarks/offload.py scaling --workers 2 --models gcn,gat                    # figure 11
     python benchmarks/offload.py gpu --graph products --device-memory 4GiB
 
 Every run is a process of its own (`offload_run.py`); rivals are interleaved, one run of each per round. `cap` needs
@@ -16,13 +18,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import capped
 import record
+from offload_rates import link_rate, sequential_rate
 from rich.console import Console
 from rich.table import Table
 
@@ -61,14 +63,16 @@ class Bench:
             subprocess.run([sys.executable, "-m", "outgrow", "convert", graph, str(path)], check=True)
         return path
 
-    def run(self, graph: str, limit: int | None = None, **what: Any) -> dict[str, Any]:
+    def run(self, graph: str, limit: int | None = None, threads: int | None = None, **what: Any) -> dict[str, Any]:
         """One run; what the workers measured, as one."""
+        names = () if threads is None else ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+        environment = {**os.environ, **dict.fromkeys(names, str(threads))}
         if what.get("strategy") is not None:
-            what["strategy"] = {"scratch": str(self.scratch), **what["strategy"]}
+            what["strategy"] = {"scratch_dir": str(self.scratch), **what["strategy"]}
         given = json.dumps({"store": str(self.store(graph)), "epochs": self.epochs, **what})
         command = [sys.executable, str(HERE / "offload_run.py"), given]
         if limit is None:
-            done, group = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False), 0
+            done, group = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=environment), 0
         else:
             done, (_, group) = capped.run(command, limit)
         if done.returncode:
@@ -86,6 +90,8 @@ class Bench:
 
 def _merged(reports: Rows) -> dict[str, Any]:
     whole = dict(reports[0])
+    edges = [report["counters"].get("edges_aggregated", 0) for report in reports]
+    whole["speedup_of_edges"] = sum(edges) / max(1, *edges)
     whole["peak_bytes"] = max(report["peak_bytes"] for report in reports)
     for table in ("bytes", "counters", "spans"):
         names = sorted({name for report in reports for name in report[table]})
@@ -110,6 +116,7 @@ def _figures(name: str, reports: Rows) -> dict[str, Any]:
         "device_to_host_mb": _of(moved, "device_to_host") / 1e6,
         "peer_mb": _of(moved, "peer") / 1e6,
         "disk_read_mb": last["counters"].get("disk_read_bytes", 0) / 1e6,
+        "speedup_of_edges": last["speedup_of_edges"],
         "spans": last["spans"],
         "facts": last["facts"],
         "loss": last["loss"],
@@ -137,16 +144,59 @@ def quarter(bench: Bench, graph: str, options: argparse.Namespace) -> Rows:
 
 
 def ablation(bench: Bench, graph: str, options: argparse.Namespace) -> Rows:
-    """Technique by technique."""
+    """Technique by technique, beside `full`, for every model and depth that is asked for (figure 9 of the paper)."""
     common = {"chunks": options.chunks}
-    return _lines(
-        bench,
-        {
-            name: (lambda chosen=chosen: bench.run(graph, strategy={**common, **chosen}, workers=options.workers))
-            for name, chosen in STEPS
-            if options.workers > 1 or name != "+ sharing"
-        },
-    )
+    found = []
+    for model in options.models.split(","):
+        for layers in map(int, options.layers.split(",")):
+            what = {"model": model, "layers": layers, "workers": options.workers}
+            rivals: dict[str, dict[str, Any] | None] = {
+                name: {**common, **chosen}
+                for name, chosen in STEPS
+                # Nothing of an attention layer is kept, whatever the option says.
+                if (options.workers > 1 or name != "+ sharing") and (model == "gcn" or "cache" not in chosen)
+            }
+            rivals["full"] = None
+            lines = _lines(
+                bench,
+                {
+                    name: (lambda chosen=chosen, what=what: bench.run(graph, strategy=chosen, **what))
+                    for name, chosen in rivals.items()
+                },
+            )
+            found += [{**line, "run": f"{model} {layers}: {line['run']}", **what} for line in lines]
+    return found
+
+
+def scaling(bench: Bench, graph: str, options: argparse.Namespace) -> Rows:
+    """One worker to as many as asked for, one thread each, which have as many chunks together (figure 11).
+
+    Beside the seconds are counts: all edges that are aggregated, by the most that one worker aggregates.
+    """
+    found, total = [], options.chunks
+    for model in options.models.split(","):
+        counts = [count for count in (1, 2, 3, 4, 6, 8) if count <= options.workers]
+        lines = _lines(
+            bench,
+            {
+                f"{model}: {count} workers": (
+                    lambda count=count, model=model: bench.run(
+                        graph,
+                        threads=1,
+                        strategy={"chunks": -(-total // count)},
+                        workers=count,
+                        model=model,
+                        layers=int(options.layers.split(",")[0]),
+                    )
+                )
+                for count in counts
+            },
+        )
+        for line in lines:
+            if "times_first" in line:
+                line["speedup"] = 1 / line["times_first"]
+        found += lines
+    return found
 
 
 def chunks(bench: Bench, graph: str, options: argparse.Namespace) -> Rows:
@@ -214,36 +264,6 @@ def gpu(bench: Bench, graph: str, options: argparse.Namespace) -> Rows:
     return rows
 
 
-def link_rate() -> float:
-    """Bytes a second of plain copies from pinned memory to the device."""
-    import torch
-
-    here, there = torch.empty(1 << 28).pin_memory(), torch.empty(1 << 28, device="cuda")
-    best = float("inf")
-    for _ in range(5):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        there.copy_(here, non_blocking=True)
-        torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - began)
-    return here.nbytes / best
-
-
-def sequential_rate(folder: Path, num_bytes: int) -> float:
-    """Bytes a second that a plain sequential read of a file gives that is not in memory."""
-    with tempfile.NamedTemporaryFile(dir=folder) as file:
-        piece = os.urandom(MIB)
-        for _ in range(num_bytes // MIB):
-            file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        began, read = time.perf_counter(), 0
-        while data := os.pread(file.fileno(), MIB, read):
-            read += len(data)
-        return read / (time.perf_counter() - began)
-
-
 def _lines(bench: Bench, rivals: Mapping[str, Callable[[], dict[str, Any]]]) -> Rows:
     rows = [_figures(name, reports) for name, reports in bench.interleaved(rivals).items()]
     first = rows[0].get("all_seconds")
@@ -262,7 +282,14 @@ def _lines(bench: Bench, rivals: Mapping[str, Callable[[], dict[str, Any]]]) -> 
 def _show(title: str, rows: Rows) -> None:
     table = Table(title=title)
     numbers = ("epoch_seconds", "times_first", "peak_mib", "host_to_device_mb", "device_to_host_mb", "peer_mb")
-    numbers += ("disk_read_mb", "preprocessing_of_100_epochs", "group_mib", "load_mb_per_second")
+    numbers += (
+        "speedup",
+        "speedup_of_edges",
+        "disk_read_mb",
+        "preprocessing_of_100_epochs",
+        "group_mib",
+        "load_mb_per_second",
+    )
     for name in ("run", *numbers, "chunks", "spans"):
         table.add_column(name, justify="left" if name == "run" else "right")
     for row in rows:
@@ -274,7 +301,15 @@ def _show(title: str, rows: Rows) -> None:
 
 def main() -> None:
     """Run the tables that are asked for."""
-    tables = {"quarter": quarter, "ablation": ablation, "chunks": chunks, "gat": gat, "cap": cap, "gpu": gpu}
+    tables = {
+        "quarter": quarter,
+        "ablation": ablation,
+        "scaling": scaling,
+        "chunks": chunks,
+        "gat": gat,
+        "cap": cap,
+        "gpu": gpu,
+    }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="+", choices=tables)
     parser.add_argument("--graph", default="it-2004@0.02")
@@ -284,6 +319,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--chunks", type=int, default=8)
+    parser.add_argument("--models", default="gcn", help="of ablation and scaling: gcn, gat, or both with a comma")
+    parser.add_argument("--layers", default="3", help="of ablation and scaling, with commas")
     parser.add_argument("--cap-mib", type=int, default=768)
     parser.add_argument("--memory-mib", type=int, default=640)
     parser.add_argument("--device-memory", default="4GiB")

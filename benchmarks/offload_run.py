@@ -77,7 +77,7 @@ class Run:
             if epoch == 1:
                 counts, bytes_, spans = (
                     comm.ledger.counters.copy(),
-                    comm.ledger.crossed.copy(),
+                    comm.ledger.bytes_by_link.copy(),
                     Counter(_spans(problem)),
                 )
             began = time.perf_counter()
@@ -94,7 +94,7 @@ class Run:
             "spans": {name: (spent - spans[name]) / self.epochs for name, spent in _spans(problem).items()},
             "bytes": {
                 f"{link} {kind}": (moved - bytes_[link, kind]) / self.epochs
-                for (link, kind), moved in comm.ledger.crossed.items()
+                for (link, kind), moved in comm.ledger.bytes_by_link.items()
             },
             "counters": {name: (count - counts[name]) / self.epochs for name, count in comm.ledger.counters.items()},
         }

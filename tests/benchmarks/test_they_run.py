@@ -12,6 +12,7 @@ import rounds
 BENCHMARKS = Path(rounds.__file__).parent
 FULL_GRAPH = ("--models", "gcn", "--scale", 8, "--rounds", 1, "--warmup", 1, "--epochs", 1)
 ONE_EPOCH = ("--rounds", 1, "--warmup", 1, "--count", 1, "--trial", 1)
+ONE_ROUND = ("--layers", 2, "--rounds", 1, "--epochs", 1, "--chunks", 4)
 COMMANDS: dict[str, tuple[object, ...]] = {
     "full_graph.py": ("--rivals", "outgrow,outgrow-recompute", *FULL_GRAPH),
     "workers.py": (*FULL_GRAPH, "--workers", "1,2", "--misset-epochs", 1),
@@ -22,6 +23,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "roofline.py": ("--scale", 8, "--epochs", 2),
     "startup.py": ("--models", "gcn", "--rounds", 1),
     "accumulation.py": ("--widths", 8, "--table-mib", 1, "--rounds", 1),
+    "offload.py": ("ablation", "scaling", "--graph", "products@0.002", "--workers", 2, *ONE_ROUND),
     "narrow_sums.py": ("--graph", "products@0.002", "--columns", 8, "--rounds", 1),
 }
 

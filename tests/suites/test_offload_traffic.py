@@ -18,7 +18,8 @@ from outgrow.nn.tasks import NodeClassification
 from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.base import Problem
-from outgrow.strategies.offload.strategy import Offload, _ChunkedExecution
+from outgrow.strategies.offload.execution import ChunkedExecution
+from outgrow.strategies.offload.strategy import Offload
 from planted import NODES, WIDTH, planted
 from suites.offload_traffic import Bytes, LayerRows, Sets, Traffic, nodes_read, volumes_of
 from support import disk_folder
@@ -129,7 +130,7 @@ def measured(comm: Comm, plan: Plan) -> Seen:
     comm.ledger.counters.clear()
     options = {name: value for name, value in plan._asdict().items() if name != "model"}
     execution = Offload(scratch_dir=str(disk_folder()), **options).prepare(problem)
-    assert isinstance(execution, _ChunkedExecution)
+    assert isinstance(execution, ChunkedExecution)
     prepared, epochs = crossed(comm), []
     for epoch in range(EPOCHS):
         list(execution.steps(epoch))

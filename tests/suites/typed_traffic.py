@@ -21,7 +21,8 @@ from outgrow.nn.layer import Conv, Layer
 from outgrow.nn.pyg import PyGConv
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.distributed.worker import WorkerContext
-from outgrow.strategies.offload.strategy import Offload, _ChunkedExecution
+from outgrow.strategies.offload.execution import ChunkedExecution
+from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.split.strategy import SplitParallel
 from suites.cases import DEALS
 from suites.exactness import WAYS
@@ -124,7 +125,7 @@ def moved_in_chunks(place: WorkerContext, cases: Sequence[TypedCase], chunks: in
     for case in cases:
         problem = problem_of(case, part_of(case, place.comm), "offload-3")
         execution = Offload(chunks=chunks, scratch_dir=str(disk_folder())).prepare(problem)
-        assert isinstance(execution, _ChunkedExecution)
+        assert isinstance(execution, ChunkedExecution)
         before = ledger.bytes_by_link.copy()
         for _ in execution.steps(EPOCH):
             problem.model.zero_grad()

@@ -17,7 +17,11 @@ class ModelWarning(UserWarning):
     """Part of a model is not trained, or makes results depend on how the work is split."""
 
 
-OWN_WARNINGS = (DataWarning, ModelWarning)
+class MemoryWarning(UserWarning):
+    """A device had less memory than was expected, so that training goes on in smaller pieces."""
+
+
+OWN_WARNINGS = (DataWarning, ModelWarning, MemoryWarning)
 
 
 def warn_about_data(text: str) -> None:
@@ -28,6 +32,11 @@ def warn_about_data(text: str) -> None:
 def warn_about_model(text: str) -> None:
     """Warn with a `ModelWarning` at the line of the user's code that led here."""
     _warn(text, ModelWarning)
+
+
+def warn_about_memory(text: str) -> None:
+    """Warn with a `MemoryWarning` at the line of the user's code that led here."""
+    _warn(text, MemoryWarning)
 
 
 def _warn(text: str, category: type[Warning]) -> None:

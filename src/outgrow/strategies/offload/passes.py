@@ -255,7 +255,7 @@ class OffloadEpoch:
         state, plan = self.state, self.state.layer_plans[index]
         waves = state.wave_file(plan.layer)
         kind, widths = state.source_kind(index), plan.layer.row_widths()
-        buffer = SourceBuffer(waves.num_slots, state.sources[index], kind, state.comm, widths)
+        buffer = SourceBuffer(waves.num_slots, state.sources[index], kind, state.comm, widths, state.votes)
         transposes = backward and plan.needs_transpose and not waves.hides_edges
 
         def load_sources(number: int) -> tuple[int, Wave, Features, tuple[Tensor, ...]]:

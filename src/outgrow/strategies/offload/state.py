@@ -19,6 +19,7 @@ from outgrow.nn.layer import Features, Layer, NodeMessages
 from outgrow.nn.model import Model
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.offload.async_io import AsyncIo
+from outgrow.strategies.offload.memory_votes import MemoryVotes
 from outgrow.strategies.offload.node_tables import FeatureRows, NodeRows
 from outgrow.strategies.offload.row_layouts import ChunkRows, WaveOrderedGradients, WaveOrderedRows
 from outgrow.strategies.offload.wave import RowList
@@ -66,6 +67,7 @@ class OffloadState:
         async_io: Threads that read and write.
         timeline: Records the spans of the passes.
         sharing: Whether owners load and send rows for other workers.
+        votes: By which workers agree that a device has refused memory, before they wait for one another.
         sources: Source rows by layer; for the first layer the features, or a copy of them in the order of the
             waves, if it passes them on unchanged.
         inputs: Input by layer, if destinations read it.
@@ -84,6 +86,7 @@ class OffloadState:
     async_io: AsyncIo
     timeline: Timeline
     sharing: bool
+    votes: MemoryVotes
     sources: dict[int, NodeRows | WaveOrderedRows | FeatureRows] = field(default_factory=dict)
     inputs: dict[int, NodeRows | WaveOrderedRows | ChunkRows] = field(default_factory=dict)
     aggregates: dict[int, ChunkRows | NodeRows] = field(default_factory=dict)
@@ -122,7 +125,7 @@ class OffloadState:
         plan = self.layer_plans[index]
         places = self.wave_file(plan.layer).num_slots
         widths = plan.layer.row_widths()
-        return GradientBuffer(places, plan.source_width, self.dtype, self.comm, sharing=self.sharing, widths=widths)
+        return GradientBuffer(places, plan.source_width, self.dtype, self.comm, self.sharing, widths, self.votes)
 
     def store_rows(self, table: NodeRows | WaveOrderedRows | ChunkRows, first: int, rows: Tensor) -> None:
         """Write own rows from ``first`` on, asynchronously; ``rows`` must not change afterwards."""
@@ -151,6 +154,7 @@ class OffloadState:
             return
         with self.timeline.span("accumulate"):
             self.async_io.flush_stores()
+            self.votes.check()
             for step in range(comm.size):
                 # Rotate owners: in each step every file has one writer, so no addition is lost.
                 owner = (comm.rank + step) % comm.size
@@ -174,6 +178,7 @@ class OffloadState:
         self.async_io.flush_stores()
         # No peer may add to rows that their owner is still zeroing.
         if self.direct_peer_access:
+            self.votes.check()
             self.comm.barrier()
 
     @contextmanager

@@ -33,6 +33,7 @@ from outgrow.strategies.offload.feature_copies import (
     plan_feature_copies,
     write_feature_copies,
 )
+from outgrow.strategies.offload.memory_votes import MemoryVotes
 from outgrow.strategies.offload.node_tables import FeatureRows, NodeRows
 from outgrow.strategies.offload.row_layouts import ChunkRows, WaveChunkIndex, WaveOrderedGradients, WaveOrderedRows
 from outgrow.strategies.offload.state import OffloadState, OffloadTask
@@ -233,7 +234,7 @@ class OffloadStorage:
         return NodeRows(rows, Kind.FEATURES, comm)
 
     def build_state(
-        self, planner: ChunkPlanner, chunk_plan: ChunkPlan, task: OffloadTask, *, num_cached: int
+        self, planner: ChunkPlanner, chunk_plan: ChunkPlan, task: OffloadTask, *, num_cached: int, retries: bool
     ) -> OffloadState:
         """What passes work on, with tables of zeros.
 
@@ -242,6 +243,7 @@ class OffloadStorage:
             chunk_plan: How.
             task: What is trained.
             num_cached: How many waves stay in memory once they were read.
+            retries: Whether a step is repeated where a device refuses memory.
         """
         share = self._shard
         techniques, layer_plans = planner.transfer_options, list(planner.layer_plans)
@@ -277,6 +279,7 @@ class OffloadStorage:
             async_io=AsyncIo(task.timeline, DeviceStreams(share.comm.device), overlap=techniques.overlap),
             timeline=task.timeline,
             sharing=techniques.sharing,
+            votes=MemoryVotes(share.comm, retries=retries),
         )
         if first.source_is_features:
             state.sources[0] = by_wave or features

@@ -13,37 +13,22 @@ which the GPU gathers rows itself, or a disk where that is too little.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import NamedTuple
-
-from torch import Tensor
 
 from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_options
 from outgrow.core.errors import InputError
-from outgrow.core.memory_limits import available_bytes, parse_bytes
+from outgrow.core.memory_limits import parse_bytes
 from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.layer_plan import LayerPlan, plan_layers
 from outgrow.engine.nodewise import predicts_links_by_node
-from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
-from outgrow.ops import memory_pool
-from outgrow.ops.rng import fold_in
-from outgrow.runtime.storage.row_file import IoPool
-from outgrow.runtime.storage.scratch_dir import scratch_directory
 from outgrow.runtime.system.device import free_device_bytes, used_device_bytes
 from outgrow.runtime.system.process_memory import return_freed_memory
-from outgrow.strategies.base import Execution, FullGraphExecution, Problem, Step, Strategy
-from outgrow.strategies.offload.chunking import ChunkPlan, ChunkPlanner, choose_cached_waves, fits_whole
-from outgrow.strategies.offload.memory import table_bytes
+from outgrow.strategies.base import Execution, FullGraphExecution, Problem, Strategy
+from outgrow.strategies.offload.chunking import fits_whole
+from outgrow.strategies.offload.execution import ChunkedExecution, MemoryBounds
 from outgrow.strategies.offload.nodewise import NodewiseExecution
-from outgrow.strategies.offload.passes import OffloadEpoch
-from outgrow.strategies.offload.reorder import DISK_BANDWIDTHS, PINNED_BANDWIDTHS
-from outgrow.strategies.offload.storage import OffloadStorage
-from outgrow.strategies.offload.table_plan import list_tables
 from outgrow.strategies.offload.wave_plan import TransferOptions
 
 _MIB = 1 << 20
@@ -124,7 +109,7 @@ class Offload(Strategy):
         if self.chunks is None and _fits_in_memory(problem, traits, base, budget):
             problem.run_facts.update(chunks=0, memory_bytes=budget)
             return FullGraphExecution(problem)
-        return _ChunkedExecution(problem, self, traits, _MemoryBounds(base, budget), began)
+        return ChunkedExecution(problem, self, traits, MemoryBounds(base, budget), began)
 
     def computes_read_rows(self, problem: Problem) -> bool:
         """See `Strategy.computes_read_rows`: where nothing of a node depends on others, unless chunks are asked for."""
@@ -140,166 +125,6 @@ class Offload(Strategy):
             )
         problem.run_facts.update(chunks=0, memory_bytes=budget, estimated_bytes=needed)
         return NodewiseExecution(problem)
-
-
-class _MemoryBounds(NamedTuple):
-    """Memory of a worker: what it has resident whatever the chunks, and the most that it may have."""
-
-    base_bytes: int
-    max_bytes: int
-
-
-class _ChunkedExecution:
-    """Waves of chunks."""
-
-    in_memory = False
-
-    def __init__(
-        self, problem: Problem, options: Offload, layer_plans: list[LayerPlan], limit: _MemoryBounds, began: float
-    ) -> None:
-        self.problem = problem
-        self._io_pool = IoPool()
-        with ExitStack() as stack:
-            stack.callback(self._io_pool.close)
-            cutter, scratch = self._open_storage(stack, options, layer_plans, limit)
-            chunking = (
-                cutter.fewest_chunks(limit.max_bytes) if options.chunks is None else cutter.plan_chunks(options.chunks)
-            )
-            self._validate_memory(options, chunking, limit)
-            own = len(problem.shard.owned_nodes)
-            loaded = chunking.wave_sizes.loaded_rows
-            tables = list_tables(layer_plans, own, loaded, cutter.number_bytes, _feature_row_bytes(problem))
-            needed = scratch.pin_tables(tables, self._pinnable_bytes(options), stack)
-            if len(scratch.pinned_tables) < len(tables):
-                copies = scratch.plan_feature_copies(cutter, chunking, problem)
-                needed = scratch.reserve_disk(needed, max(0, chunking.peak_bytes - limit.base_bytes), copies)
-            spare = limit.max_bytes - chunking.peak_bytes
-            kept = choose_cached_waves(
-                chunking.num_chunks,
-                chunking.wave_sizes,
-                layer_plans=layer_plans,
-                views=len(cutter.graphs),
-                spare=spare,
-            )
-            self.state = scratch.build_state(cutter, chunking, problem, num_cached=kept)
-            stack.callback(self.state.close)
-            self.offload_epoch = OffloadEpoch(self.state)
-            self._record_facts(chunking, limit, kept, time.perf_counter() - began)
-            problem.run_facts.update(
-                scratch_bytes=needed,
-                direct=scratch.direct_io,
-                pinned=sorted(scratch.pinned_tables),
-                feature_copy_bytes=scratch.feature_copies.num_bytes,
-            )
-            self.offload_epoch.prepare_constants()
-            self._stack = stack.pop_all()
-
-    def steps(self, epoch: int, first: int = 0) -> Generator[Step]:
-        """See `Execution.steps`."""
-        for number in range(first, self.problem.num_steps):
-            yield self._run_step(epoch, number)
-
-    def _run_step(self, epoch: int, number: int) -> Step:
-        problem = self.problem
-        comm = problem.shard.comm
-        objective = problem.objective.for_step(problem.seed, epoch, number)
-        if not objective.num_targets:
-            return Step(loss=0.0, num_seeds=0)
-        key = fold_in(problem.seed, epoch, number)
-        self.state.zero_gradients()
-        with self.state.hide_edges(objective.hidden):
-            self.offload_epoch.forward(key)
-            loss = self.offload_epoch.backward(objective, key)
-        comm.all_reduce_gradients(problem.model)
-        self._count_disk()
-        return Step(loss=comm.all_reduce(loss).item(), num_seeds=objective.num_targets)
-
-    def inference(self) -> Iterator[tuple[int, Tensor]]:
-        """See `Execution.inference`."""
-        return self.offload_epoch.inference()
-
-    def close(self) -> None:
-        """See `Execution.close`."""
-        self._count_disk()
-        self._stack.close()
-        memory_pool.release_idle_memory()
-
-    def _open_storage(
-        self, stack: ExitStack, options: Offload, layer_plans: list[LayerPlan], limit: _MemoryBounds
-    ) -> tuple[ChunkPlanner, OffloadStorage]:
-        problem = self.problem
-        share = self.problem.shard
-        dtype = problem.model.dtype
-        num_nodes = share.topology.num_nodes
-        on_disk = share.comm.device.type == "cpu"  # beside a GPU there may be memory enough
-        needed = table_bytes(layer_plans, num_nodes, num_nodes, dtype.itemsize) if on_disk else 0
-        parent = None if options.scratch_dir is None else Path(options.scratch_dir)
-        folder = stack.enter_context(scratch_directory(parent, needed))
-        views = sorted({each.layer.spec.self_loops for each in layer_plans})
-        cutter = ChunkPlanner(
-            shard=share,
-            graphs={self_loops: ChunkGraph(share.topology, self_loops=self_loops) for self_loops in views},
-            layer_plans=layer_plans,
-            transfer_options=options.transfer_options,
-            reorganise=options.reorganise,
-            bandwidths=DISK_BANDWIDTHS if on_disk else PINNED_BANDWIDTHS,
-            number_bytes=dtype.itemsize,
-            base_bytes=limit.base_bytes,
-            edge_bytes=problem.hidden_edge_bytes,
-        )
-        return cutter, OffloadStorage(share, folder, self._io_pool, dtype, sharing=options.sharing)
-
-    def _pinnable_bytes(self, options: Offload) -> int:
-        if options.host_memory is not None:
-            return parse_bytes(options.host_memory)
-        return available_bytes() // (2 * self.problem.shard.comm.local_world_size)
-
-    @staticmethod
-    def _validate_memory(options: Offload, chunk_plan: ChunkPlan, limit: _MemoryBounds) -> None:
-        """Chunks that were asked for must fit into memory that was asked for."""
-        if options.memory is None or chunk_plan.peak_bytes <= limit.max_bytes:
-            return
-        needed = -(-chunk_plan.peak_bytes // _MIB)
-        raise InputError(
-            f"{chunk_plan.num_chunks:,} chunks do not fit into the memory",
-            needed=f"{needed:,} MiB for each worker",
-            got=options.memory,
-            repair=f"give --memory {needed}MiB, or leave chunks out: it takes as many as fit",
-        )
-
-    def _record_facts(self, chunk_plan: ChunkPlan, limit: _MemoryBounds, num_cached: int, seconds: float) -> None:
-        order = chunk_plan.order
-        layer = self.problem.model.layers_list()[0]
-        needs = chunk_plan.requirements[layer.spec.self_loops]
-        self.problem.run_facts.update(
-            chunks=chunk_plan.num_chunks,
-            memory_bytes=limit.max_bytes,
-            estimated_bytes=chunk_plan.peak_bytes,
-            waves_kept=num_cached,
-            replication=order.range_volumes.vanilla / max(1, self.problem.shard.topology.num_nodes),
-            rows_given=vars(order.range_volumes),
-            rows_chosen=vars(order.chosen_volumes),
-            layer_seconds_estimated=order.seconds,
-            preprocessing_seconds=seconds,
-            wave_rows=[len(nodes) for nodes in needs.loads],
-            wave_rows_arriving=self.state.wave_file(layer).load_index.counts.sum(1).tolist(),
-        )
-
-    def _count_disk(self) -> None:
-        """What was read and written physically."""
-        ledger = self.problem.shard.comm.ledger
-        disk = self._io_pool
-        ledger.counters["disk_read_bytes"] = disk.read_bytes
-        ledger.counters["disk_written_bytes"] = disk.written_bytes
-        ledger.counters["disk_reads"] = disk.read_requests
-
-
-def _feature_row_bytes(problem: Problem) -> int:
-    """Return the bytes of a row of features if they are dense, else 0."""
-    features = problem.features
-    if not isinstance(features, Tensor):
-        return 0
-    return features.shape[1] * max(features.itemsize, problem.number_bytes)
 
 
 def _fits_in_memory(problem: Problem, layer_plans: list[LayerPlan], base: int, budget: int) -> bool:

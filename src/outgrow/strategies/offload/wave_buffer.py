@@ -20,6 +20,7 @@ from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.memory_pool import pooled_empty, pooled_empty_rows
 from outgrow.runtime.distributed.async_exchange import SplitSizes
 from outgrow.runtime.distributed.comm import Comm
+from outgrow.strategies.offload.memory_votes import MemoryVotes
 from outgrow.strategies.offload.wave import EVICTED, LOADED, RowList, Wave
 
 
@@ -47,19 +48,27 @@ class SourceBuffer:
         kind: Ledger category of the rows.
         comm: Communicator.
         widths: Columns that each type of nodes uses; None for all.
+        votes: By which workers agree that all is well before they exchange rows; None for no votes.
 
     Attributes:
         rows: ``[B, W]``; slots that were never used are zero.
     """
 
     def __init__(
-        self, num_slots: int, table: ReadableRows, kind: Kind, comm: Comm, widths: RowWidths | None = None
+        self,
+        num_slots: int,
+        table: ReadableRows,
+        kind: Kind,
+        comm: Comm,
+        widths: RowWidths | None = None,
+        votes: MemoryVotes | None = None,
     ) -> None:
         self.rows = zero_rows(num_slots, table.width, table.dtype, comm.device)
         self._table = table
         self._kind = kind
         self._comm = comm
         self._widths = widths
+        self._votes = votes
 
     @staticmethod
     def rows_to_load(wave: Wave) -> RowList:
@@ -78,6 +87,8 @@ class SourceBuffer:
         """Send new rows to the workers that need them, and store the received ones."""
         if self._comm.size == 1:
             return
+        if self._votes is not None:
+            self._votes.check()
         # Only new rows: a peer that kept a row from the previous wave still has it.
         sent = select_rows(self.rows, wave.slots_at("sent", LOADED))
         received = _exchange_rows(sent, wave, LOADED, self._kind, self._comm, self._widths)
@@ -99,6 +110,7 @@ class GradientBuffer:
         comm: Communicator.
         sharing: Whether gradients of remote rows are sent to their owners.
         widths: Columns that each type of nodes uses; None for all.
+        votes: See `SourceBuffer`.
     """
 
     def __init__(
@@ -107,14 +119,15 @@ class GradientBuffer:
         width: int,
         dtype: torch.dtype,
         comm: Comm,
-        *,
         sharing: bool,
         widths: RowWidths | None = None,
+        votes: MemoryVotes | None = None,
     ) -> None:
         self._rows = zero_rows(num_slots, width, dtype, comm.device)
         self._comm = comm
         self._sharing = sharing
         self._widths = widths
+        self._votes = votes
 
     def zero_new_rows(self, wave: Wave) -> None:
         """Zero the slots of new rows."""
@@ -136,6 +149,8 @@ class GradientBuffer:
         """Send gradients of evicted remote rows to their owners, and add the received ones."""
         if self._comm.size == 1 or not self._sharing:
             return
+        if self._votes is not None:
+            self._votes.check()
         evicted = select_rows(self._rows, wave.slots_at("remote", EVICTED))
         received = _exchange_rows(evicted, wave, EVICTED, Kind.GRADIENTS, self._comm, self._widths)
         counts = wave.rows_at("sent", EVICTED).counts
