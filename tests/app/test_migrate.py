@@ -24,14 +24,15 @@ def hints_in(folder: str = "run") -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("launched")
-def test_what_is_settled_is_kept(outgrow: Command, npz: Path) -> None:
-    """Three workers have tried all that there is after four epochs. Another number of workers lets it be."""
+def test_what_is_found_out_is_kept(outgrow: Command, npz: Path) -> None:
+    """Epochs take turns from the second on. Another number of workers lets it be."""
     result = outgrow("train", npz, *TRAVEL, "--workers", 3, "--epochs", 4, "--out", "run", "--json")
     assert result.code == 0, result.err
     found, hint = result.summary["found"], hints_in()["migrate"]
-    assert (hint["size"], hint["settled"]) == (3, True)
+    assert hint["size"] == 3
     assert found["time_steps"] == hint["log"]
-    assert [steps for steps, _ in hint["log"]] in ([3, 2], [3, 2, 1])
+    assert found["time_step_decisions"] == []
+    assert [steps for steps, _ in hint["log"]] == [3, 2, 2]
     alone = outgrow("train", "--out", "run", "--resume", "--workers", 1, "--epochs", 5, "--json")
     assert (alone.code, alone.summary["epochs"]) == (0, 5)
     assert hints_in()["migrate"] == hint
@@ -50,9 +51,11 @@ def resumed(outgrow: Command, npz: Path, hints: str, workers: int) -> dict[str, 
 @pytest.mark.usefixtures("pooled")
 def test_what_is_settled_is_taken_up(outgrow: Command, npz: Path) -> None:
     """In one time step models do not move, so no gradients travel but their sum."""
-    told = {"size": 3, "dropped": 2, "settled": True, "fastest": 1.0, "log": [[3, 3.0], [2, 2.0], [1, 1.0]]}
+    log = [[steps, float(steps)] for steps in (3, 2, 2, 3, 3, 2, 2, 1, 1, 2, 2, 1)]
+    told = {"size": 3, "log": log}
     summary = resumed(outgrow, npz, json.dumps({"migrate": told}), 3)
-    assert summary["found"]["time_steps"] == told["log"]
+    assert summary["found"]["time_steps"] == log
+    assert [each["merges"] for each in summary["found"]["time_step_decisions"]] == [True, True]
     assert "gradients" not in summary["ledger"]["peer"]
     assert hints_in() == {"migrate": told}
 
@@ -64,8 +67,7 @@ def test_broken_hints_are_ignored_and_replaced(outgrow: Command, npz: Path) -> N
     assert summary["ledger"]["peer"]["gradients"] > 0
     log = summary["found"]["time_steps"]
     assert [steps for steps, _ in log] == [2]
-    hint = {"size": 2, "dropped": 1, "settled": False, "fastest": log[0][1], "log": log}
-    assert hints_in() == {"migrate": hint}
+    assert hints_in() == {"migrate": {"size": 2, "log": log}}
 
 
 def test_a_run_without_journeys_leaves_no_hints(outgrow: Command, npz: Path) -> None:

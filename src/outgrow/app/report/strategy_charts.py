@@ -52,6 +52,9 @@ def strategy_facts(run: RunData) -> dict[str, str]:
         if "cache_hits" in counters:
             lookups = max(1, counters["cache_hits"] + counters.get("cache_misses", 0))
             facts["of these found in a cache"] = format_percent(counters["cache_hits"] / lookups)
+    if found.get("time_step_decisions"):
+        last = found["time_step_decisions"][-1]
+        facts["time steps that merging has chosen"] = f"{last['time_steps'] - last['merges']}"
     if run.strategy == "orchestrate":
         # Rows computed at the start of one super-batch serve until the last update of the next.
         bound = 2 * run.summary["strategy_options"]["super_batch"] - 1

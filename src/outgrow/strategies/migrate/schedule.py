@@ -5,15 +5,22 @@ The number of time steps of a batch is reduced as long as epochs get faster (Hop
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from types import NoneType
+from statistics import median
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from outgrow.engine.model_migration import MicroBatchPlan
+
+EPOCHS_TO_DECIDE = 3
+"""Epochs of each of two numbers of time steps after which they are compared."""
+MOST_EPOCHS_TO_DECIDE = 5
+"""Epochs of each after which they count as equally fast, if their medians differ by less than chance explains."""
 
 
 def assign_models(num_seeds: int, size: int) -> Tensor:
@@ -65,23 +72,61 @@ def _redistribute_seeds(time_step: Tensor, model: Tensor, dropped: int, remainin
     time_step[moved] = remaining_steps[(torch.arange(len(moved)) - first + of) % len(remaining_steps)]
 
 
+class MergeDecision(NamedTuple):
+    """What the epochs with some number of time steps, and those with one step less, have shown.
+
+    Attributes:
+        time_steps: The number; the other is one less.
+        seconds: Median seconds of the epochs with this number.
+        merged_seconds: Median seconds of those with one time step less.
+        margin: Seconds by which medians may differ by chance: half the range of the epochs that differ most.
+        epochs: How many epochs there were of each.
+        merges: Whether one time step less is faster by more than the margin, and was chosen.
+    """
+
+    time_steps: int
+    seconds: float
+    merged_seconds: float
+    margin: float
+    epochs: int
+    merges: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class TimeStepMerger:
     """The state of merging after some epochs. Equal on all workers, since they use the same mean of seconds.
 
+    The number that was fastest so far is compared with one time step less, by the medians of epochs that take turns: a
+    single epoch may be slow for other reasons. Medians that differ by less than their epochs do decide nothing; after
+    more epochs that leave it at that, the number stays.
+
     Attributes:
         size: Number of workers, and of time steps at the start.
-        dropped: Number of time steps that the next epoch omits.
+        kept: Number of time steps omitted in the fastest epochs so far.
         settled: Whether that number is final.
-        fastest: Seconds of the fastest epoch so far; None before the first.
+        trial: Time steps and seconds of the epochs since the last decision.
         log: Time steps and seconds of each epoch until the number was final.
+        decisions: What was decided by these epochs.
     """
 
     size: int
-    dropped: int = 0
+    kept: int = 0
     settled: bool = False
-    fastest: float | None = None
-    log: tuple[tuple[int, float], ...] = field(default=())
+    trial: tuple[tuple[int, float], ...] = ()
+    log: tuple[tuple[int, float], ...] = ()
+    decisions: tuple[MergeDecision, ...] = ()
+
+    @property
+    def dropped(self) -> int:
+        """Number of time steps that the next epoch omits."""
+        # One more, then twice as before, and so on: drift over the epochs of a trial then favours neither.
+        is_merged = not self.is_settled and len(self.trial) % 4 in (1, 2)
+        return self.kept + is_merged
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the number of time steps is final: it was decided, or there is only one left."""
+        return self.settled or self.kept == self.size - 1
 
     @property
     def time_steps(self) -> int:
@@ -91,45 +136,55 @@ class TimeStepMerger:
     @property
     def may_drop(self) -> bool:
         """Whether this or a later epoch may omit a time step."""
-        return self.dropped > 0 or not self.settled
+        return self.kept > 0 or not self.is_settled
 
     def after_epoch(self, seconds: float) -> TimeStepMerger:
-        """Return the state after one more epoch, which took ``seconds``.
-
-        As long as epochs get faster, the next one has one time step less, down to one. After an epoch that
-        was not faster than the one before, the number returns to the previous one and stays there.
-        """
-        if self.settled:
+        """Return the state after one more epoch, which took ``seconds``."""
+        if self.is_settled:
             return self
-        logged = replace(self, log=(*self.log, (self.time_steps, seconds)))
-        # One merge too many: it makes models compute more seeds away from their features than it saves.
-        if self.fastest is not None and seconds >= self.fastest:
-            return replace(logged, dropped=self.dropped - 1, settled=True)
-        last = self.time_steps == 1
-        return replace(logged, fastest=seconds, dropped=self.dropped + (not last), settled=last)
+        epoch = (self.time_steps, seconds)
+        state = replace(self, trial=(*self.trial, epoch), log=(*self.log, epoch))
+        decision = _decide(state.size - state.kept, state.trial)
+        if decision is None:
+            return state
+        return replace(
+            state,
+            kept=state.kept + decision.merges,
+            settled=not decision.merges,
+            trial=(),
+            decisions=(*state.decisions, decision),
+        )
 
     def as_hint(self) -> dict[str, object]:
-        """Return the state as plain values."""
-        return asdict(self)
+        """Return the state as plain values: the epochs, from which all of it follows."""
+        return {"size": self.size, "log": [list(epoch) for epoch in self.log]}
 
     @staticmethod
     def from_hint(hint: object, size: int) -> TimeStepMerger:
         """Return the state of an interrupted run; a fresh one if its hint is invalid or of another size."""
         fresh = TimeStepMerger(size=size)
-        if not isinstance(hint, Mapping):
+        # A hint comes from a file that users may edit, and must never stop a run.
+        if not isinstance(hint, Mapping) or type(hint.get("size")) is not int or hint["size"] != size:
             return fresh
+        known = fresh
         try:
-            known = TimeStepMerger(**{**hint, "log": tuple((int(steps), float(took)) for steps, took in hint["log"])})
+            for time_steps, seconds in hint["log"]:
+                if time_steps != known.time_steps or known.is_settled or not 0 <= float(seconds) < math.inf:
+                    return fresh
+                known = known.after_epoch(float(seconds))
         except (TypeError, ValueError, KeyError, OverflowError):
             return fresh
-        # A hint comes from a file that users may edit, and must never stop a run.
-        return known if known._is_possible(size) else fresh
+        return known
 
-    def _is_possible(self, size: int) -> bool:
-        """Whether a run on ``size`` workers can have this state."""
-        # Exact types, since True is an int as well.
-        plain = type(self.size) is int and type(self.dropped) is int and type(self.settled) is bool
-        if not plain or self.size != size or type(self.fastest) not in (int, float, NoneType):
-            return False
-        unjudged = self.fastest is None
-        return 0 <= self.dropped < size and (self.settled or unjudged == (self.dropped == 0))
+
+def _decide(time_steps: int, trial: Sequence[tuple[int, float]]) -> MergeDecision | None:
+    """Return the decision of a trial; None if it needs more epochs."""
+    given = [seconds for steps, seconds in trial if steps == time_steps]
+    merged = [seconds for steps, seconds in trial if steps != time_steps]
+    if len(given) != len(merged) or len(given) < EPOCHS_TO_DECIDE:
+        return None
+    margin = max(max(each) - min(each) for each in (given, merged)) / 2
+    gain = median(given) - median(merged)
+    if abs(gain) <= margin and len(given) < MOST_EPOCHS_TO_DECIDE:
+        return None
+    return MergeDecision(time_steps, median(given), median(merged), margin, len(given), gain > margin)

@@ -50,8 +50,9 @@ class Migrate(Strategy):
             each worker computes all of its seeds at once.
         pregather: With ``move_model``: whether a worker fetches the rows of all time steps of a batch before
             the first one, each row once; else each time step fetches its own.
-        merge: With ``move_model``: whether time steps are merged as long as epochs get faster. The first
-            epoch is ignored, since kernels and caches are cold. Merging changes nothing but rounding.
+        merge: With ``move_model``: whether time steps are merged as long as epochs get faster, by the medians of
+            several epochs. The first epoch is ignored, since kernels and caches are cold. Merging changes nothing but
+            rounding.
         time_steps: With ``move_model``: number of time steps of a batch, at most one for each worker; None
             for that many, or fewer by ``merge``.
         sampling_threads: Threads of a worker that sample batches; None for half as many as compute.
@@ -200,14 +201,14 @@ class _MigrateExecution:
         """Return the state of merging, from the options or from an interrupted run."""
         size = self.comm.size
         if options.time_steps is not None or not options.merge:
-            return TimeStepMerger(size=size, dropped=size - min(size, options.time_steps or size), settled=True)
+            return TimeStepMerger(size=size, kept=size - min(size, options.time_steps or size), settled=True)
         known = TimeStepMerger.from_hint(self.problem.resume_hints.get(Migrate.name), size)
         self._record_merger(known)
         return known
 
     def _record_seconds(self, merger: TimeStepMerger, seconds: float) -> None:
         """Update the state by the seconds of an epoch, averaged over all workers."""
-        if not merger.settled:
+        if not merger.is_settled:
             # All workers must decide alike, or their schedules would not match.
             mean = self.comm.all_reduce(torch.tensor(seconds, dtype=torch.float64)).item() / self.comm.size
             self.merger = merger.after_epoch(mean)
@@ -216,3 +217,4 @@ class _MigrateExecution:
     def _record_merger(self, merger: TimeStepMerger) -> None:
         self.problem.resume_hints[Migrate.name] = merger.as_hint()
         self.problem.run_facts["time_steps"] = [list(each) for each in merger.log]
+        self.problem.run_facts["time_step_decisions"] = [each._asdict() for each in merger.decisions]
