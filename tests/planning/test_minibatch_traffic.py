@@ -151,5 +151,6 @@ def test_batches(name: str) -> None:
         assert expected[key] == pytest.approx(count, rel=0.1), key
     for link in {link for link, _ in found}:
         crossed, estimated = (sum(table[key] for key in table if key[0] == link) for table in (found, expected))
-        assert estimated == pytest.approx(crossed, rel=0.02)
+        # Gradients of hot nodes go to the CPU and nothing else does: counted in some super-batches, they are few.
+        assert estimated == pytest.approx(crossed, rel=0.1 if link == Link.DEVICE_TO_HOST else 0.02)
     assert expected[Link.PEER, Kind.PARAMETERS] == found[Link.PEER, Kind.PARAMETERS]

@@ -188,7 +188,22 @@ def test_what_is_stale_is_chosen_by_nobody() -> None:
     assert found.chosen_candidate.name != "orchestrate"
     [stale] = [each for each in found.candidates if each.name == "orchestrate"]
     assert stale.estimate is not None
-    assert "asked for" in stale.why_not
+    assert "inexact=true" in stale.why_not
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_what_is_stale_is_chosen_where_it_is_allowed_and_fastest(workers: int) -> None:
+    """Beside GPUs, but not by the same cores; and without being allowed nowhere."""
+    allowed = replace(BATCHES, inexact=True)
+    found = _plan("papers100M", "4xA100", workers=workers, config=allowed)
+    assert found.chosen_candidate is not None
+    assert found.chosen_candidate.name == "orchestrate"
+    fastest = min((each for each in found.candidates if each.estimate is not None), key=lambda each: each.seconds)
+    assert fastest is found.chosen_candidate
+    for machine, config in (("4xA100", BATCHES), ("2-core-cpu", allowed)):
+        other = _plan("papers100M", machine, workers=1, config=config).chosen_candidate
+        assert other is not None
+        assert other.name != "orchestrate"
 
 
 def test_an_unknown_link_is_said() -> None:

@@ -142,7 +142,8 @@ def select_from_cli(
 def plan_strategy(graph: Graph, model: Model, config: TrainConfig, cluster: ClusterSpec) -> StrategyChoice:
     """Return the strategy with the shortest epoch of those that train the same and fit, and why.
 
-    For one worker only memory decides: nothing moves between workers, so no strategy can save traffic.
+    For one worker only memory decides: nothing moves between workers, so no strategy can save traffic. With
+    ``config.inexact`` strategies that do not train the same are among them, and are compared on one worker too.
 
     Raises:
         InputError: No strategy fits; the message numbers possible fixes.
@@ -173,7 +174,7 @@ def plan_strategy(graph: Graph, model: Model, config: TrainConfig, cluster: Clus
     if cluster.workers == 1 and profile.device.is_shared:
         query = _reserve_memory(user_bytes(query.work, cost_model_for(query, layout)), query)
     # The default fits nearly always; estimating it alone saves a plan of all strategies.
-    if cluster.workers == 1 and cluster.memory is None:
+    if cluster.workers == 1 and cluster.memory is None and not config.inexact:
         usual = _default_strategy(config, cluster)
         costs = cost_model_for(query, layout)
         estimate = estimate_strategy(usual, query.work, costs)
@@ -184,12 +185,16 @@ def plan_strategy(graph: Graph, model: Model, config: TrainConfig, cluster: Clus
     if best is None or best.estimate is None:
         _raise_nothing_fits(found, cluster)
     strategy = best.estimate.strategy
-    if cluster.workers == 1:
+    if cluster.workers == 1 and strategy.is_exact(config.batch_config):
         return StrategyChoice(strategy, _fits_reason(best.estimate, found.memory))
     reason = explain_choice(found)
     if not machine.is_measured:
         reason += ", on a typical machine: outgrow calibrate measures this one"
-    rivals = tuple(each.estimate.strategy for each in found.rivals if each.estimate is not None)
+    # Steps of a trial are steps of the run: all that are tried must train the same.
+    tried = (each.estimate.strategy for each in found.rivals if each.estimate is not None)
+    rivals = tuple(
+        each for each in tried if each.is_exact(config.batch_config) and strategy.is_exact(config.batch_config)
+    )
     return StrategyChoice(strategy, reason, rivals, best.seconds)
 
 

@@ -26,7 +26,7 @@ def refuse_loop_options(config: TrainConfig, options: Mapping[str, object]) -> N
 
 _OF_TRAIN = ("workers", "out", "resume", "progress", "callbacks", "allow_changed_data")
 _OF_STEPS = (
-    *("seed", "batch_size", "fanout", "weighted", "sampler", "temporal_strategy", "precision"),
+    *("seed", "batch_size", "fanout", "weighted", "sampler", "temporal_strategy", "precision", "inexact"),
     *("embedding_optimizer", "embedding_lr"),
     *("eval", "val", "test", "eval_fanout", "eval_batch_size", "metrics"),
     *("task", "targets", "class_weight", "label_smoothing", "pos_weight", "loss"),

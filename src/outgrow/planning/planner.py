@@ -67,6 +67,7 @@ class PlannerQuery:
         limit: Limit on the bytes in the DEVICE tier of a worker; None for all that the machine has.
         validate: Function that raises an `InputError` if a strategy cannot train the model on the graph.
         corrections: What runs on the machine have taught.
+        allows_inexact: Whether strategies may be chosen that reuse results of earlier steps.
     """
 
     work: Workload
@@ -75,6 +76,7 @@ class PlannerQuery:
     limit: int | None
     validate: Callable[[Strategy], None]
     corrections: Corrections = NO_CORRECTIONS
+    allows_inexact: bool = False
 
     @property
     def tolerance(self) -> float:
@@ -244,8 +246,8 @@ def _rejection_reason(strategy: Strategy, estimate: Estimate, costs: CostModel, 
         return "keeps to no limit of memory"
     if query.limit is not None and isinstance(strategy, TensorParallel) and not costs.shares_device:
         return "keeps to a limit of memory on CPUs only"
-    if not strategy.is_exact(query.work.batches):
-        return "reuses what is some steps old: only if it is asked for"
+    if not (query.allows_inexact or strategy.is_exact(query.work.batches)):
+        return "reuses what is some steps old: only with --set inexact=true"
     return ""
 
 

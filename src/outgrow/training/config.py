@@ -129,12 +129,11 @@ class TrainConfig:
             ``metrics``, the task's own, or ``"loss"``; None for the task's own (accuracy, micro-F1; of links MRR).
         monitor_mode: Whether a higher (``"max"``) or a lower value (``"min"``) is better; None for what the metric
             says.
-        checkpoint_every: Number of epochs between checkpoints, if a run has a directory; training always ends
-            with one.
+        checkpoint_every: Number of epochs between checkpoints, if a run has a directory; the last epoch has one.
         checkpoint_steps: Number of steps between checkpoints within an epoch; None for none.
-        precision: ``full``: compute in the dtype of the parameters. ``bfloat16``: compute products of dense
-            rows with weights in bfloat16, forward and backward (see `outgrow.ops.linear`), and all else as in
-            ``full``.
+        precision: ``full``: compute in the dtype of the parameters. ``bfloat16``: products of dense rows with weights
+            are in bfloat16, forward and backward (see `outgrow.ops.linear`), and all else as in ``full``.
+        inexact: Whether strategy ``auto`` may choose `orchestrate`, which reuses results that are some updates old.
     """
 
     epochs: int = 200
@@ -194,6 +193,7 @@ class TrainConfig:
     checkpoint_every: int = 10
     checkpoint_steps: int | None = None
     precision: str = "full"
+    inexact: bool = False
 
     def __post_init__(self) -> None:
         # The dataclass is frozen.

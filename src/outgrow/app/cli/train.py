@@ -163,14 +163,14 @@ def train(
             "link_steps, hide, link_loss, margin, adversarial_temperature, negatives, negative_sampling, "
             "filter_negatives, regularizer, regularizer_weight, exclude, target or none, "
             "val_links, test_links, split_seed, rank_self, ranking_candidates) or of the strategy "
-            "(auto: trial, true or false; "
+            "(auto: trial and inexact, whether it may choose orchestrate, true or false; "
             "full: partition, overlap; offload: host_memory, chunks, scratch_dir, sharing, reuse, reorganise, "
             "overlap, cache; tensor: chunks, cache_first_aggregate, attention, on_disk, "
             "scratch_dir, nn_device; sampled: partition, cache, cache_by, cache_scope, sampling_threads, prefetch; "
             "split: partition, cache, cache_by, sampling_threads, prefetch, partial_sums; migrate: partition, "
             "move_model, pregather, merge, time_steps, cache, cache_by, cache_scope, sampling_threads, prefetch; "
-            "orchestrate: partition, hot_ratio, super_batch, reuse, hot_gradient, latest_parameters, cache, "
-            "sampling_threads); may have several, and be given several times.",
+            "orchestrate: partition, hot_ratio, super_batch, reuse, hot_gradient, gradient_on, latest_parameters, "
+            "cache, sampling_threads); may have several, and be given several times.",
         ),
     ] = None,
     splits: Annotated[

@@ -261,7 +261,6 @@ def _make_query(
         metric_bytes=estimate_metric_bytes(graph, model, config),
         links=links,
     )
-    limit = None if site.limit is None else parse_bytes(site.limit)
     count = None if links is None else links.num_links
     # Bound here, since the planner (a lower layer) knows neither graphs nor models.
     require = partial(validate_strategy, graph, model, config=config, num_targets=count)
@@ -269,9 +268,10 @@ def _make_query(
         work=work,
         profile=site.profile,
         layouts=site.layouts,
-        limit=limit,
+        limit=None if site.limit is None else parse_bytes(site.limit),
         validate=require,
         corrections=site.corrections,
+        allows_inexact=config.inexact,
     )
 
 

@@ -45,7 +45,7 @@ from outgrow.training.target_request import parse_relations, parse_targets, pars
 
 _EVALUATION = {"eval", "val", "test", "eval_fanout", "eval_batch_size"}
 _METRICS = {"metrics", "monitor", "monitor_mode"}
-_MAY_CHANGE = {"epochs", "lr", "patience", "checkpoint_every", "checkpoint_steps", *_EVALUATION, *_METRICS}
+_MAY_CHANGE = {"epochs", "lr", "patience", "checkpoint_every", "checkpoint_steps", "inexact", *_EVALUATION, *_METRICS}
 
 
 def plan_resumed_run(

@@ -53,9 +53,9 @@ def orchestrate_traffic(strategy: Orchestrate, work: Workload, layout: WorkerLay
     traffic = shard_traffic(work, cut, layout, steps=found.steps)
     supers, size = found.num_super_batches(strategy.super_batch), min(strategy.super_batch, found.num_full_batches)
     # The CPU computes hot nodes one super-batch ahead, so in the first one of a run the device computes every node.
-    for into, cold, warm, computed in (
-        (traffic.epoch, 0.0, found.num_full_batches, supers),
-        (traffic.once, size, -size, -1),
+    for into, cold, warm, computed, steps in (
+        (traffic.epoch, 0.0, found.num_full_batches, supers, found.steps),
+        (traffic.once, size, -size, -1, -size),
     ):
         for gathered, times in ((found.cold, cold), (found.warm, warm), (found.hot.gather, computed)):
             requested = round_rows(gathered.remote_rows * times)
@@ -66,7 +66,7 @@ def orchestrate_traffic(strategy: Orchestrate, work: Workload, layout: WorkerLay
         for kind, width in _hot_node_bytes(strategy, work).items():
             add_bytes(into, kind, {Link.HOST_TO_DEVICE: round(found.hot.nodes * computed * width)})
         if found.hot.uses:
-            crossing = _gradient_bytes(strategy, work, found, supers=computed, steps=warm * layout.workers)
+            crossing = _gradient_bytes(strategy, work, found, supers=computed, steps=steps * layout.workers)
             add_bytes(into, Kind.GRADIENTS, crossing)
     return traffic
 
