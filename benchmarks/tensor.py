@@ -2,6 +2,7 @@
 
     python benchmarks/tensor.py bytes --graph reddit@0.02      # by workers, layers and widths (figs. 12 to 14)
     python benchmarks/tensor.py balance --graph reddit@0.1     # work and seconds of two pinned workers
+    python benchmarks/tensor.py memory                         # within a third of the memory, on dense graphs
 
 Times over a network are those of `network.py`. See benchmarks/README.md.
 """
@@ -20,6 +21,7 @@ from outgrow.runtime.system.environment import set_thread_environment
 set_thread_environment()  # before torch is loaded
 
 import record  # noqa: E402
+import tensor_memory  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
@@ -140,6 +142,12 @@ def balance_table(store: Path, options: argparse.Namespace) -> Rows:
     return rows
 
 
+def memory_rows(store: Path, options: argparse.Namespace) -> Rows:
+    """What workers hold without a limit and within a third of that, on dense graphs."""
+    given = options.models, options.limited_workers, options.size, options.nodes
+    return tensor_memory.memory_table(store.parent, *given)
+
+
 def _is_row(kind: str) -> bool:
     return kind.rpartition(".")[2] in ("features", "activations", "gradients")
 
@@ -160,19 +168,24 @@ def _numbers(text: str) -> list[int]:
 
 def main() -> None:
     """Run the tables that are asked for."""
-    tables = {"bytes": bytes_table, "balance": balance_table}
+    tables = {"bytes": bytes_table, "balance": balance_table, "memory": memory_rows}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="+", choices=tables)
     parser.add_argument("--graph", default="reddit@0.02")
     parser.add_argument("--workers", type=_numbers, default=[2, 4, 8])
     parser.add_argument("--layers", type=_numbers, default=[2, 3, 4, 5])
     parser.add_argument("--hidden", type=_numbers, default=[64, 256, 1024])
+    parser.add_argument("--models", type=lambda text: text.split(","), default=[*tensor_memory.MODELS])
+    parser.add_argument("--limited-workers", type=_numbers, default=[1, 2, 4])
+    parser.add_argument("--nodes", type=int, default=20_000, help="of dense graphs")
+    parser.add_argument("--size", type=float, default=1.0, help="factor of the edges of dense graphs")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store"
-        found = resolve_source(options.graph)
-        convert_to_store(found.source, store, undirected=found.undirected)
+        if set(options.tables) - {"memory"}:
+            found = resolve_source(options.graph)
+            convert_to_store(found.source, store, undirected=found.undirected)
         figures: dict[str, Any] = {"graph": options.graph}
         for name in options.tables:
             figures[name] = tables[name](store, options)

@@ -111,8 +111,9 @@ MUTANTS = {
     ),
     "rows_taken_for_sorted": Mutant(tensor_mutants.rows_taken_for_sorted, TENSOR),
     "slices_in_another_order": Mutant(tensor_mutants.slices_in_another_order, TENSOR, (*GCN, "ggcn")),
-    "gathered_without_gradient": Mutant(tensor_mutants.gathered_without_gradient, TENSOR, APART),
-    "nodes_taken_for_ranges": Mutant(tensor_mutants.nodes_taken_for_ranges, TENSOR, (*GAT, "ggcn")),
+    "gradients_before_their_last_reader": Mutant(tensor_mutants.gradients_before_their_last_reader, TENSOR, APART),
+    "parameters_without_gradient": Mutant(tensor_mutants.parameters_without_gradient, TENSOR, SCALES),
+    "nodes_taken_for_ranges": Mutant(tensor_mutants.nodes_taken_for_ranges, TENSOR, GAT),
     "scales_of_the_first_columns": Mutant(tensor_mutants.scales_of_the_first_columns, TENSOR, SCALES),
     "draws_by_own_place": Mutant(tensor_mutants.draws_by_place, TENSOR),
     "features_by_place_in_the_part": Mutant(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -17,8 +17,11 @@ from outgrow.ops.aggregation.relational import RelationScale
 from outgrow.strategies.base import Problem
 from outgrow.strategies.tensor import all_to_all, chunk_exchange, pipelines
 from outgrow.strategies.tensor.all_to_all import ColumnExchange, ColumnRanges
+from outgrow.strategies.tensor.chunk_blocks import ChunkBlock
 from outgrow.strategies.tensor.chunk_exchange import ChunkExchange, PendingRows
+from outgrow.strategies.tensor.chunk_messages import GradientSums
 from outgrow.strategies.tensor.chunk_schedule import ChunkSchedules, NodeGroup
+from outgrow.strategies.tensor.pipelined_aggregation import PipelinedAggregation
 from suites.hits import Hits
 
 
@@ -149,16 +152,35 @@ def slices_in_another_order() -> Iterator[Hits]:
 
 
 @contextmanager
-def gathered_without_gradient() -> Iterator[Hits]:
-    """What others have aggregated comes without a way back."""
-    hits, right = Hits(), ColumnExchange.to_rows
+def gradients_before_their_last_reader() -> Iterator[Hits]:
+    """Gradients leave in the order in which rows came: the first ones before most chunks have added to them."""
+    hits, right = Hits(), PipelinedAggregation.chunks_in_use
 
-    def gather(self: ColumnExchange, slices: Tensor, columns: int, kind: Any) -> Tensor:
-        lost = self.comm.size > 1 and slices.requires_grad
-        hits.note(lost)
-        return right(self, _without_gradient(slices) if lost else slices, columns, kind)
+    def in_use(self: PipelinedAggregation, *, backward: bool = False) -> Iterator[tuple[int, ChunkBlock]]:
+        given = list(right(self, backward=backward))
+        if not backward or self.exchange is None:
+            return iter(given)
+        hits.note(len(given) > 1)
+        read = [chunk.exchange_groups[0] for _, chunk in given[::-1]]
+        pairs = zip(given, read, strict=True)
+        return iter(
+            [(number, chunk._replace(groups=(group, chunk.exchange_groups[1]))) for (number, chunk), group in pairs]
+        )
 
-    with patch.object(ColumnExchange, "to_rows", gather):
+    with patch.object(PipelinedAggregation, "chunks_in_use", in_use):
+        yield hits
+
+
+@contextmanager
+def parameters_without_gradient() -> Iterator[Hits]:
+    """What a chunk adds to the gradient of trained weights of relations is lost."""
+    hits, right = Hits(), GradientSums.add_parameters
+
+    def add(self: GradientSums, gradients: Sequence[Tensor | None]) -> None:
+        hits.note(any(each is not None for each in gradients))
+        right(self, [None for _ in gradients])
+
+    with patch.object(GradientSums, "add_parameters", add):
         yield hits
 
 

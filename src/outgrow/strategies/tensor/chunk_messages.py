@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import Module, Parameter
 
 from outgrow.nn.layer import Layer, NodeMessages
 from outgrow.ops.aggregation.base import Aggregate
@@ -121,6 +122,14 @@ class LayerRound(NamedTuple):
         """Channels and columns of a result."""
         channels, columns = self.layer.spec.aggregate
         return 1 if self.layer.spec.sums_channels else channels, columns
+
+    def trained_parameters(self) -> list[Parameter]:
+        """Return trained parameters that the aggregate may depend on; none where rows and the graph alone decide it."""
+        aggregation = self.layer.conv.aggregation
+        trains = isinstance(aggregation, Module) and next(aggregation.parameters(), None) is not None
+        if self.layer.spec.static_edge_weight and not trains and not aggregation.has_parameters:
+            return []
+        return [each for each in self.layer.conv.parameters() if each.requires_grad]
 
     def compute_chunk(self, chunk: ChunkBlock, rows: ChunkMessages) -> Tensor:
         """Return the aggregate of a chunk, ``[r, C, f]``, with one channel if the layer sums them."""

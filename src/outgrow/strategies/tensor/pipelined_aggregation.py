@@ -76,8 +76,7 @@ class PipelinedAggregation:
             in_slices: Whether the sources are slices.
         """
         scores = [each for step in rounds for each in step.scores]
-        parameters = dict.fromkeys(each for step in rounds for each in step.layer.conv.parameters())
-        trained = [each for each in parameters if each.requires_grad]
+        trained = dict.fromkeys(each for step in rounds for each in step.trained_parameters())
         call = _Call(self, rounds, (kind, result_kind), in_slices or self.exchange is None)
         return _PipelinedAggregationFunction.apply(call, source, target_nCF, *scores, *trained)  # type: ignore[no-any-return, no-untyped-call]
 
