@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from outgrow.core.graph_types import GraphTypes
-from outgrow.engine.full_graph import cached_first_aggregate
+from outgrow.engine.constant_sums import cached_first_aggregate
 from outgrow.engine.inference import infer_full_graph
 from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.topology import Topology

@@ -8,8 +8,8 @@ import pytest
 import torch
 from layer_table import CONVS, EDGE_DIM, IN, OUT, RELATIONS
 
+from outgrow.engine.constant_sums import cached_first_aggregate
 from outgrow.engine.features.inputs import cast_features
-from outgrow.engine.full_graph import cached_first_aggregate
 from outgrow.engine.inference import infer_full_graph
 from outgrow.nn import Epilogue, GCNConv, Layer, Model
 from outgrow.ops.sparse import SparseRows

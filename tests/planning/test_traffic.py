@@ -16,7 +16,7 @@ from tests.suites import test_offload_traffic, test_tensor_traffic, test_traffic
 from outgrow.core.ledger import Kind, Link
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.reader import write_store
-from outgrow.nn import GCN, SAGE, Decoupled, DecoupledGAT, Model
+from outgrow.nn import GCN, SAGE, SIGN, Decoupled, DecoupledGAT, Model
 from outgrow.planning.estimators.full import full_traffic
 from outgrow.planning.estimators.offload import offload_traffic
 from outgrow.planning.estimators.tensor import tensor_traffic
@@ -103,6 +103,8 @@ OFFLOADED = {
 }
 OTHERS: dict[str, Callable[[], Model]] = {
     "decoupled": lambda: Decoupled(8, 16, 2, rounds=2),
+    "restarts": lambda: Decoupled(8, 16, 2, rounds=3, alpha=0.2),
+    "propagated features": lambda: SIGN(8, 16, 2),
     "residual gcn": lambda: GCN(8, 8, 2, layers=3, residual=True),
     "sparse sage": lambda: SAGE(8, 4, 2, sparse_input=True),
     "blocks sage": lambda: SAGE(8, 4, 2, sparse_input=True),

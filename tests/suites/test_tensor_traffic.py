@@ -20,7 +20,7 @@ from outgrow.core.ledger import Kind
 from outgrow.engine.shard import PartitionShard
 from outgrow.graph.store.reader import write_store
 from outgrow.graph.topology import Topology
-from outgrow.nn import GAT, GCN, GGCN, RGCN, SAGE, Decoupled, DecoupledGAT, Model
+from outgrow.nn import GAT, GCN, GGCN, RGCN, SAGE, SIGN, Decoupled, DecoupledGAT, Model
 from outgrow.nn.tasks import NodeClassification
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.distributed.worker import WorkerContext
@@ -110,6 +110,18 @@ MODELS = {
     ),
     "decoupled, 2 rounds": Traffic(lambda: Decoupled(8, 16, 2, rounds=2), ONE_OF_CLASSES),
     "decoupled, 5 rounds": Traffic(lambda: Decoupled(8, 16, 2, rounds=5), ONE_OF_CLASSES),
+    "decoupled with restarts": Traffic(lambda: Decoupled(8, 16, 2, rounds=5, alpha=0.2), ONE_OF_CLASSES),
+    "features propagated once": Traffic(
+        lambda: SIGN(8, 16, 2, concat_hops=False), Moves(features=RAW, aggregates=RAW, trained=())
+    ),
+    "all hops of features gathered at once": Traffic(
+        lambda: SIGN(8, 16, 2, rounds=3), Moves(features=RAW, aggregates=(Sliced(3, WIDTH),), trained=())
+    ),
+    "features propagated in every epoch": Traffic(
+        lambda: SIGN(8, 16, 2, rounds=3),
+        Moves(features=RAW, untrained=(Sliced(3, WIDTH),), trained=()),
+        TensorParallel(cache_first_aggregate=False),
+    ),
     "decoupled with attention": Traffic(
         lambda: DecoupledGAT(8, 16, 2, rounds=3, heads=2), Moves(trained=(*both_ways((1, 2)), Everywhere(2 * 2))), WHOLE
     ),
@@ -122,6 +134,11 @@ MODELS = {
 }
 EXCHANGES = {
     **{f"decoupled, {n} rounds": Exchanges(lambda n=n: Decoupled(8, 16, 2, rounds=n), 4) for n in (1, 5)},
+    "sums, 3 rounds": Exchanges(lambda: Decoupled(8, 16, 2, rounds=3, aggregator="sum"), 4),
+    "means, 3 rounds": Exchanges(lambda: Decoupled(8, 16, 2, rounds=3, aggregator="mean"), 4),
+    "restarts, 5 rounds": Exchanges(lambda: Decoupled(8, 16, 2, rounds=5, alpha=0.2), 4),
+    "restarts of attention": Exchanges(lambda: DecoupledGAT(8, 16, 2, rounds=3, alpha=0.2), 4, 2),
+    "propagated features": Exchanges(lambda: SIGN(8, 16, 2), 0),
     **{f"attention, {n} rounds": Exchanges(lambda n=n: DecoupledGAT(8, 16, 2, rounds=n), 4, 2) for n in (1, 5)},
     "relations, 3 rounds": Exchanges(lambda: Decoupled(8, 16, 2, rounds=3, num_relations=RELATIONS), 0, 4),
     **{f"gcn, {n} layers": Exchanges(lambda n=n: GCN(8, 4, 2, layers=n), 4 * n) for n in (1, 3)},

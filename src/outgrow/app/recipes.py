@@ -106,6 +106,8 @@ _BY_DATA_SET: Mapping[tuple[str, str], Recipe] = {
     ("citeseer", "gcn"): _PLANETOID_GCN,
     ("cora", "decoupled"): _PLANETOID_GCN,
     ("citeseer", "decoupled"): _PLANETOID_GCN,
+    ("cora", "decoupled-sage"): _PLANETOID_GCN,
+    ("citeseer", "decoupled-sage"): _PLANETOID_GCN,
     ("cora", "decoupled-gat"): _PLANETOID_GCN,
     ("citeseer", "decoupled-gat"): _PLANETOID_GCN,
     ("cora", "gat"): _PLANETOID_GAT,

@@ -6,14 +6,13 @@ edges may be computed in parts, the sum over own rows overlaps with the exchange
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.core.deprecation import renamed_arguments
 from outgrow.core.ledger import Kind
+from outgrow.engine.constant_sums import ConstantRows, cached_first_aggregate, count_constant_layers
 from outgrow.engine.features.inputs import ShardInputs
 from outgrow.engine.hidden_edges import shard_of_step
 from outgrow.engine.last_layer import LastRows, find_last_rows, find_read_rows, update_rows
@@ -102,6 +101,7 @@ def full_forward(
     key: int,
     *,
     first_aggregate: Tensor | None = None,
+    constant_rows: ConstantRows | None = None,
     overlap: bool = True,
     last_rows: LastRows | None = None,
     read_rows: Tensor | None = None,
@@ -114,6 +114,7 @@ def full_forward(
         inputs: Features of its nodes.
         key: Random key of (seed, epoch, step).
         first_aggregate: ``[n, C, F]`` aggregate of the first layer if it is constant; None to compute it.
+        constant_rows: Output of the first layers if it is constant; None to compute it.
         overlap: Whether to aggregate own rows while others are received.
         last_rows: The rows of the last layer to compute; None for all.
         read_rows: ``[m]`` int64, ascending, rows whose output of the last layer is read; None for all.
@@ -121,6 +122,29 @@ def full_forward(
     Returns:
         ``[n, C]``, differentiable in the parameters; of ``last_rows`` or ``read_rows`` alone if these are given.
     """
+    layers = model.layers_list()
+    if constant_rows is None:
+        x = _forward_first(model, shard, inputs, key, first_aggregate, overlap=overlap, read_rows=read_rows)
+    else:
+        x = constant_rows.rows
+    for index in range(1 if constant_rows is None else constant_rows.num_layers, len(layers)):
+        rows, read = (last_rows, read_rows) if index == len(layers) - 1 else (None, None)
+        x = layer_forward(layers[index], shard, x, layer_key(key, index), overlap=overlap, rows=rows, read_rows=read)
+    assert isinstance(x, Tensor)
+    return x
+
+
+def _forward_first(
+    model: Model,
+    shard: GraphShard,
+    inputs: ShardInputs,
+    key: int | None,
+    first_aggregate: Tensor | None,
+    *,
+    overlap: bool,
+    read_rows: Tensor | None,
+) -> Tensor:
+    """Return the output of the first layer for the nodes that the worker owns, ``[n, O]``; see `full_forward`."""
     first, *others = model.layers_list()
     block = shard.layer_view(first).block.with_rng_key(layer_key(key, 0))
     # Features of the halo are inputs already, so the first layer needs no exchange if it reads them directly.
@@ -128,72 +152,34 @@ def full_forward(
     x = x_src if len(inputs.own) == len(x_src) else slice_rows(x_src, 0, len(inputs.own))
     of_first = None if others else read_rows
     if first_aggregate is not None:
-        x = update_rows(first, x, first_aggregate, block, of_first)
-    elif model.source_is_features:
+        return update_rows(first, x, first_aggregate, block, of_first)
+    if model.source_is_features:
         source, target = first.source_and_target(x_src, x, block.src_nodes, block.dst_nodes)
-        x = update_rows(first, x, first.aggregate(block, source, target), block, of_first)
-    else:
-        x = layer_forward(first, shard, x, layer_key(key, 0), overlap=overlap, read_rows=of_first)
-    for index, layer in enumerate(others, 1):
-        rows, read = (last_rows, read_rows) if layer is others[-1] else (None, None)
-        x = layer_forward(layer, shard, x, layer_key(key, index), overlap=overlap, rows=rows, read_rows=read)
-    assert isinstance(x, Tensor)
-    return x
+        return update_rows(first, x, first.aggregate(block, source, target), block, of_first)
+    return layer_forward(first, shard, x, layer_key(key, 0), overlap=overlap, read_rows=of_first)
 
 
-_AGGREGATE_KEY = "constant aggregate"
-
-
-class _CachedAggregate(NamedTuple):
-    features: Tensor
-    edge_weight_key: tuple[object, ...]
-    aggregate: Tensor
-
-
-def has_static_first_aggregate(model: Model, features: Features) -> bool:
-    """Whether the first layer aggregates raw features with fixed weights, and no dropout precedes it."""
-    given = isinstance(features, Tensor) and model.source_is_features
-    return given and model.layers_list()[0].has_static_aggregate and model.input_dropout == 0
-
-
-def first_aggregate_if_cached(layer: Layer, block: Block, features: Features) -> Tensor | None:
-    """Return the aggregate stored by `cached_first_aggregate` for such a layer; None if there is none."""
-    cached = block.edges.cache.get(_AGGREGATE_KEY)
-    if not isinstance(cached, _CachedAggregate) or cached.features is not features or not layer.has_static_aggregate:
+def compute_constant_rows(
+    model: Model, shard: GraphShard, inputs: ShardInputs, first_aggregate: Tensor | None, *, overlap: bool
+) -> ConstantRows | None:
+    """Return the constant output of first layers; None if at most the aggregate of one is constant. All together."""
+    count = count_constant_layers(model, inputs.source)
+    layers = model.layers_list()
+    # The logits of a model without parameters are nothing to train, and one layer is no more than its aggregate.
+    if not 1 < count < len(layers):
         return None
-    return cached.aggregate if cached.edge_weight_key == layer.conv.edge_weight_key else None
-
-
-def cached_first_aggregate(model: Model, block: Block, features: Features) -> Tensor | None:
-    """Return the aggregate of the first layer, computed once and cached with the block's edges.
-
-    Args:
-        model: The model.
-        block: The whole graph, with or without self-loops as the first layer needs it.
-        features: ``[V, D]`` raw features.
-
-    Returns:
-        ``[V, 1, D]``; None if it is not constant, because the layer projects before it aggregates, its
-        weights are trained, or dropout precedes it.
-    """
-    layer = model.layers_list()[0]
-    if not has_static_first_aggregate(model, features) or not isinstance(features, Tensor):
-        return None
-    cached = first_aggregate_if_cached(layer, block, features)
-    if cached is not None:
-        return cached
     with torch.no_grad():
-        aggregate = layer.aggregate(
-            block.with_rng_key(None), layer.source(features, block.src_nodes), NodeMessages(None, None)
-        )
-    block.edges.cache[_AGGREGATE_KEY] = _CachedAggregate(features, layer.conv.edge_weight_key, aggregate)
-    return aggregate
+        x = _forward_first(model, shard, inputs, None, first_aggregate, overlap=overlap, read_rows=None)
+        for layer in layers[1:count]:
+            x = layer_forward(layer, shard, x, None, overlap=overlap)
+    return ConstantRows(x, count)
 
 
 class FullGraphEpoch:
     """Steps over all nodes of a shard, with the rows of all layers in memory.
 
-    A constant aggregate of the first layer is computed once, in the constructor.
+    A constant aggregate of the first layer is computed once, in the constructor, and so is the output of several first
+    layers that only propagate.
 
     Counted in the ledger: ``edges_aggregated`` and ``rows_computed``, of all layers.
 
@@ -234,12 +220,16 @@ class FullGraphEpoch:
             assert isinstance(rowwise, NodeObjective)
             self.objective = rowwise.for_row_range(self.last_rows.first, self.last_rows.last)
         self.is_nodewise = reads_no_neighbours(model)
-        self.first_aggregate = None
+        self.first_aggregate = self.constant_rows = None
         if not hides_edges:
             block = shard.layer_view(model.layers_list()[0]).block
             self.first_aggregate = cached_first_aggregate(model, block, inputs.source)
-        if self.first_aggregate is not None:
-            self.ledger.add_count("edges_aggregated", self.edges[0].num_edges)
+            self.constant_rows = compute_constant_rows(model, shard, inputs, self.first_aggregate, overlap=overlap)
+        self.num_constant = int(self.first_aggregate is not None)
+        if self.constant_rows is not None:
+            self.num_constant = self.constant_rows.num_layers
+        for edges in self.edges[: self.num_constant]:
+            self.ledger.add_count("edges_aggregated", edges.num_edges)
 
     def run_step(self, epoch: int, number: int = 0) -> tuple[float, int]:
         """Compute a step, and leave the global gradient in ``.grad``. All workers together.
@@ -275,7 +265,7 @@ class FullGraphEpoch:
         seen = self.edges if shard is self.shard else [shard.layer_view(layer).block.edges for layer in layers]
         # A cached aggregate was counted when it was computed.
         for index, edges in enumerate(seen):
-            if index > 0 or self.first_aggregate is None:
+            if index >= self.num_constant:
                 self.ledger.add_count("edges_aggregated", edges.num_edges)
             some_rows = read_rows if index == len(seen) - 1 else None
             self.ledger.add_count("rows_computed", edges.num_dst if some_rows is None else len(some_rows))
@@ -288,6 +278,7 @@ class FullGraphEpoch:
             self.inputs,
             key,
             first_aggregate=self.first_aggregate,
+            constant_rows=self.constant_rows,
             overlap=self.overlap,
             last_rows=self.last_rows,
             read_rows=read_rows,
@@ -303,5 +294,5 @@ class FullGraphEpoch:
         """Release the edges, the cached aggregate and idle memory."""
         self.edges = []
         self.last_rows = None
-        self.first_aggregate = None
+        self.first_aggregate = self.constant_rows = None
         memory_pool.release_idle_memory()

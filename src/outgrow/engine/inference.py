@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
+from outgrow.engine.constant_sums import first_aggregate_if_cached
 from outgrow.engine.features.inputs import ShardInputs, keeps_half
-from outgrow.engine.full_graph import first_aggregate_if_cached, gather_sources
+from outgrow.engine.full_graph import gather_sources
 from outgrow.engine.shard import FullGraphShard, GraphShard
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features, Layer, NodeMessages

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from outgrow.engine.constant_sums import has_static_first_aggregate
 from outgrow.engine.features.inputs import keeps_half
-from outgrow.engine.full_graph import has_static_first_aggregate
 from outgrow.nn.layer import Features, Layer, NodeMessages
 from outgrow.nn.model import Model
 from outgrow.nn.pyg import PyGAggregation, PyGConv

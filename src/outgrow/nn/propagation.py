@@ -21,7 +21,8 @@ from torch import Tensor
 from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
 from outgrow.core.validation import out_of_range_error, require_counts, validate_choice
-from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
+from outgrow.nn.epilogue import Epilogue
+from outgrow.nn.layer import Conv, ConvSpec, Features, Layer, NodeMessages
 from outgrow.ops.aggregation.attention import attention_weight
 from outgrow.ops.aggregation.relation_edges import with_loop_relation
 from outgrow.ops.aggregation.relational import RelationScale, relation_mean_weight
@@ -321,15 +322,18 @@ class RelationPropagateConv(PropagationBase):
         return RelationPropagateConv, self.num_relations, self.factor
 
 
-def scale_weights(block: Block, weight_E1: Tensor | None, factor: float, dtype: torch.dtype) -> Tensor | None:
-    """Return ``[E, 1]``: fixed edge weights times a factor, computed once per block.
+def only_propagates(layer: Layer) -> bool:
+    """Whether a layer is nothing but propagation, with no epilogue."""
+    return isinstance(layer.conv, PropagationBase) and layer.epilogue == Epilogue()
 
-    Args:
-        block: The block.
-        weight_E1: Its weights; None if all are 1.
-        factor: The factor.
-        dtype: Of the rows that are summed.
-    """
+
+def propagates_without_parameters(layer: Layer) -> bool:
+    """Whether a layer only propagates, with weights that the graph fixes: of constants it gives constants."""
+    return only_propagates(layer) and isinstance(layer.conv, PropagateConv)
+
+
+def scale_weights(block: Block, weight_E1: Tensor | None, factor: float, dtype: torch.dtype) -> Tensor | None:
+    """Return ``[E, 1]``: fixed edge weights times a factor, for rows of a type; None for ones. Computed once."""
     if factor == 1:
         return weight_E1
     dtype = accumulate_dtype(dtype)

@@ -107,6 +107,8 @@ def full_graph_parts(
     """
     layers = [
         each._replace(attention_share=attention_share if layer.only_propagates else 1.0)
+        if not layer.is_constant
+        else LayerWork(0, 0, 0)
         for each, layer in zip(list_whole_layers(work, nodes, edges, slices), work.model.layers, strict=True)
     ]
     of_nodes, of_edges = last_shares

@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from outgrow.engine.constant_sums import has_static_first_aggregate
 from outgrow.engine.features.cache import mean_row_bytes
 from outgrow.engine.features.remote import input_dtype
-from outgrow.engine.full_graph import has_static_first_aggregate
 from outgrow.engine.layer_plan import LayerPlan, has_fixed_weights, plan_layers
 from outgrow.graph.graph import Graph
 from outgrow.nn.layer import ConvSpec, Layer
 from outgrow.nn.model import Model
 from outgrow.nn.node_embedding import count_embedding_numbers
+from outgrow.nn.propagation import only_propagates, propagates_without_parameters
 from outgrow.nn.pyg import PyGAggregation
 from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.owned_rows import held_rows
@@ -33,7 +34,8 @@ from outgrow.planning.aggregation_sizes import (
 from outgrow.planning.matrix_sizes import count_matrix_numbers
 from outgrow.runtime.distributed.serialization import serialize
 from outgrow.strategies.split.layers import supports_partial_sums
-from outgrow.strategies.tensor.model_pass import group_propagation_runs, only_propagates
+from outgrow.strategies.tensor.model_pass import group_propagation_runs
+from outgrow.strategies.tensor.propagated_hops import count_new_hops
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +110,8 @@ class LayerSizes:
         reads_sources: Whether it reads neighbours at all.
         run_index: Index of its run in `outgrow.strategies.tensor.model_pass.group_propagation_runs`.
         only_propagates: Whether it only propagates.
+        is_constant: Whether strategies compute its output once, because all layers up to it propagate raw features.
+        gathered_hops: If it is the last of a run: rounds of the run whose columns its output has.
         weights: Numbers of the matrices that sources are multiplied by, and of those for destinations.
         edge_numbers: Numbers of an edge's message, where layers of PyG materialise it; else 0.
         edge_dim: Features of edges that it reads; 0 if it reads none.
@@ -132,6 +136,8 @@ class LayerSizes:
     only_propagates: bool
     weights: tuple[int, int]
     edge_numbers: int
+    is_constant: bool = False
+    gathered_hops: int = 1
     edge_dim: int = 0
     edge_scores: int = 0
     attention: int = 0
@@ -297,11 +303,14 @@ def model_sizes(model: Model, graph: Graph, *, hides_edges: bool = False) -> Mod
 
 
 def _sizes_of_layers(layers: Sequence[Layer], graph: Graph, *, constant: bool) -> tuple[LayerSizes, ...]:
-    return tuple(
-        _layer_sizes(layer, graph, constant=constant and number == index == 0, run=number)
-        for number, run in enumerate(group_propagation_runs(layers))
-        for index, layer in enumerate(run)
-    )
+    sizes = []
+    for number, run in enumerate(group_propagation_runs(layers)):
+        is_constant = constant and number == 0 and all(propagates_without_parameters(layer) for layer in run)
+        for index, (layer, hops) in enumerate(zip(run, count_new_hops(run), strict=True)):
+            first = constant and number == index == 0
+            of_layer = _layer_sizes(layer, graph, constant=first, run=number)
+            sizes.append(replace(of_layer, is_constant=is_constant, gathered_hops=hops))
+    return tuple(sizes)
 
 
 def _layer_sizes(layer: Layer, graph: Graph, *, constant: bool, run: int) -> LayerSizes:
@@ -330,6 +339,8 @@ def _layer_sizes(layer: Layer, graph: Graph, *, constant: bool, run: int) -> Lay
         inner_numbers=count_inner_numbers(layer.conv),
         update_numbers=count_update_numbers(layer.conv),
         reads_sources=layer.conv.aggregation.reads_sources,
+        is_constant=False,
+        gathered_hops=1,
         **_type_widths(layer, graph),
     )
 

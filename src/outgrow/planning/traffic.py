@@ -167,15 +167,24 @@ def inference_traffic(work: Workload, partition: PartitionStats, layout: WorkerL
     return traffic
 
 
-def add_halo_rows(into: Bytes, kind: Kind, work: Workload, partition: PartitionStats, layout: WorkerLayout) -> None:
+def add_halo_rows(
+    into: Bytes,
+    kind: Kind,
+    work: Workload,
+    partition: PartitionStats,
+    layout: WorkerLayout,
+    *,
+    constant: tuple[bool, ...] = (False, True),
+) -> None:
     """Add the rows that halo nodes have in all layers that send computed rows: ``C F + K`` numbers for each layer.
 
-    Where only some numbers of a row are used of a node type, only those are sent.
+    Where only some numbers of a row are used of a node type, only those are sent. ``constant`` says whether layers
+    count whose output is constant, and others.
     """
     model = work.model
     # A first layer that takes raw features sends none: features of the halo are copied before training.
     for layer in model.layers[model.source_is_features :]:
-        if not layer.reads_sources:
+        if not layer.reads_sources or layer.is_constant not in constant:
             continue
         numbers = layout.sum_by_link(count_sent_numbers(layer, partition.halo, partition.typed_halo))
         add_bytes(into, kind, numbers, model.number_bytes)

@@ -42,7 +42,8 @@ def train(
         typer.Option(
             help="gcn, sage, sage-max, gat, gat-relational, gatv2, transformer, gin, gine, edge-network, commnet, "
             "ggcn, ggnn, film, film-relational, rgcn, rgcn-diagonal, rgcn-typed, compgcn, hgt, decoupled, "
-            "decoupled-gat, decoupled-rgcn, embedding (vectors of nodes alone) or mlp (features alone).",
+            "decoupled-sage, decoupled-gin, decoupled-gat, decoupled-rgcn, sgc, sign, embedding (vectors of nodes "
+            "alone) or mlp (features alone).",
             show_default="what suits the data set, else sage",
         ),
     ] = None,

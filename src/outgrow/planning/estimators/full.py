@@ -20,7 +20,8 @@ def full_traffic(strategy: Full, work: Workload, layout: WorkerLayout) -> Traffi
     traffic = shard_traffic(work, cut, layout)
     # Each row of the halo is received in the forward pass, and its gradient returned in the backward pass.
     for kind in (Kind.ACTIVATIONS, Kind.GRADIENTS):
-        add_halo_rows(traffic.epoch, kind, work, cut, layout)
+        add_halo_rows(traffic.epoch, kind, work, cut, layout, constant=(False,))
+    add_halo_rows(traffic.once, Kind.ACTIVATIONS, work, cut, layout, constant=(True,))
     return traffic
 
 

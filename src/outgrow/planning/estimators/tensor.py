@@ -75,7 +75,10 @@ def tensor_traffic(strategy: TensorParallel, work: Workload, layout: WorkerLayou
         add_bytes(traffic.once, Kind.FEATURES, split, work.graph.feature_bytes)
     # Their aggregate is constant as well: it is gathered once, and the first layer then exchanges nothing.
     if kept and bottom.has_static_aggregate and strategy.cache_first_aggregate:
-        gathered = _slice_volume(deal.nodes, bottom.spec.aggregate, layout)
+        channels, columns = bottom.spec.aggregate
+        if bottom.is_constant:
+            channels = [layer for layer in model.layers if layer.is_constant][-1].gathered_hops
+        gathered = _slice_volume(deal.nodes, (channels, columns), layout)
         add_bytes(traffic.once, Kind.FEATURES, gathered, model.number_bytes)
     for move in _pass_exchanges(work, constant=strategy.cache_first_aggregate):
         moved = _exchange_volume(move, deal.nodes, layout)
@@ -124,20 +127,28 @@ def _edges_to_all(deal: OwnerStats, layer: LayerSizes, layout: WorkerLayout) -> 
 def _pass_exchanges(work: Workload, *, constant: bool) -> Iterator[SliceExchange]:
     """Yield the exchanges of a forward pass."""
     for run, same in groupby(work.model.layers, key=lambda each: each.run_index):
-        layer = next(same)
+        layers = list(same)
+        layer = layers[0]
         raw = run == 0 and work.model.source_is_features
+        if layer.is_constant and constant:
+            continue
         yield from (
-            _propagation_exchanges(layer)
+            _propagation_exchanges(work, layers, raw=raw)
             if layer.only_propagates
             else _layer_exchanges(work, layer, raw=raw, constant=constant)
         )
 
 
-def _propagation_exchanges(layer: LayerSizes) -> Iterator[SliceExchange]:
+def _propagation_exchanges(work: Workload, layers: list[LayerSizes], *, raw: bool) -> Iterator[SliceExchange]:
     """Yield the exchanges of a run of layers that only propagate."""
+    layer = layers[0]
     # Column slices need no other columns between rounds, so all rounds run between one split and one gather.
-    yield SliceExchange(*layer.spec.source)
-    yield SliceExchange(*layer.spec.aggregate)
+    if not raw:
+        yield SliceExchange(*layer.spec.source)
+    elif work.model.has_input_dropout:
+        yield SliceExchange(*layer.spec.source, has_gradient=False, kind=Kind.FEATURES)
+    trained = not (raw and all(each.is_parameter_free for each in layers))
+    yield SliceExchange(layers[-1].gathered_hops, layer.spec.aggregate[1], has_gradient=trained)
     if layer.spec.score:
         yield SliceExchange(1, 2 * layer.spec.score, to_all_workers=True)
 

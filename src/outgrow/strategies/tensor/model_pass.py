@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
-from outgrow.engine.full_graph import has_static_first_aggregate
+from outgrow.engine.constant_sums import has_static_first_aggregate
 from outgrow.engine.shard import GraphShard
-from outgrow.nn.epilogue import Epilogue
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, layer_key
-from outgrow.nn.propagation import PropagationBase
+from outgrow.nn.propagation import only_propagates, propagates_without_parameters
 from outgrow.ops.aggregation.no_messages import zero_aggregate
 from outgrow.strategies.tensor.aggregation import SlicedAggregation
 from outgrow.strategies.tensor.row_files import own_features
@@ -53,7 +52,7 @@ class SlicedModelPass:
         device = aggregation.column_exchange.row_device
         self.nodes = shard.owned_nodes.to(device)
         self.features = own_features(model, shard, features, device, aggregation.mapped_graph)
-        self.feature_slices = self.first_aggregate = None
+        self.feature_slices = self.first_aggregate = self.constant_rows = None
         # Without dropout raw features never change, so their slices are exchanged once and kept.
         if model.source_is_features and model.input_dropout == 0:
             assert isinstance(self.features, Tensor)
@@ -67,6 +66,11 @@ class SlicedModelPass:
                     self.first_aggregate = aggregation.aggregate_slices(first, None, self.feature_slices, Kind.FEATURES)
                     # Passes read the aggregate alone.
                     self.feature_slices = None
+            run = group_propagation_runs(model.layers_list())[0]
+            if cache_first_aggregate and all(propagates_without_parameters(layer) for layer in run):
+                with torch.no_grad():
+                    self.constant_rows = self._propagate_run(0, run, self.features, Kind.FEATURES)
+                self.feature_slices = None
 
     def compute_logits(self, key: int | None) -> Tensor:
         """Return logits of the own nodes, ``[n, C]``, differentiable in the parameters. All workers together.
@@ -78,7 +82,9 @@ class SlicedModelPass:
         index = 0
         for run in group_propagation_runs(self.model.layers_list()):
             self.ledger.add_count("rows_computed", len(run) * len(self.nodes))
-            if only_propagates(run[0]):
+            if index == 0 and self.constant_rows is not None:
+                x = self.constant_rows
+            elif only_propagates(run[0]):
                 x = self._propagate_run(index, run, x)
             else:
                 [layer] = run
@@ -100,11 +106,13 @@ class SlicedModelPass:
             layer, key, *layer.source_and_target(x, x, self.nodes, self.nodes), self._source_kind(index)
         )
 
-    def _propagate_run(self, index: int, layers: list[Layer], x: Features) -> Tensor:
+    def _propagate_run(
+        self, index: int, layers: list[Layer], x: Features, gathered_kind: Kind = Kind.ACTIVATIONS
+    ) -> Tensor:
         """Return the output of layers that only propagate, ``[n, O]``, starting with layer ``index``."""
         assert isinstance(x, Tensor)
         raw = self.feature_slices if index == 0 else None
-        out = self.aggregation.propagate_layers(layers, x, self._source_kind(index), raw)
+        out = self.aggregation.propagate_layers(layers, x, self._source_kind(index), raw, gathered_kind)
         # Scores that later layers read are not propagated: they are passed on as they are.
         carried = layers[-1].spec.out_features - out.shape[1]
         return torch.cat([out, x[:, x.shape[1] - carried :]], 1) if carried else out
@@ -132,8 +140,3 @@ def group_propagation_runs(layers: Sequence[Layer]) -> list[list[Layer]]:
 def _propagated_columns(layer: Layer) -> int | None:
     """Return the columns that a layer propagates if it does nothing else; None for other layers."""
     return layer.spec.source[1] if only_propagates(layer) else None
-
-
-def only_propagates(layer: Layer) -> bool:
-    """Whether a layer is nothing but propagation, with no epilogue."""
-    return isinstance(layer.conv, PropagationBase) and layer.epilogue == Epilogue()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
+from outgrow.nn.layer import Layer
 from outgrow.nn.propagation import PropagationBase
 from outgrow.strategies.tensor.all_to_all import ColumnExchange
 
@@ -112,3 +113,16 @@ def carry_own_rows(convs: Sequence[PropagationBase]) -> bool:
             return False
         given = conv.hops_out
     return True
+
+
+def count_new_hops(layers: Sequence[Layer]) -> list[int]:
+    """Return for each of some consecutive layers how many of their rounds its output has the columns of."""
+    made, given, counts = 0, 1, list[int]()
+    for number, conv in enumerate(layer.conv for layer in layers):
+        if isinstance(conv, PropagationBase):
+            given = conv.hops_in + 1 if number == 0 else given
+            # What was given is last in a row, and so is what is carried.
+            given, made = min(given, conv.hops_out), max(0, conv.hops_out - given)
+        counts.append(made + 1)
+        made += 1
+    return counts
