@@ -49,6 +49,8 @@ SUMS = ("gcn", "sage-aggregate-first")
 EDGES, LOOPS = ("gine", "gat-with-features-and-loops"), ("gat-with-features-and-loops",)
 ATTENTION, APART, SCALES = (*GAT, "decoupled-attention"), ("ggcn", "sage-max"), ("rgcn-diagonal", "decoupled-relations")
 
+RESTARTS = "decoupled-restarts", "decoupled-attention-restarts"
+
 MUTANTS = {
     "stream_dropout": Mutant(full_mutants.stream_dropout, FULL + SAMPLED + SPLIT + OFFLOAD),
     "gradients_not_summed": Mutant(full_mutants.gradients_not_summed, FULL + SAMPLED + SPLIT + OFFLOAD),
@@ -109,6 +111,7 @@ MUTANTS = {
     "gradient_of_a_sum_for_its_first_channel": Mutant(
         tensor_mutants.gradient_of_a_sum_for_its_first_channel, TENSOR, ("rgcn-project-first",)
     ),
+    "restarts_without_gradient": Mutant(tensor_mutants.restarts_without_gradient, TENSOR, RESTARTS),
     "rows_taken_for_sorted": Mutant(tensor_mutants.rows_taken_for_sorted, TENSOR),
     "slices_in_another_order": Mutant(tensor_mutants.slices_in_another_order, TENSOR, (*GCN, "ggcn")),
     "gradients_before_their_last_reader": Mutant(tensor_mutants.gradients_before_their_last_reader, TENSOR, APART),

@@ -15,12 +15,12 @@ from outgrow.nn.layer import Layer
 from outgrow.ops.aggregation.base import Aggregate
 from outgrow.ops.aggregation.relational import RelationScale
 from outgrow.strategies.base import Problem
-from outgrow.strategies.tensor import all_to_all, chunk_exchange, pipelines
+from outgrow.strategies.tensor import all_to_all, chunk_exchange, pipelined_sums, pipelines
 from outgrow.strategies.tensor.all_to_all import ColumnExchange, ColumnRanges
 from outgrow.strategies.tensor.chunk_blocks import ChunkBlock
 from outgrow.strategies.tensor.chunk_exchange import ChunkExchange, PendingRows
 from outgrow.strategies.tensor.chunk_messages import GradientSums
-from outgrow.strategies.tensor.chunk_schedule import ChunkSchedules, NodeGroup
+from outgrow.strategies.tensor.chunk_schedule import AggregationChunk, ChunkSchedules, NodeGroup
 from outgrow.strategies.tensor.pipelined_aggregation import PipelinedAggregation
 from suites.hits import Hits
 
@@ -103,6 +103,22 @@ def columns_misplaced() -> Iterator[Hits]:
             slices[party.nodes] = slices[party.nodes].roll(1, 2)
 
     with patch.object(ChunkExchange, "receive_slices", arrive):
+        yield hits
+
+
+@contextmanager
+def restarts_without_gradient() -> Iterator[Hits]:
+    """Every round adds the initial columns, but only the first round has a part in their gradient."""
+    hits, right = Hits(), pipelined_sums._add_chunk
+
+    def add(chunk: AggregationChunk, into: Tensor, rows: Tensor, factor: float) -> None:
+        # Chunks of the backward pass know the numbers of their edges.
+        lost = chunk.edge is not None and factor != 0
+        hits.note(lost)
+        if not lost:
+            right(chunk, into, rows, factor)
+
+    with patch.object(pipelined_sums, "_add_chunk", add):
         yield hits
 
 
