@@ -307,8 +307,7 @@ def _sizes_of_layers(layers: Sequence[Layer], graph: Graph, *, constant: bool) -
     for number, run in enumerate(group_propagation_runs(layers)):
         is_constant = constant and number == 0 and all(propagates_without_parameters(layer) for layer in run)
         for index, (layer, hops) in enumerate(zip(run, count_new_hops(run), strict=True)):
-            first = constant and number == index == 0
-            of_layer = _layer_sizes(layer, graph, constant=first, run=number)
+            of_layer = _layer_sizes(layer, graph, constant=constant and number == index == 0, run=number)
             sizes.append(replace(of_layer, is_constant=is_constant, gathered_hops=hops))
     return tuple(sizes)
 
@@ -339,8 +338,6 @@ def _layer_sizes(layer: Layer, graph: Graph, *, constant: bool, run: int) -> Lay
         inner_numbers=count_inner_numbers(layer.conv),
         update_numbers=count_update_numbers(layer.conv),
         reads_sources=layer.conv.aggregation.reads_sources,
-        is_constant=False,
-        gathered_hops=1,
         **_type_widths(layer, graph),
     )
 

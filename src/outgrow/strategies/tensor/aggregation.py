@@ -18,20 +18,14 @@ from outgrow.core.timeline import Timeline
 from outgrow.engine.hidden_edges import HiddenEdges
 from outgrow.engine.shard import GraphShard, layer_topology
 from outgrow.nn.layer import Layer, NodeMessages
-from outgrow.nn.propagation import PropagationBase
 from outgrow.ops.aggregation.base import Aggregate
 from outgrow.ops.csc import in_degree
 from outgrow.strategies.tensor.all_to_all import ColumnExchange
 from outgrow.strategies.tensor.chunk_messages import LayerRound, ScoreRows
 from outgrow.strategies.tensor.mapped_graph import MappedGraph
-from outgrow.strategies.tensor.owned_edges import (
-    own_edge_features,
-    owned_in_edges,
-    reads_features_of_all_edges,
-    takes_scores_of_features,
-)
+from outgrow.strategies.tensor.owned_edges import OwnedEdges, reads_features_of_all_edges
 from outgrow.strategies.tensor.pipelines import ChunkPipelines
-from outgrow.strategies.tensor.propagated_hops import PropagatedHops, carry_own_rows
+from outgrow.strategies.tensor.propagated_hops import PropagatedHops, carry_own_rows, propagation_conv
 
 NO_MESSAGES = NodeMessages(None, None)
 
@@ -71,7 +65,7 @@ class SlicedAggregation:
         self.column_exchange = ColumnExchange(shard.comm, shard.owned_nodes, row_device)
         self._blocks: dict[tuple[bool, bool], Block] = {}
         self.shares_weights = shares_weights
-        self._own_edges: dict[bool, tuple[Block, ColumnExchange]] = {}
+        self._own_edges = OwnedEdges(shard, self._whole_block)
         self._hidden: HiddenEdges | None = None
         self._blocks_of_step: dict[tuple[bool, bool], Block] = {}
 
@@ -224,7 +218,7 @@ class SlicedAggregation:
     def _compute_own_weights(self, layer: Layer, carried: Tensor) -> Tensor | None:
         """Compute the weights of own in-edges and gather those of all edges, ``[E, K]``."""
         conv = propagation_conv(layer)
-        block, exchange = self._own_edges_of(layer)
+        block, exchange = self._own_edges.block_for(layer)
         source, target = conv.split_scores(carried)
         assert target.scores is not None
         weight = conv.edge_weight(block, source, target._replace(scores=target.scores[block.dst_nodes]))
@@ -242,29 +236,8 @@ class SlicedAggregation:
         return replace(visible, key=key, edge_scores=None if scores is None else scores[visible.edge_ids])
 
     def _gather_edge_scores(self, layer: Layer) -> Tensor | None:
-        """Compute the scores of the features of own in-edges and gather those of all edges, ``[E, K]``.
-
-        None for layers that take no scores from features: these stay where they are, only scores cross.
-        """
         # Weights in files are fixed, and were computed from features in files.
-        if not takes_scores_of_features(layer) or self.mapped_graph is not None:
-            return None
-        block, exchange = self._own_edges_of(layer)
-        scores = layer.conv.edge_scores(block)
-        return None if scores is None else exchange.all_gather_rows(scores, Kind.ACTIVATIONS)
-
-    def _own_edges_of(self, layer: Layer) -> tuple[Block, ColumnExchange]:
-        """Return the in-edges of own nodes, with their features, and the exchange that gathers values of all edges."""
-        looped = layer.spec.self_loops
-        if looped not in self._own_edges:
-            own, topology = self.shard.owned_nodes, self.shard.topology
-            block, exchange = owned_in_edges(self._whole_block(layer), own.to(self.comm.device), self.comm)
-            if topology.edge_features is not None:
-                features = own_edge_features(topology, own, self_loops=looped).to(self.comm.device)
-                edges = replace(block.edges, features=features, feature_sizes=topology.feature_sizes, cache={})
-                block = replace(block, edges=edges)
-            self._own_edges[looped] = block, exchange
-        return self._own_edges[looped]
+        return self._own_edges.gather_scores(layer) if self.mapped_graph is None else None
 
     def _pipelined_sum(
         self, layer: Layer, rows: Tensor | None, weight: Tensor | None, count: int, kind: Kind, alpha: float = 0.0
@@ -367,9 +340,3 @@ class SlicedAggregation:
             topology = self.shard.topology if reads else self.shard.topology.without_edge_features
             self._blocks[looped, reads] = layer_topology(topology, layer).block.to(self.comm.device)
         return self._blocks[looped, reads]
-
-
-def propagation_conv(layer: Layer) -> PropagationBase:
-    """Return the convolution of a layer that propagates."""
-    assert isinstance(layer.conv, PropagationBase)
-    return layer.conv

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from outgrow.core.block import Block, Edges
+from outgrow.core.ledger import Kind
+from outgrow.engine.shard import GraphShard
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Conv, Layer
@@ -15,6 +18,44 @@ from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.rows.gather import concat_ranges
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.tensor.all_to_all import ColumnExchange
+
+
+class OwnedEdges:
+    """The in-edges of a worker's nodes, with or without self-loops, made when they are first asked for. Final.
+
+    Args:
+        shard: Gives the nodes that the worker owns.
+        whole_block: Returns all edges as a layer needs them.
+    """
+
+    def __init__(self, shard: GraphShard, whole_block: Callable[[Layer], Block]) -> None:
+        self.shard = shard
+        self._whole_block = whole_block
+        self._found: dict[bool, tuple[Block, ColumnExchange]] = {}
+
+    def block_for(self, layer: Layer) -> tuple[Block, ColumnExchange]:
+        """Return the edges with their features, and the exchange that gathers values of all edges."""
+        looped = layer.spec.self_loops
+        if looped not in self._found:
+            own, topology, comm = self.shard.owned_nodes, self.shard.topology, self.shard.comm
+            block, exchange = owned_in_edges(self._whole_block(layer), own.to(comm.device), comm)
+            if topology.edge_features is not None:
+                features = own_edge_features(topology, own, self_loops=looped).to(comm.device)
+                edges = replace(block.edges, features=features, feature_sizes=topology.feature_sizes, cache={})
+                block = replace(block, edges=edges)
+            self._found[looped] = block, exchange
+        return self._found[looped]
+
+    def gather_scores(self, layer: Layer) -> Tensor | None:
+        """Compute the scores of the features of own in-edges and gather those of all edges, ``[E, K]``.
+
+        None for layers that take no scores from features: these stay where they are, only scores cross.
+        """
+        if not takes_scores_of_features(layer):
+            return None
+        block, exchange = self.block_for(layer)
+        scores = layer.conv.edge_scores(block)
+        return None if scores is None else exchange.all_gather_rows(scores, Kind.ACTIVATIONS)
 
 
 def owned_in_edges(whole: Block, own: Tensor, comm: Comm) -> tuple[Block, ColumnExchange]:

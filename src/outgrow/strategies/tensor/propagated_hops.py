@@ -126,3 +126,9 @@ def count_new_hops(layers: Sequence[Layer]) -> list[int]:
         counts.append(made + 1)
         made += 1
     return counts
+
+
+def propagation_conv(layer: Layer) -> PropagationBase:
+    """Return the convolution of a layer that propagates."""
+    assert isinstance(layer.conv, PropagationBase)
+    return layer.conv
