@@ -98,7 +98,7 @@ def runs(workers: int) -> dict[Case, Result]:
             if isinstance(chosen, Offload):
                 chosen = replace(chosen, scratch_dir=str(disk_folder()))
             plans[case] = Plan(folder / str(count), model_of(model, count), config_of(strategy), chosen)
-        with patch("outgrow.strategies.offload.strategy.DISK_BANDWIDTHS", RATES):
+        with patch("outgrow.strategies.offload.execution.DISK_BANDWIDTHS", RATES):
             return run_in_threads(partial(train_in_turn, plans=plans), workers)[0]
 
 

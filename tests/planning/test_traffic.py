@@ -152,7 +152,7 @@ def offload_runs(*, quick: bool) -> dict[str, Result]:
             for case, (model, strategy) in OFFLOADED.items()
             if (case in QUICK) is quick
         }
-        with patch("outgrow.strategies.offload.strategy.DISK_BANDWIDTHS", RATES):
+        with patch("outgrow.strategies.offload.execution.DISK_BANDWIDTHS", RATES):
             return run_in_threads(partial(train_in_turn, plans=plans), WORKERS)[0]
 
 

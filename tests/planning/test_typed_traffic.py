@@ -103,7 +103,7 @@ def runs() -> dict[tuple[str, str], Result]:
             if isinstance(chosen, Offload):
                 chosen = replace(chosen, scratch_dir=str(disk_folder()))
             plans[strategy, model] = Plan(folder / "typed", model_of(model), config_of(strategy), chosen)
-        with patch("outgrow.strategies.offload.strategy.DISK_BANDWIDTHS", RATES):
+        with patch("outgrow.strategies.offload.execution.DISK_BANDWIDTHS", RATES):
             return run_in_threads(partial(train_in_turn, plans=plans), WORKERS)[0]
 
 
