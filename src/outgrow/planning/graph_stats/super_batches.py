@@ -41,7 +41,8 @@ class SampledSuperBatches:
         steps = len(draws.epoch_batches(EPOCH))
         supers = plan_super_batches(steps, self.super_batch)
         # Without a short last one, and without a short last batch, if others are there.
-        whole = [each for each in supers if len(each) == self.super_batch] or [range(max(1, steps - 1))]
+        full = max(1, int(draws.num_full_batches))
+        whole = [each for each in supers if len(each) == self.super_batch and each.stop <= full] or [range(full)]
         some = [whole[place] for place in choose_evenly_spaced(len(whole), _SUPERS)]
         cold, warm, hot = (draws.gather_counter() for _ in range(3))
         hot_nodes, hot_edges, uses = 0, 0, 0

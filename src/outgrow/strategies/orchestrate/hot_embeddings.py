@@ -58,7 +58,8 @@ class HotEmbeddings(NamedTuple):
         def move_part(part: T, kind: Kind) -> T:
             if part is None:
                 return part
-            comm.ledger.add_bytes(Link.HOST_TO_DEVICE, kind, part.nbytes)
+            if len(part):
+                comm.ledger.add_bytes(Link.HOST_TO_DEVICE, kind, part.nbytes)
             return part.to(comm.device)
 
         if embedding_only:
