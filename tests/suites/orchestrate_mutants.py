@@ -18,7 +18,8 @@ from outgrow.nn.layer import Features, Layer
 from outgrow.strategies.orchestrate import device_side
 from outgrow.strategies.orchestrate.host_side import HostSide
 from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddings, HotEmbeddingTable, compute_hot_output
-from outgrow.strategies.orchestrate.parameter_history import EpochStart, ParameterHistory
+from outgrow.strategies.orchestrate.hot_gradient import HotGradient
+from outgrow.strategies.orchestrate.parameter_history import EpochStart, ParameterHistory, ParameterVersion
 from outgrow.strategies.orchestrate.sampling import HotColdSampler, SampledBatch
 from suites.hits import Hits
 
@@ -90,6 +91,32 @@ def rows_for_the_cpu_misplaced() -> Iterator[Hits]:
         return right(self, request, *given)
 
     with patch.object(RemoteFeatureStore, "_answer_request", answered):
+        yield hits
+
+
+@contextmanager
+def gradients_left_on_the_cpu() -> Iterator[Hits]:
+    """What the CPU computes of the gradient does not reach the parameters."""
+    hits = Hits()
+
+    def add(self: HotGradient, rows: HotEmbeddings, gradient_hO: Tensor, version: ParameterVersion) -> None:
+        hits.note(len(rows.nodes) > 0)
+
+    with patch.object(HotGradient, "add", add):
+        yield hits
+
+
+@contextmanager
+def gradients_of_older_parameters() -> Iterator[Hits]:
+    """The CPU computes the gradient with the parameters of the batch before."""
+    hits, right, before = Hits(), HotGradient.add, list[ParameterVersion]()
+
+    def add(self: HotGradient, rows: HotEmbeddings, gradient_hO: Tensor, version: ParameterVersion) -> None:
+        hits.note(bool(before))
+        right(self, rows, gradient_hO, before[-1] if before else version)
+        before.append(version)
+
+    with patch.object(HotGradient, "add", add):
         yield hits
 
 

@@ -34,6 +34,7 @@ WHOLE = BatchConfig(size=4, fanout=(3, -1))
         ({"reuse": "embeddings"}, "reuse"),
         ({"reuse": 3}, "reuse"),
         ({"hot_gradient": 1}, "hot_gradient"),
+        ({"gradient_on": "gpu"}, "gradient_on"),
         ({"latest_parameters": "yes"}, "latest_parameters"),
         ({"sampling_threads": 0}, "sampling_threads"),
         ({"cache": -0.5}, "cache"),
@@ -52,6 +53,7 @@ def test_options_that_are_refused(options: dict[str, Any], said: str) -> None:
 def test_options_are_given_back() -> None:
     given = {"partition": "range", "hot_ratio": 1, "super_batch": 3, "reuse": "aggregate", "hot_gradient": False}
     assert Orchestrate(**given).options() == given | {
+        "gradient_on": "cpu",
         "latest_parameters": False,
         "cache": 0.0,
         "sampling_threads": None,

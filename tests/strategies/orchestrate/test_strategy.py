@@ -29,6 +29,7 @@ SUMS = ("gcn", "sage-project-first")
 """Bottom layers that sum features with weights of the graph."""
 REUSES: dict[str, dict[str, Any]] = {
     "gradient": {},
+    "on the device": {"gradient_on": "device"},
     "constant": {"hot_gradient": False},
     "aggregate": {"reuse": "aggregate"},
 }
@@ -64,6 +65,7 @@ def counters_of(problem: Problem) -> dict[str, int]:
     [
         *((kind, "gradient", super_batch) for kind in CONVS for super_batch in (1, 2, 4)),
         *((kind, "constant", 2) for kind in CONVS),
+        *((kind, "on the device", 2) for kind in CONVS),
         *((kind, "aggregate", 3) for kind in (*SUMS, "gcn-project-first", "sage")),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,12 @@ import pytest
 import torch
 
 from outgrow.core.errors import InputError
+from outgrow.core.ledger import Kind, Link
 from outgrow.engine.batches import BatchConfig
 from outgrow.strategies.base import Problem
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 from suites import orchestrate_mutants
+from suites.hits import Hits
 from suites.orchestrated import BATCHES, STEPS, Serial, model_of, problem_of, trained
 
 HOT = {"hot_ratio": 0.3}
@@ -73,14 +77,38 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(at: int, tmp
     assert at < 4 or resumed[1] != expected[at:]
 
 
-def test_hot_nodes_that_cool_down_after_an_epoch_are_noticed() -> None:
-    """By the serial reference, which does not let them."""
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        orchestrate_mutants.parameters_forgotten_after_an_epoch,
+        orchestrate_mutants.gradients_left_on_the_cpu,
+        orchestrate_mutants.gradients_of_older_parameters,
+    ],
+)
+def test_mistakes_are_noticed(mutant: Callable[[], AbstractContextManager[Hits]]) -> None:
+    """By the serial reference: hot nodes that cool down after an epoch, gradients that are lost or stale."""
     options = Orchestrate(super_batch=2, **HOT)
-    expected = Serial("gat", options).trained()
-    with orchestrate_mutants.parameters_forgotten_after_an_epoch() as hits:
-        found = trained(problem_of(model_of("gat")), options)
-    assert hits.count == 1
-    assert found.difference(expected) > 1e-4
+    expected = Serial("sage", options).trained()
+    with mutant() as hits:
+        found = trained(problem_of(model_of("sage")), options)
+    assert hits.count > 0
+    assert found.difference(expected) > 1e-6
+    shaken = trained(problem_of(model_of("sage")), options, shaken=True)
+    assert found.difference(expected) > 1000 * shaken.difference(expected)
+
+
+def test_the_gradient_takes_fewer_bytes_to_the_cpu_than_aggregates_to_the_device() -> None:
+    """Beside the gradients of parameters, which are few beside large batches; with the same losses to rounding."""
+    crossed, losses = list[Counter[Link]](), list[list[float]]()
+    for side in ("cpu", "device"):
+        problem = problem_of(model_of("sage"))
+        losses.append(trained(problem, Orchestrate(super_batch=2, gradient_on=side, **HOT)).losses)
+        crossed.append(Counter())
+        for (link, kind), count in problem.shard.comm.ledger.bytes_by_link.items():
+            crossed[-1][link] += count * ((link, kind) != (Link.HOST_TO_DEVICE, Kind.GRADIENTS))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+    assert crossed[0][Link.DEVICE_TO_HOST] > 0 == crossed[1][Link.DEVICE_TO_HOST]
+    assert crossed[0][Link.HOST_TO_DEVICE] < crossed[1][Link.HOST_TO_DEVICE]
 
 
 def test_super_batches_that_were_too_long_are_not_reused() -> None:
