@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from outgrow.core.ledger import Link
+from outgrow.planning.batch_stats import NeighborhoodStats
 from outgrow.planning.cost_model import CostModel, LayerSeconds, LayerWork, step_seconds
 from outgrow.planning.hardware.corrections import Corrections, WorkKind
 from outgrow.planning.traffic import Bytes, Traffic
-from outgrow.planning.workload import NeighborhoodStats, Workload
+from outgrow.planning.workload import Workload
 from outgrow.strategies.base import Strategy
 
 _OPTIMIZER = 7

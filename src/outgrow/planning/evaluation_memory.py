@@ -12,8 +12,9 @@ import numpy as np
 from outgrow.inference.chunked import CHUNK_BYTES, CHUNKS_IN_FLIGHT, MEMORY_SHARE
 from outgrow.inference.modes import AUTO, LAYERWISE, NONE, SAMPLED, WORTH_IT
 from outgrow.inference.sampled import batches_of_all_before
+from outgrow.planning.batch_stats import SamplingSpec, ScoredNeighborhood
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.workload import SamplingSpec, ScoredNeighborhood, Workload
+from outgrow.planning.workload import Workload
 
 WHOLE_LAYERS = None
 """Stands for an evaluation of whole layers in memory."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from outgrow.inference.modes import NONE, SAMPLED
+from outgrow.planning.batch_stats import ScoredNeighborhood
 from outgrow.planning.cost_model import FORWARD_SHARE, CostModel, LayerWork, step_seconds
 from outgrow.planning.estimate import (
     EpochPart,
@@ -22,7 +23,7 @@ from outgrow.planning.estimate import (
 from outgrow.planning.evaluation_memory import WHOLE_LAYERS, evaluated_neighborhoods
 from outgrow.planning.hardware.corrections import WorkKind
 from outgrow.planning.peak_memory import whole_layers_fit
-from outgrow.planning.workload import PartitionStats, ScoredNeighborhood, Workload
+from outgrow.planning.workload import PartitionStats, Workload
 from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.tensor.memory import OVERLAPPING_CHUNKS
 from outgrow.strategies.tensor.strategy import TensorParallel

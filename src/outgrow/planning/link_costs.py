@@ -9,11 +9,12 @@ from collections import Counter
 from dataclasses import replace
 
 from outgrow.core.ledger import Kind
+from outgrow.planning.batch_stats import LinkStepStats
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import EpochPart, Estimate
 from outgrow.planning.hardware.corrections import WorkKind
 from outgrow.planning.traffic import ID_BYTES, Bytes, Traffic, WorkerLayout, add_bytes, round_rows
-from outgrow.planning.workload import LinkStepStats, Workload
+from outgrow.planning.workload import Workload
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.offload.strategy import Offload

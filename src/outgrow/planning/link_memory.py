@@ -8,8 +8,9 @@ from __future__ import annotations
 from outgrow.engine.candidate_loss import BLOCK_BYTES
 from outgrow.inference.chunked import MEMORY_SHARE
 from outgrow.inference.query_scores import CHUNK_BYTES
+from outgrow.planning.batch_stats import LinkStepStats
 from outgrow.planning.cost_model import CostModel
-from outgrow.planning.workload import LinkStepStats, Workload
+from outgrow.planning.workload import Workload
 
 _FETCHED = 3
 """Copies of rows that a step fetches: own ones are the output of the last layer."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from outgrow.engine.embeddings.row_sections import MEMORY_SHARE as EMBEDDING_SHARE
 from outgrow.engine.minibatch_loop import EXCHANGED_AHEAD
 from outgrow.inference.chunked import MEMORY_SHARE
+from outgrow.planning.batch_stats import BatchStats, LinkStepStats, NeighborhoodStats, OrchestrateStats, SplitBatchStats
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.evaluation_memory import (
     WHOLE_LAYERS,
@@ -32,15 +33,7 @@ from outgrow.planning.layer_memory import (
     view_edge_bytes,
 )
 from outgrow.planning.link_memory import link_loss_bytes, ranking_bytes, whole_graph_link_bytes
-from outgrow.planning.workload import (
-    BatchStats,
-    LinkStepStats,
-    NeighborhoodStats,
-    OrchestrateStats,
-    PartitionStats,
-    SplitBatchStats,
-    Workload,
-)
+from outgrow.planning.workload import PartitionStats, Workload
 
 _PROCESS_BYTES = 235 << 20
 """Bytes of a process that has loaded its modules and compiled its kernels."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -276,8 +277,10 @@ def model_sizes(model: Model, graph: Graph, *, hides_edges: bool = False) -> Mod
     assert graph.features is not None
     features = held_rows(graph.features)
     constant = has_static_first_aggregate(model, features) and not hides_edges
-    first = model.layers_list()[0].aggregate_first()
     stages = model.layers_list()
+    first = stages[0].aggregate_first()
+    # Sparse features are multiplied first: the product makes them narrow and dense.
+    summed = None if graph.sparse or first is None else _layer_sizes(first, graph, constant=constant, run=0)
     sliced = [Layer(layer.conv.with_sliceable_columns() or layer.conv, layer.epilogue) for layer in stages]
     differs = any(one.conv is not other.conv for one, other in zip(sliced, stages, strict=True))
     parameters = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
@@ -290,10 +293,7 @@ def model_sizes(model: Model, graph: Graph, *, hides_edges: bool = False) -> Mod
         has_input_dropout=model.input_dropout > 0,
         reads_features=model.encoder is None,
         row_bytes=graph.num_features * input_dtype(model, features).itemsize,
-        # Sparse features are multiplied first: the product makes them narrow and dense.
-        aggregate_first_layer=None
-        if graph.sparse or first is None
-        else _layer_sizes(first, graph, constant=constant, run=0),
+        aggregate_first_layer=summed,
         encoder_numbers=0 if model.encoder is None else count_matrix_numbers(model.encoder, graph),
         reads_types=model.reads_types,
         layer_plans=tuple(plan_layers(model, features, cache=not hides_edges)),
@@ -342,7 +342,7 @@ def _layer_sizes(layer: Layer, graph: Graph, *, constant: bool, run: int) -> Lay
     )
 
 
-def _type_widths(layer: Layer, graph: Graph) -> dict[str, tuple[int, ...]]:
+def _type_widths(layer: Layer, graph: Graph) -> dict[str, Any]:
     used = layer.row_widths()
     if used is None:
         return {}

@@ -17,6 +17,7 @@ from outgrow.graph.partition.partition_cache import load_or_make_partition
 from outgrow.graph.partition.symmetrize import count_neighbours, symmetrize
 from outgrow.graph.sampling.edge_sampler import FASTGCN, LABOR, NEIGHBOR, SAMPLERS, WITH_REPLACEMENT
 from outgrow.graph.store.reader import write_store
+from outgrow.planning.batch_stats import SamplingSpec
 from outgrow.planning.graph_stats.counted import (
     CountedGraph,
     bfs_ball,
@@ -26,7 +27,6 @@ from outgrow.planning.graph_stats.counted import (
 )
 from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution
 from outgrow.planning.graph_stats.partition_counts import estimate_neighbours
-from outgrow.planning.workload import SamplingSpec
 
 GRAPHS = ("products@0.01", "reddit@0.02", "arxiv@0.1")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from outgrow.core.ledger import Kind
+from outgrow.planning.batch_stats import BatchStats, SamplingSpec
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import LAYER_PARTS, EpochPart, Estimate
 from outgrow.planning.estimators.sampled import (
@@ -14,7 +15,7 @@ from outgrow.planning.estimators.sampled import (
     data_parallel_traffic,
 )
 from outgrow.planning.traffic import ID_BYTES, Traffic, WorkerLayout, add_bytes, round_rows
-from outgrow.planning.workload import BatchStats, SamplingSpec, Workload
+from outgrow.planning.workload import Workload
 from outgrow.strategies.migrate.strategy import Migrate
 
 _COMPUTED = (*LAYER_PARTS, "new edges")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from outgrow.core.ledger import Kind, Link
+from outgrow.planning.batch_stats import OrchestrateStats
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import (
     EpochPart,
@@ -25,7 +26,7 @@ from outgrow.planning.traffic import (
     sent_row_bytes,
     shard_traffic,
 )
-from outgrow.planning.workload import OrchestrateStats, Workload
+from outgrow.planning.workload import Workload
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 
 _USUAL_RATIO = 0.2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from outgrow.core.ledger import Kind
 from outgrow.engine.features.cache import rows_within_size
+from outgrow.planning.batch_stats import BatchStats, SamplingSpec
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import EpochPart, Estimate, batch_prep_parts, minibatch_parts, transfer_parts
 from outgrow.planning.peak_memory import minibatch_peak_bytes
@@ -18,7 +19,7 @@ from outgrow.planning.traffic import (
     sent_row_bytes,
     shard_traffic,
 )
-from outgrow.planning.workload import BatchStats, SamplingSpec, Workload
+from outgrow.planning.workload import Workload
 from outgrow.strategies.migrate.strategy import Migrate
 from outgrow.strategies.sampled import Sampled
 

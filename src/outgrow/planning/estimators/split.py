@@ -8,6 +8,7 @@ import numpy as np
 
 from outgrow.core.ledger import Kind
 from outgrow.engine.features.cache import rows_within_size
+from outgrow.planning.batch_stats import CrossEdgeStats, SamplingSpec, SplitBatchStats
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import EpochPart, Estimate, batch_prep_parts, minibatch_parts, transfer_parts
 from outgrow.planning.peak_memory import minibatch_peak_bytes
@@ -21,7 +22,7 @@ from outgrow.planning.traffic import (
     count_sent_numbers,
     shard_traffic,
 )
-from outgrow.planning.workload import CrossEdgeStats, SamplingSpec, SplitBatchStats, Workload
+from outgrow.planning.workload import Workload
 from outgrow.strategies.split.strategy import SplitParallel
 
 _TOLD_BYTES = 4

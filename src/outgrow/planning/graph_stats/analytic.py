@@ -12,25 +12,23 @@ from functools import cache
 import numpy as np
 
 from outgrow.graph.sampling.edge_sampler import NEIGHBOR
-from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, Matrix, WaveStats
-from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution, NeighborhoodLevel, Numbers
-from outgrow.planning.graph_stats.link_steps import expect_link_steps, links_of_batch, seed_share
-from outgrow.planning.sizes import DatasetSizes
-from outgrow.planning.workload import (
+from outgrow.planning.batch_stats import (
     BatchStats,
-    ChunkStats,
     CrossEdgeStats,
     GatherStats,
     HotStats,
     LinkStepStats,
     NeighborhoodStats,
     OrchestrateStats,
-    OwnerStats,
-    PartitionStats,
     SamplingSpec,
     ScoredNeighborhood,
     SplitBatchStats,
 )
+from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, Matrix, WaveStats
+from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution, NeighborhoodLevel, Numbers
+from outgrow.planning.graph_stats.link_steps import expect_link_steps, links_of_batch, seed_share
+from outgrow.planning.sizes import DatasetSizes
+from outgrow.planning.workload import ChunkStats, OwnerStats, PartitionStats
 from outgrow.strategies.offload.memory import WaveSizes
 from outgrow.strategies.offload.wave_plan import TransferOptions
 from outgrow.strategies.offload.wave_transposes import transpose_file_bytes

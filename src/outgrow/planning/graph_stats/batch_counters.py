@@ -12,8 +12,8 @@ from outgrow.core.block import Block
 from outgrow.graph.graph import Graph
 from outgrow.ops.owned_rows import OwnedRows, held_rows
 from outgrow.ops.sparse import PartialRows, SparseRows
+from outgrow.planning.batch_stats import GatherStats, NeighborhoodStats
 from outgrow.planning.graph_stats.chunk_waves import Matrix
-from outgrow.planning.workload import GatherStats, NeighborhoodStats
 
 
 class GatherCounter:

@@ -24,6 +24,14 @@ from outgrow.graph.partition.presampled import PresampledMetis
 from outgrow.graph.topology import Topology
 from outgrow.nn.model import Model
 from outgrow.ops.sampling.neighborhood import with_in_neighbors
+from outgrow.planning.batch_stats import (
+    BatchStats,
+    LinkStepStats,
+    OrchestrateStats,
+    SamplingSpec,
+    ScoredNeighborhood,
+    SplitBatchStats,
+)
 from outgrow.planning.graph_stats.analytic import AnalyticGraph
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, ChunkWaveCounter, Matrix
 from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution
@@ -36,18 +44,7 @@ from outgrow.planning.graph_stats.partition_counts import (
 from outgrow.planning.graph_stats.sampled_batches import SampledBatches
 from outgrow.planning.graph_stats.super_batches import SampledSuperBatches
 from outgrow.planning.sizes import DatasetSizes, dataset_sizes, model_sizes
-from outgrow.planning.workload import (
-    BatchStats,
-    ChunkStats,
-    LinkStepStats,
-    OrchestrateStats,
-    OwnerStats,
-    PartitionStats,
-    SamplingSpec,
-    ScoredNeighborhood,
-    SplitBatchStats,
-    Workload,
-)
+from outgrow.planning.workload import ChunkStats, OwnerStats, PartitionStats, Workload
 from outgrow.runtime.distributed.serialization import serialize
 from outgrow.strategies.offload.wave_plan import TransferOptions
 from outgrow.strategies.split.presampling import make_partition_presampled_for_links, make_presampled_partition

@@ -17,9 +17,9 @@ from outgrow.graph.link_triples import LinkTriples, collect_links, mark_relation
 from outgrow.graph.topology import Topology
 from outgrow.ops.pair_draws import mark_pairs
 from outgrow.ops.rng import fold_in
+from outgrow.planning.batch_stats import LinkStepStats, SamplingSpec
 from outgrow.planning.graph_stats.batch_counters import choose_evenly_spaced
 from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution, Numbers
-from outgrow.planning.workload import LinkStepStats, SamplingSpec
 
 _EPOCH = 1
 _STEPS = 16

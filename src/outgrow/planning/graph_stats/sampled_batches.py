@@ -15,6 +15,7 @@ from outgrow.engine.link_batches import Batch, LinkBatch, LinkBatches
 from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.graph import Graph
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
+from outgrow.planning.batch_stats import BatchStats, CrossEdgeStats, SamplingSpec, SplitBatchStats
 from outgrow.planning.graph_stats.batch_counters import (
     GatherCounter,
     NeighborhoodCounter,
@@ -23,7 +24,6 @@ from outgrow.planning.graph_stats.batch_counters import (
     count_row_entries,
 )
 from outgrow.planning.graph_stats.chunk_waves import Matrix
-from outgrow.planning.workload import BatchStats, CrossEdgeStats, SamplingSpec, SplitBatchStats
 from outgrow.strategies.migrate.schedule import migration_schedule
 
 BEFORE, EPOCH = 0, 1

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from outgrow.engine.features.cache import hottest_nodes
 from outgrow.engine.link_batches import Batch
+from outgrow.planning.batch_stats import HotStats, OrchestrateStats
 from outgrow.planning.graph_stats.batch_counters import NeighborhoodCounter, choose_evenly_spaced
 from outgrow.planning.graph_stats.sampled_batches import BEFORE, EPOCH, STEPS_BEFORE, SampledBatches
-from outgrow.planning.workload import HotStats, OrchestrateStats
 from outgrow.strategies.orchestrate.sampling import HotColdSampler as PartDrawing
 from outgrow.strategies.orchestrate.sampling import count_bottom_nodes, hot_step, plan_super_batches
 

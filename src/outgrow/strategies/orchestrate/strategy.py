@@ -237,14 +237,9 @@ class OrchestrateExecution:
         self.history = ParameterHistory(options.super_batch)
         if (saved := problem.strategy_state.get(Orchestrate.name)) is not None:
             self.history.load_state(saved, bottom_parameters(self.model))
+        gradient = HotGradient(self.model, bottom, self.comm) if options.keeps_aggregates_on_host else None
         self.loop = SuperBatchLoop(
-            DeviceSide(
-                self.model,
-                bottom,
-                self.comm,
-                2 * options.super_batch - 1,
-                HotGradient(self.model, bottom, self.comm) if options.keeps_aggregates_on_host else None,
-            ),
+            DeviceSide(self.model, bottom, self.comm, 2 * options.super_batch - 1, gradient),
             self.cold_store,
             partial(
                 HostSide,
