@@ -140,7 +140,7 @@ EXCHANGES = {
     "restarts of attention": Exchanges(lambda: DecoupledGAT(8, 16, 2, rounds=3, alpha=0.2), 4, 2),
     "propagated features": Exchanges(lambda: SIGN(8, 16, 2), 0),
     **{f"attention, {n} rounds": Exchanges(lambda n=n: DecoupledGAT(8, 16, 2, rounds=n), 4, 2) for n in (1, 5)},
-    "relations, 3 rounds": Exchanges(lambda: Decoupled(8, 16, 2, rounds=3, num_relations=RELATIONS), 0, 4),
+    "relations, 3 rounds": Exchanges(lambda: Decoupled(8, 16, 2, rounds=3, num_relations=RELATIONS), 4, 0),
     **{f"gcn, {n} layers": Exchanges(lambda n=n: GCN(8, 4, 2, layers=n), 4 * n) for n in (1, 3)},
     "gat, 2 layers": Exchanges(lambda: GAT(8, 6, 2, heads=2), 8, 4),
 }
@@ -262,7 +262,7 @@ def owner_of(traffic: Traffic) -> Tensor:
     """The worker of each node."""
     [first, *_], graph = traffic.build().layers_list(), topology()
     view = graph.with_self_loops if first.spec.self_loops else graph
-    return assign_owners(view.indptr, view.indices, traffic.strategy.chunks, WORKERS)
+    return assign_owners(view.indptr, view.indices, traffic.strategy.owned_chunks, WORKERS)
 
 
 def bytes_between_workers(name: str, sizes: Sizes) -> dict[str, int]:
