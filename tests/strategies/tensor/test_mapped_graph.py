@@ -31,7 +31,9 @@ def files_of(folder: Path, topology: Topology, chunks: int = 3) -> MappedGraph:
 def test_the_same_edges_both_ways(disk: Path, nodes: int, edges: int, chunks: int, loops: bool, w: bool) -> None:
     topology = random_topology(nodes, edges, weighted=w)
     expected = (topology.with_self_loops if loops else topology).block
-    found = files_of(disk, topology, chunks).make_block(self_loops=loops)
+    files = files_of(disk, topology, chunks)
+    found = files.make_block(self_loops=loops)
+    files.store_transpose(found.edges)
     for name in ("indptr", "indices", "weight"):
         mine, theirs = getattr(found.edges, name), getattr(expected.edges, name)
         assert (mine is None) == (theirs is None)
@@ -91,7 +93,8 @@ def test_no_names_and_no_memory_are_left(disk: Path) -> None:
 
 def test_the_graph_itself_keeps_nothing_of_it(disk: Path) -> None:
     topology = random_topology(9, 20)
-    files_of(disk, topology).make_block(self_loops=False)
+    files = files_of(disk, topology)
+    files.store_transpose(files.make_block(self_loops=False).edges)
     assert "transpose" not in topology.block.edges.cache
 
 
