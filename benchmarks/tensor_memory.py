@@ -47,9 +47,9 @@ class DenseModel:
 MODELS = {
     "gcn": DenseModel("gcn", (), 64),
     "gat": DenseModel("gat", (), 16),
-    "rgcn": DenseModel("rgcn", (), 24),
-    "sage-max": DenseModel("sage", ("--pool", "max"), 80),
-    "decoupled-rgcn": DenseModel("decoupled-rgcn", (), 40),
+    "rgcn": DenseModel("rgcn", (), 40),
+    "sage-max": DenseModel("sage", ("--pool", "max"), 96),
+    "decoupled-rgcn": DenseModel("decoupled-rgcn", (), 72),
 }
 
 
