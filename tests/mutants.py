@@ -61,6 +61,7 @@ def list_mutants() -> list[Mutant]:
     from tests.planning.hardware.test_corrections import MUTANTS as CORRECTIONS
     from tests.planning.test_link_traffic import MUTANTS as PLANNED_LINKS
     from tests.planning.test_typed_traffic import MUTANTS as PLANNED_TRAFFIC
+    from tests.strategies.split.test_threads import MUTANTS as THREADS
 
     from promises import MUTANTS as PROMISES
     from suites.broken_link_steps import MUTANTS as LINK_STEPS
@@ -182,6 +183,9 @@ def list_mutants() -> list[Mutant]:
         },
         "planning/test_typed_traffic.py::test_a_mutant_is_found": {
             name: (broken.__doc__, broken) for name, (broken, *_) in PLANNED_TRAFFIC.items()
+        },
+        "strategies/split/test_threads.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in THREADS.items()
         },
         "core/test_files.py::test_the_checks_find_mutants": {
             name: (mutant.breaks, mutant.make_write) for name, mutant in WRITES.items()

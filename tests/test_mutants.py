@@ -58,6 +58,7 @@ NUMBERS = {
     "tests/nn/test_typed_layers.py": 7,
     "tests/engine/features/test_block_rows.py": 3,
     "tests/planning/test_link_traffic.py": 4,
+    "tests/strategies/split/test_threads.py": 2,
     "tests/planning/test_typed_traffic.py": 4,
     "tests/core/test_files.py": 14,
     "tests/fuzz/test_readers.py": 11,
