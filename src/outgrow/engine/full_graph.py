@@ -100,8 +100,7 @@ def full_forward(
     inputs: ShardInputs,
     key: int,
     *,
-    first_aggregate: Tensor | None = None,
-    constant_rows: ConstantRows | None = None,
+    first_aggregate: Tensor | ConstantRows | None = None,
     overlap: bool = True,
     last_rows: LastRows | None = None,
     read_rows: Tensor | None = None,
@@ -113,8 +112,8 @@ def full_forward(
         shard: The worker's shard of the graph.
         inputs: Features of its nodes.
         key: Random key of (seed, epoch, step).
-        first_aggregate: ``[n, C, F]`` aggregate of the first layer if it is constant; None to compute it.
-        constant_rows: Output of the first layers if it is constant; None to compute it.
+        first_aggregate: ``[n, C, F]`` aggregate of the first layer, or the output of several first ones, if it is
+            constant; None to compute it.
         overlap: Whether to aggregate own rows while others are received.
         last_rows: The rows of the last layer to compute; None for all.
         read_rows: ``[m]`` int64, ascending, rows whose output of the last layer is read; None for all.
@@ -123,11 +122,11 @@ def full_forward(
         ``[n, C]``, differentiable in the parameters; of ``last_rows`` or ``read_rows`` alone if these are given.
     """
     layers = model.layers_list()
-    if constant_rows is None:
-        x = _forward_first(model, shard, inputs, key, first_aggregate, overlap=overlap, read_rows=read_rows)
+    if isinstance(first_aggregate, ConstantRows):
+        x, done = first_aggregate.rows, first_aggregate.num_layers
     else:
-        x = constant_rows.rows
-    for index in range(1 if constant_rows is None else constant_rows.num_layers, len(layers)):
+        x, done = _forward_first(model, shard, inputs, key, first_aggregate, overlap=overlap, read_rows=read_rows), 1
+    for index in range(done, len(layers)):
         rows, read = (last_rows, read_rows) if index == len(layers) - 1 else (None, None)
         x = layer_forward(layers[index], shard, x, layer_key(key, index), overlap=overlap, rows=rows, read_rows=read)
     assert isinstance(x, Tensor)
@@ -277,8 +276,7 @@ class FullGraphEpoch:
             shard,
             self.inputs,
             key,
-            first_aggregate=self.first_aggregate,
-            constant_rows=self.constant_rows,
+            first_aggregate=self.constant_rows or self.first_aggregate,
             overlap=self.overlap,
             last_rows=self.last_rows,
             read_rows=read_rows,
