@@ -185,7 +185,8 @@ def list_calls(folder: Path) -> list[Call]:
         Call(nn.RGCNMatrixConv, (4, 6, 2), {"num_blocks": 2, "node_types": ["a"], "project_first": None}),
         Call(nn.TypedLinear, ({"a": 3, "b": 2}, 4, ["b", "a"]), {"bias": True}),
         Call(nn.Decoupled, widths, {"rounds": 2, "gamma": 0.9, "heads": 0, "num_relations": 0}),
-        Call(nn.DecoupledGAT, widths, {"heads": 2, "rounds": 1}),
+        Call(nn.DecoupledGAT, widths, {"heads": 2, "rounds": 1, "alpha": 0.1}),
+        Call(nn.SIGN, widths, {"rounds": 2, "alpha": 0.1, "aggregator": "mean", "concat_hops": True}),
         Call(nn.Stack, (), {"layers": 2, "dropout": 0.2, "norm": True}),
         Call(nn.Epilogue, (), {"norm": True, "activation": torch.relu, "residual": False, "dropout": 0.1}),
         Call(nn.Layer, (nn.GCNConv(4, 4), nn.Epilogue(residual=True))),
@@ -231,7 +232,7 @@ def list_calls(folder: Path) -> list[Call]:
     ]
     calls += [Call(conv, (4, 4), options) for conv, options in convs]
     calls += [
-        Call(nn.PropagateConv, (4,), {"gamma": 0.5}),
+        Call(nn.PropagateConv, (4,), {"gamma": 0.5, "aggregator": "sum", "alpha": 0.1, "hops_in": 1, "hops_out": 1}),
         Call(nn.AttentionPropagateConv, (4,), {"heads": 2, "gamma": 0.5}),
         Call(nn.RelationPropagateConv, (4,), {"num_relations": 2, "gamma": 0.5}),
     ]
