@@ -128,7 +128,7 @@ class HotStats(NamedTuple):
         nodes: Hot nodes.
         edges: In-edges of hot nodes.
         gather: Rows of raw features gathered.
-        uses: Hot nodes of each of its batches, in all.
+        uses: Sum of the hot nodes of its batches.
     """
 
     nodes: float
@@ -155,10 +155,6 @@ class OrchestrateStats(NamedTuple):
     cold: GatherStats
     warm: GatherStats
     hot: HotStats
-
-    def num_super_batches(self, super_batch: int) -> float:
-        """Return the super-batches of an epoch, of at most so many batches."""
-        return max(1.0, self.num_full_batches / super_batch)
 
 
 class LinkStepStats(NamedTuple):

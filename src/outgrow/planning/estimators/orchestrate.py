@@ -52,7 +52,7 @@ def orchestrate_traffic(strategy: Orchestrate, work: Workload, layout: WorkerLay
     cut = work.partitioning.partition_stats(strategy.partition, layout.workers, spec)
     found = work.sampling.orchestrate_stats(spec, layout.workers, hot_ratio, strategy.super_batch)
     traffic = shard_traffic(work, cut, layout, steps=found.steps)
-    supers, size = found.num_super_batches(strategy.super_batch), min(strategy.super_batch, found.num_full_batches)
+    supers, size = _num_super_batches(strategy, found), min(strategy.super_batch, found.num_full_batches)
     # The CPU computes hot nodes one super-batch ahead, so in the first one of a run the device computes every node.
     for into, cold, warm, computed, steps in (
         (traffic.epoch, 0.0, found.num_full_batches, supers, found.steps),
@@ -70,6 +70,11 @@ def orchestrate_traffic(strategy: Orchestrate, work: Workload, layout: WorkerLay
             crossing = _gradient_bytes(strategy, work, found, supers=computed, steps=steps * layout.workers)
             add_bytes(into, Kind.GRADIENTS, crossing)
     return traffic
+
+
+def _num_super_batches(strategy: Orchestrate, found: OrchestrateStats) -> float:
+    """Return the number of super-batches of an epoch."""
+    return max(1.0, found.num_full_batches / strategy.super_batch)
 
 
 def _hot_node_bytes(strategy: Orchestrate, work: Workload) -> dict[Kind, float]:
@@ -116,7 +121,7 @@ def orchestrate_parts(
     )
     parts = minibatch_parts(work, costs, found.neighborhood, found.num_full_batches, found.steps)
     busy = sum(part.seconds for part in parts)
-    supers = found.num_super_batches(strategy.super_batch)
+    supers = _num_super_batches(strategy, found)
     hot = _hot_seconds(work, costs, found.hot.nodes / workers, found.hot.edges / workers) * supers
     gradient = _gradient_seconds(strategy, work, costs, found.hot.uses / workers) * supers
     rows = found.num_full_batches * found.warm.rows / workers
