@@ -66,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--hidden", type=int, default=16)
-    add("--epochs", type=int, default=8)
+    add("--epochs", type=int, default=24)
     add("--rounds", type=int, default=3, help="how often each case is trained")
     add("--seed", type=int, default=0)
     add("--data-dir", type=Path, help="where files of real graphs are looked for")

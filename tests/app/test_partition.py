@@ -62,3 +62,30 @@ def test_what_cannot_be_done_is_refused(
 
 def test_an_unknown_graph_is_refused(outgrow: Command) -> None:
     assert outgrow("partition", "no.store", "--parts", 2).code == 2
+
+
+@pytest.mark.usefixtures("pooled")
+def test_parts_are_trained_on_as_the_whole_is(outgrow: Command, npz: Path) -> None:
+    outgrow("convert", npz, "my.store")
+    cut = outgrow("partition", "my.store", "--parts", 2, "--method", "range", "--out-parts", "parts", "--json").summary
+    assert cut["stores"] == "parts/part-0 to part-1"
+    options = ("--model", "gcn", "--hidden", 8, "--epochs", 2, "--workers", 2, "--strategy", "full", "--json")
+    whole = outgrow("train", "my.store", *options, "--set", "partition=range", "--out", "whole").summary
+    # The folder, or any of the parts.
+    part = outgrow("train", "parts/part-1", *options, "--out", "part").summary
+    assert part["loss"] == whole["loss"]
+    assert part["test_accuracy"] == whole["test_accuracy"]
+    assert part["data"] == whole["data"]
+    info = outgrow("info", "parts/part-1", "--verify", "--json").summary
+    assert (info["part"], info["nodes_with_features"]) == ("1 of 2, by range-balance=nodes", 120)
+    for args, words in (
+        (("predict", "part", "--out", "p.npy"), "prediction needs the features of all nodes"),
+        (("train", "parts", "--workers", 3), "cut into 2 parts"),
+        (("train", "parts"), "needed:  2 workers"),
+        (("train", "parts", "--workers", 2, "--strategy", "offload"), "cannot train on parts"),
+        (("train", "parts", "--workers", 2, "--strategy", "full", "--set", "partition=hash"), "by another method"),
+        (("partition", "my.store", "--parts", 2, "--out-parts", "parts"), "has stores of parts already"),
+    ):
+        refused = outgrow(*args)
+        assert refused.code == 2
+        assert words in refused.err
