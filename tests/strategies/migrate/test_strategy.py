@@ -195,7 +195,7 @@ def epochs_are_judged_from_the_second_on(comm: Comm) -> None:
     assert [(each["time_steps"], each["merges"]) for each in decisions] == [(3, True), (2, False)]
     hint = json.loads(json.dumps(problem.resume_hints["migrate"]))
     known = TimeStepMerger.from_hint(hint, WORKERS)
-    assert (known.dropped, known.settled, len(known.decisions)) == (1, True, 2)
+    assert (known.num_dropped, known.settled, len(known.decisions)) == (1, True, 2)
 
 
 def an_epoch_that_is_not_whole_is_not_judged(comm: Comm) -> None:

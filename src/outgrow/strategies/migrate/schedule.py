@@ -117,7 +117,7 @@ class TimeStepMerger:
     decisions: tuple[MergeDecision, ...] = ()
 
     @property
-    def dropped(self) -> int:
+    def num_dropped(self) -> int:
         """Number of time steps that the next epoch omits."""
         # One more, then twice as before, and so on: drift over the epochs of a trial then favours neither.
         is_merged = not self.is_settled and len(self.trial) % 4 in (1, 2)
@@ -131,7 +131,7 @@ class TimeStepMerger:
     @property
     def time_steps(self) -> int:
         """Number of time steps in which the next epoch trains a batch."""
-        return self.size - self.dropped
+        return self.size - self.num_dropped
 
     @property
     def may_drop(self) -> bool:

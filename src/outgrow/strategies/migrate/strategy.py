@@ -190,7 +190,9 @@ class _MigrateExecution:
         if self.merger is None or not isinstance(batch, Tensor):
             return MicroBatchPlan.in_one_step(self.problem.select_seeds(batch))
         assert isinstance(self.shard, PartitionShard)
-        return migration_schedule(batch, self.shard.owner[batch], self.comm.rank, self.comm.size, self.merger.dropped)
+        return migration_schedule(
+            batch, self.shard.owner[batch], self.comm.rank, self.comm.size, self.merger.num_dropped
+        )
 
     def _labels_of(self, seeds: Tensor) -> Tensor:
         """Return labels of seeds, which may belong to other workers when time steps are dropped."""
