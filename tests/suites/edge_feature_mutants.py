@@ -14,7 +14,7 @@ from outgrow.core.block import Edges
 from outgrow.graph.sampling import layer_sampling
 from outgrow.graph.topology import Topology
 from outgrow.ops import subgraph
-from outgrow.strategies.tensor import aggregation
+from outgrow.strategies.tensor import owned_edges
 from suites.hits import Hits
 
 
@@ -66,7 +66,7 @@ def loops_with_features_of_the_next_edge() -> Iterator[Hits]:
 @contextmanager
 def scores_of_other_edges() -> Iterator[Hits]:
     """A worker computes the scores of its own in-edges from the features of the first edges of the graph."""
-    hits, right = Hits(), aggregation.own_edge_features
+    hits, right = Hits(), owned_edges.own_edge_features
 
     def own(topology: Topology, nodes: Tensor, *, self_loops: bool) -> Tensor:
         found = right(topology, nodes, self_loops=self_loops)
@@ -75,5 +75,5 @@ def scores_of_other_edges() -> Iterator[Hits]:
         hits.note(not torch.equal(wrong, found))
         return wrong
 
-    with patch.object(aggregation, "own_edge_features", own):
+    with patch.object(owned_edges, "own_edge_features", own):
         yield hits
