@@ -134,7 +134,7 @@ def count_accesses(batches: Iterable[Tensor], num_nodes: int) -> Tensor:
 
 
 def assign_cache(
-    cache: CacheSpec, features: RowSource, owner: Tensor, comm: Comm, readable: list[int]
+    cache: CacheSpec, features: RowSource, owner: Tensor, comm: Comm, readable: list[int] | None = None
 ) -> CacheAssignment:
     """Assign the rows that this worker and the others of its scope cache. All workers together.
 
@@ -145,7 +145,7 @@ def assign_cache(
         features: ``[V, D]``, for the size of rows.
         owner: ``[V]`` integer, the worker of each node.
         comm: Communicator of the workers.
-        readable: Workers whose rows this one reads itself: those of its host, or it alone.
+        readable: Workers whose rows this one reads itself; None for those of its host.
     """
     shared = _SCOPES[cache.scope]
     here = comm.local_ranks if shared else [comm.rank]
@@ -153,6 +153,7 @@ def assign_cache(
     # Rows that a worker of the host owns are never cached: they are as near already.
     elsewhere = torch.tensor([peer not in comm.local_ranks for peer in range(comm.size)])[owner.long()]
     chosen = hottest_nodes(hotness * elsewhere, len(here) * cache_capacity_rows(cache.size, features))
+    readable = comm.local_ranks if readable is None else readable
     reads_itself = torch.tensor([peer in readable for peer in range(comm.size)])[owner.long()]
     holder = torch.where(reads_itself, comm.rank, owner).to(torch.int32)
     # Round-robin, so that the load of the hottest rows is shared by all workers of the host.
