@@ -48,18 +48,31 @@ def test_only_rows_that_are_not_kept_cross(features: Features) -> None:
     expected, hits = as_dense(features)[nodes].double(), int(torch.isin(nodes, CACHED).sum())
     assert hits > 0
     assert torch.equal(got(store, nodes), expected)
-    store.fill_cache(CACHED, NODES)
+    store.extend_cache(CACHED, NODES)
     request = store.prepare_request(nodes)
     assert (request.num_on_device, request.num_rows) == (hits, len(nodes) - hits)
     assert torch.equal(got(store, nodes), expected)
     assert crossings.sizes == [len(nodes), len(CACHED), len(nodes) - hits]
 
 
-def test_another_cache_takes_the_place_of_the_one_before() -> None:
+@every_kind
+def test_a_cache_grows_while_requests_are_pending(features: Features) -> None:
+    crossings, local = Crossings(), LocalFeatureStore(features, torch.float32)
+    store = CachedFeatureStore(local, crossings.to_device)
+    nodes = batch(0, 1)
+    expected = as_dense(features)[nodes]
+    prepared = [store.prepare_request(nodes)]
+    for part in (CACHED[:2], CACHED[:0], CACHED[2:]):
+        store.extend_cache(part, NODES)
+        prepared.append(store.prepare_request(nodes))
+    on_device = [int(torch.isin(nodes, CACHED[:size]).sum()) for size in (0, 2, 2, 5)]
+    assert [each.num_on_device for each in prepared] == on_device
+    assert on_device[-1] > on_device[1]
+    assert crossings.sizes == [2, 3]
+    assert all(torch.equal(as_dense(store.send_request(each).wait()), expected) for each in prepared)
+
+
+def test_cached_rows_are_those_that_are_kept() -> None:
     local = LocalFeatureStore(dense(), torch.float32)
     wrong = DeviceCache(torch.full_like(dense()[CACHED], torch.nan), CACHED, NODES)
-    store = CachedFeatureStore(local, lambda rows: rows, wrong)
-    assert got(store, CACHED).isnan().all()
-    store.fill_cache(CACHED[:2], NODES)
-    assert store.prepare_request(CACHED).num_on_device == 2
-    assert torch.equal(got(store, CACHED), dense()[CACHED])
+    assert got(CachedFeatureStore(local, lambda rows: rows, wrong), CACHED).isnan().all()

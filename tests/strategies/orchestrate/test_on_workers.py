@@ -9,14 +9,17 @@ from unittest.mock import patch
 
 import pytest
 
+from hosts import hosts_of_their_own, on_hosts
 from outgrow.core.errors import WorkerError
 from outgrow.engine.batches import BatchConfig
+from outgrow.engine.features.cache import DeviceCache
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.distributed.launch import run_workers
 from outgrow.runtime.distributed.worker import WorkerContext
 from outgrow.strategies.orchestrate.host_side import HostSide
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
+from suites.balance import TICK, GivenTime, balanced, cached_rows_misplaced, replayed
 from suites.checks import named, on_workers
 from suites.orchestrated import BATCHES, STEPS, Serial, Trained, input_dropout_of, model_of, problem_of, trained
 from thread_group import run_in_threads
@@ -106,6 +109,18 @@ def the_newest_parameters_are_no_older(comm: Comm) -> None:
     assert 1 <= comm.ledger.counters["staleness_max"] <= 3
 
 
+def what_moves_is_computed_from_the_same_features(comm: Comm) -> None:
+    """Each worker has a cache of its own, and asks other hosts for the rows of what moves there."""
+    options, clock = Orchestrate(hot_ratio=0.6, super_batch=1, cache=0.2), GivenTime(hot_seconds=TICK / 50)
+    with on_hosts(comm, hosts_of_their_own(comm)):
+        _, facts, losses = balanced(options, clock, 2, comm)
+        assert len(facts[0]["super_batches"]) > 1
+        assert replayed(options, facts, comm).losses == losses
+        with patch.object(DeviceCache, "add_rows", cached_rows_misplaced):
+            _, facts, losses = balanced(options, clock, 2, comm)
+        assert replayed(options, facts, comm).losses != losses
+
+
 def slow_computed(self: HostSide, given: Any) -> Any:
     """The CPU takes much longer: not by a factor, since one that waits for another takes longer too."""
     time.sleep(0.03)
@@ -122,6 +137,7 @@ test_together = on_workers(
     WORKERS,
     run_in_threads,
 )
+test_balance = on_workers(named(what_moves_is_computed_from_the_same_features), WORKERS)
 test_slow_cpus = on_workers(named(a_slow_cpu_changes_no_bits, the_newest_parameters_are_no_older), WORKERS)
 
 

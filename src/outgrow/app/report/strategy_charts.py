@@ -108,7 +108,8 @@ def _hot_nodes_chart(found: Mapping[str, Any], key: str) -> Chart | None:
     log = found.get("hot_nodes")
     if not log:
         return None
-    epochs = list(range(1, len(log) + 1))
+    # Runs of earlier versions have recorded whole epochs only, without their numbers.
+    epochs = [each.get("epoch", number) for number, each in enumerate(log, 1)]
     bars = [
         go.Bar(
             x=epochs, y=[each["waited"] for each in log], name="waited for the CPU", marker={"color": series_colour(1)}

@@ -238,15 +238,25 @@ class CacheLookup(NamedTuple):
         missing_positions: ``[m]`` int64, positions of rows that are not cached.
         cached_slots: ``[n - m]`` int64, rows of the cache.
         cached_positions: ``[n - m]`` int64, positions of these rows in the result.
+        copies: ``[c, D]`` rows of the cache, on the device.
     """
 
     missing_positions: Tensor
     cached_slots: Tensor
     cached_positions: Tensor
+    copies: Features
+
+    def assemble_rows(self, missing_rows: Features, dtype: torch.dtype) -> Features:
+        """Combine missing and cached rows in the order of the nodes, ``[n, D]``, on the device."""
+        device = self.copies.device
+        draft = make_matrix_builder(len(missing_rows) + len(self.cached_slots), self.copies, dtype)
+        draft.write_rows(self.copies, self.cached_slots.to(device), self.cached_positions.to(device))
+        draft.write_rows(missing_rows, None, self.missing_positions.to(device))
+        return draft.build_matrix()
 
 
 class DeviceCache:
-    """A cache of rows on the device. Final.
+    """A cache of rows on the device, which does not change. Final.
 
     Args:
         copies: ``[c, D]``, on the device.
@@ -267,12 +277,21 @@ class DeviceCache:
         places, (num_missing, _) = group_by_owner(torch.arange(len(nodes)), (slot != _MISSING).to(torch.int8), 2)
         to = places[:num_missing]
         kept_to = places[num_missing:]
-        return nodes[to], CacheLookup(to, slot[kept_to], kept_to)
+        return nodes[to], CacheLookup(to, slot[kept_to], kept_to, self.copies)
 
-    def assemble_rows(self, missing_rows: Features, lookup: CacheLookup, dtype: torch.dtype) -> Features:
-        """Combine missing and cached rows in the order of the nodes, ``[n, D]``, on the device."""
-        device = self.copies.device
-        draft = make_matrix_builder(len(missing_rows) + len(lookup.cached_slots), self.copies, dtype)
-        draft.write_rows(self.copies, lookup.cached_slots.to(device), lookup.cached_positions.to(device))
-        draft.write_rows(missing_rows, None, lookup.missing_positions.to(device))
-        return draft.build_matrix()
+    def add_rows(self, rows: Features, nodes: Tensor) -> DeviceCache:
+        """Return a cache that has these rows as well.
+
+        Args:
+            rows: ``[a, D]``, on the device.
+            nodes: ``[a]`` int64, the nodes of these rows, none of which is cached.
+        """
+        size, device = len(self.copies), self.copies.device
+        draft = make_matrix_builder(size + len(rows), self.copies, self.copies.dtype)
+        draft.write_rows(self.copies, None, torch.arange(size, device=device))
+        draft.write_rows(rows, None, torch.arange(size, size + len(rows), device=device))
+        found = DeviceCache(draft.build_matrix(), nodes[:0], 0)
+        # A copy: other threads may look nodes up in the cache as it was.
+        found._slot = self._slot.clone()
+        found._slot[nodes] = torch.arange(size, size + len(nodes), dtype=torch.int32)
+        return found

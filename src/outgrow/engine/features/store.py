@@ -144,23 +144,29 @@ class CachedFeatureStore:
         """Type of the returned rows."""
         return self._store.dtype
 
-    def fill_cache(self, nodes: Tensor, num_nodes: int) -> None:
-        """Cache the rows of these nodes alone. All workers together, while no request is pending.
+    def extend_cache(self, nodes: Tensor, num_nodes: int) -> None:
+        """Cache the rows of these nodes as well. All workers together, by the thread that sends requests.
+
+        Requests that were prepared before use the cache as it was.
 
         Args:
-            nodes: ``[c]`` int64, distinct.
+            nodes: ``[c]`` int64, distinct, none of which is cached.
             num_nodes: ``V``.
         """
-        # From the other store and not through this one: the old cache is about to be replaced.
         rows = self._store.send_request(self._store.prepare_request(nodes)).wait()
-        self._cache = DeviceCache(self._to_device(rows), nodes, num_nodes)
+        # Also without nodes of its own a worker has answered the others.
+        if len(nodes):
+            moved, cache = self._to_device(rows), self._cache
+            self._cache = DeviceCache(moved, nodes, num_nodes) if cache is None else cache.add_rows(moved, nodes)
 
     def prepare_request(self, nodes: Tensor) -> FeatureRequest:
         """Gather the local rows that are not cached on the device."""
-        if self._cache is None:
+        # Read once: the thread that sends requests may extend the cache meanwhile.
+        cache = self._cache
+        if cache is None:
             return self._store.prepare_request(nodes)
         # Cached rows are left out before anything is read or sent for them.
-        missing, lookup = self._cache.look_up(nodes)
+        missing, lookup = cache.look_up(nodes)
         return replace(self._store.prepare_request(missing), lookup=lookup)
 
     def send_request(self, request: FeatureRequest) -> AwaitableFeatures:
@@ -171,9 +177,7 @@ class CachedFeatureStore:
     def assemble_rows(self, request: FeatureRequest, missing_rows: Features) -> Features:
         """Return the rows of a request on the device, ``[n, D]``, from those that were not cached."""
         moved = self._to_device(missing_rows)
-        if self._cache is None or request.lookup is None:
-            return moved
-        return self._cache.assemble_rows(moved, request.lookup, self.dtype)
+        return moved if request.lookup is None else request.lookup.assemble_rows(moved, self.dtype)
 
 
 class _PendingOnDevice(NamedTuple):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from outgrow.engine.batches import count_sampled_layer
 from outgrow.engine.features.assembly import AwaitableFeatures
-from outgrow.engine.features.store import FeatureRequest, FeatureStore
+from outgrow.engine.features.store import CachedFeatureStore, FeatureRequest
 from outgrow.engine.minibatch_loop import PrefetchConfig
 from outgrow.engine.prefetch import prefetch_results
 from outgrow.nn.layer import Features
@@ -19,6 +19,7 @@ from outgrow.ops.rng import fold_in
 from outgrow.strategies.orchestrate.device_side import DeviceSide
 from outgrow.strategies.orchestrate.host_side import HostSide, HotSlice, snapshot_parameters
 from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddingTable
+from outgrow.strategies.orchestrate.load_balancer import LoadBalancer, Stopwatch
 from outgrow.strategies.orchestrate.parameter_history import EpochStart, ParameterHistory, ParameterVersion
 from outgrow.strategies.orchestrate.sampling import HotColdSampler, SampledBatch, SuperBatches
 
@@ -32,6 +33,7 @@ class SuperBatchLoop:
         host_side: Creates the computation of hot nodes, for a sampler and its batches.
         loss: Returns the worker's share of the loss, from logits ``[n, C]`` of the seeds of a batch.
         history: Receives the parameters at the start of each batch.
+        balancer: Fixes the hot nodes of each super-batch, and is told what it took.
         prefetch: How far sampling runs ahead.
         latest_parameters: Whether all slices are submitted at once, and use the newest parameters when they
             are computed; else one with each batch, with the parameters at its start.
@@ -43,10 +45,11 @@ class SuperBatchLoop:
     def __init__(
         self,
         device: DeviceSide,
-        cold_store: FeatureStore,
+        cold_store: CachedFeatureStore,
         host_side: Callable[[HotColdSampler, SuperBatches], HostSide],
         loss: Callable[[Tensor, SampledBatch], Tensor],
         history: ParameterHistory,
+        balancer: LoadBalancer,
         *,
         prefetch: PrefetchConfig,
         latest_parameters: bool,
@@ -56,6 +59,7 @@ class SuperBatchLoop:
         self.host_side = host_side
         self.loss = loss
         self.history = history
+        self.balancer = balancer
         self.prefetch = prefetch
         self.latest_parameters = latest_parameters
         self.wait_seconds = 0.0
@@ -64,17 +68,19 @@ class SuperBatchLoop:
         """Yield the loss and the number of seeds, over all workers, of each batch. All workers together.
 
         Args:
-            sampler: Samples the batches.
+            sampler: Samples the batches; the balancer says which nodes are hot.
             start: The super-batches, and with which parameters hot nodes of the first one are computed.
         """
         timeline, supers = self.device.comm.timeline, start.supers
         cold = range(0) if start.earlier is not None else supers[0]
 
-        def sample_step(step: int) -> SampledBatch:
+        def sample_step(task: tuple[int, Tensor]) -> SampledBatch:
+            step, is_hot = task
             with timeline.span("draw"):
-                return sampler.sample_batch(step, all_cold=step in cold)
+                return sampler._replace(is_hot=is_hot).sample_batch(step, all_cold=step in cold)
 
-        every = range(supers[0].start, supers[-1].stop)
+        # Taken as batches begin to be sampled: all batches of a super-batch have the same hot nodes.
+        every = ((step, self.balancer.fix_hot_nodes(number)) for number, steps in enumerate(supers) for step in steps)
         sampled = prefetch_results(sample_step, every, threads=self.prefetch.threads, max_ahead=self.prefetch.batches)
         with (
             closing(SuperBatches(sampled, [len(each) for each in supers])) as batches,
@@ -82,8 +88,16 @@ class SuperBatchLoop:
             closing(self._wait_for_rows(batch for batch in batches if batch.step >= start.first)) as ready,
         ):
             num_slices = self._submit_first(host, start)
+            stopwatch = Stopwatch()
             for number, steps in enumerate(supers):
+                before = self.wait_seconds
                 hot = self._wait_for_host(host, num_slices, len(sampler.is_hot)) if num_slices else None
+                # Nothing is trained while the CPU computes hot nodes of the first one of an epoch.
+                if number:
+                    previous = supers[number - 1]
+                    self._rebalance(number, stopwatch, self.wait_seconds - before, previous, start.first)
+                elif len(supers) > 1:
+                    stopwatch.read_and_reset()
                 num_slices = len(steps) if number + 1 < len(supers) else 0
                 for step in steps:
                     version = self._version_at(step, start, steps, sampler)
@@ -94,7 +108,30 @@ class SuperBatchLoop:
                         continue
                     with timeline.span("wait for batches"):
                         batch = next(ready)
-                    yield self._train_step(sampler, *batch, hot, version)
+                    trained = self._train_step(sampler, *batch, hot, version)
+                    stopwatch.pause()
+                    yield trained
+                    stopwatch.resume()
+            # All that the device waits for in such an epoch.
+            if len(supers) == 1:
+                self._rebalance(0, stopwatch, self.wait_seconds - before, supers[0], start.first)
+
+    def _rebalance(self, number: int, stopwatch: Stopwatch, waited: float, trained: range, first: int) -> None:
+        """Tell the balancer what a super-batch took, and cache what moves to the device. All workers together.
+
+        Args:
+            number: Number of the super-batch whose hot nodes the CPU has computed.
+            stopwatch: Has the seconds of that.
+            waited: Seconds of them in which the device waited.
+            trained: Steps that were trained meanwhile.
+            first: First step of the epoch that is trained.
+        """
+        seconds = stopwatch.read_and_reset()
+        # Of a super-batch that was interrupted only a part is trained.
+        if trained.start >= first:
+            self.balancer.rebalance(number, seconds, waited, len(trained))
+        if self.balancer.has_cache:
+            self.cold_store.extend_cache(self.balancer.nodes_to_cache(), self.balancer.num_nodes)
 
     def _submit_first(self, host: HostSide, start: EpochStart) -> int:
         """Submit the hot nodes of the first super-batch, if some are known; return the number of slices."""

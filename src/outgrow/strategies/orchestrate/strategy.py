@@ -41,7 +41,7 @@ from outgrow.strategies.orchestrate.device_side import DeviceSide, to_device_cou
 from outgrow.strategies.orchestrate.host_side import HostSide, bottom_model, bottom_parameters
 from outgrow.strategies.orchestrate.hot_embeddings import ReuseSpec
 from outgrow.strategies.orchestrate.hot_gradient import HotGradient
-from outgrow.strategies.orchestrate.load_balancer import HotRatioTuner
+from outgrow.strategies.orchestrate.load_balancer import HotNodeCounts, HotRatioTuner, LoadBalancer
 from outgrow.strategies.orchestrate.loop import SuperBatchLoop
 from outgrow.strategies.orchestrate.parameter_history import ParameterHistory
 from outgrow.strategies.orchestrate.sampling import HotColdSampler, SampledBatch, count_bottom_nodes, plan_super_batches
@@ -63,7 +63,7 @@ class Orchestrate(Strategy):
             partition``.
         hot_ratio: Share of all nodes that are hot: those that batches need most often in the bottom layer,
             counted in epochs that are sampled first and not trained. None to start with 0.05 and to double it
-            after each epoch as long as epochs get faster; two runs then differ.
+            every few super-batches as long as batches get faster; two runs then differ.
         super_batch: ``n``, the number of batches that use the same results of hot nodes.
         reuse: What is reused: ``"embedding"``, the output of the bottom layer, up to ``2n - 1`` updates old;
             or ``"aggregate"``, the sum of raw features, which has no parameters and does not age.
@@ -75,7 +75,7 @@ class Orchestrate(Strategy):
         latest_parameters: Whether the CPU uses the newest parameters when it starts a slice; two runs
             then differ. Else slice ``k`` uses those at the start of batch ``k`` of the super-batch.
         cache: Device memory for features of hot nodes that the device computes itself, as bytes
-            (``"64MiB"``) or as a share of all rows (0.1): after each epoch, while the device waits for
+            (``"64MiB"``) or as a share of all rows (0.1): after each super-batch, while the device waits for
             the CPU and has room, the least hot nodes move there; two runs then differ. 0 to leave all of
             them to the CPU.
         sampling_threads: Threads of a worker that sample batches; None for half as many as compute.
@@ -232,7 +232,8 @@ class OrchestrateExecution:
         self.hotness = self._count_hotness()
         # Sorted by hotness, so that any number of hot nodes is a prefix.
         self.hot_nodes = hottest_nodes(self.hotness, len(self.hotness))
-        self.tuner = self._make_tuner()
+        free_rows = self._free_cache_rows if options.cache else None
+        self.balancer = LoadBalancer(self._make_tuner(), self.hot_nodes, len(self.hotness), free_rows)
         bottom = options.bottom_layer(self.model, held_rows(problem.features))
         self.history = ParameterHistory(options.super_batch)
         if (saved := problem.strategy_state.get(Orchestrate.name)) is not None:
@@ -252,6 +253,7 @@ class OrchestrateExecution:
             ),
             self._batch_loss,
             self.history,
+            self.balancer,
             prefetch=PrefetchConfig.from_options(options.sampling_threads, 2 * options.super_batch),
             latest_parameters=options.latest_parameters,
         )
@@ -266,21 +268,15 @@ class OrchestrateExecution:
                 seconds += time.perf_counter() - began
                 yield step
                 began = time.perf_counter()
-        # A resumed epoch lacks its first steps and cannot be compared with others.
-        if first == 0:
-            self.tuner = self.tuner.after_epoch(seconds, self.loop.wait_seconds, self._free_cache_rows())
-            self._record_hot_nodes()
+        if facts := self.balancer.end_epoch(seconds, self.loop.wait_seconds):
+            self.problem.run_facts["hot_nodes"] = facts
 
     def _run_epoch(self, epoch: int, first: int) -> Generator[Step]:
         batches = self.problem.batches_of_epoch(epoch)
-        is_hot = torch.zeros(len(self.hotness), dtype=torch.bool)
-        is_hot[self.hot_nodes[: self.tuner.on_cpu]] = True
-        if self.options.cache:
-            # The device computes these like cold nodes; their cached features spare it the fetch.
-            cached_nodes = self.hot_nodes[self.tuner.on_cpu : self.tuner.num_hot]
-            self.cold_store.fill_cache(cached_nodes, self.shard.topology.num_nodes)
-        sampler = HotColdSampler(self.sampler, epoch, batches, self.problem.select_seeds, is_hot)
+        none = torch.zeros(len(self.hotness), dtype=torch.bool)
+        sampler = HotColdSampler(self.sampler, epoch, batches, self.problem.select_seeds, none)
         self.loop.wait_seconds = 0.0
+        self.balancer.start_epoch(epoch)
         if first >= len(batches):
             return
         supers = plan_super_batches(len(batches), self.options.super_batch)
@@ -326,22 +322,15 @@ class OrchestrateExecution:
         # Each worker ranks nodes by its own batches, so it gets an equal share of the ratio.
         possible = len(self.hot_nodes)
         if ratio is None:
-            return HotRatioTuner(
-                num_hot=min(possible, math.ceil(_FIRST_RATIO * share)), max_hot=possible, is_growing=True
-            )
-        return HotRatioTuner(num_hot=min(possible, round(ratio * share)), max_hot=possible)
+            counts = HotNodeCounts(min(possible, math.ceil(_FIRST_RATIO * share)), 0)
+            return HotRatioTuner(counts=counts, max_hot=possible, is_growing=True)
+        return HotRatioTuner(counts=HotNodeCounts(min(possible, round(ratio * share)), 0), max_hot=possible)
 
-    def _free_cache_rows(self) -> int:
+    def _free_cache_rows(self, num_cached: int) -> int:
         """Return the number of further rows that the device could cache."""
         features = self.problem.features
         device = self.comm.device
-        if not self.options.cache:
-            return 0
         free = int(free_device_bytes(device) / mean_row_bytes(features))
-        # The option and the free memory both limit the cache.
-        return max(0, min(cache_capacity_rows(self.options.cache, features) - self.tuner.num_cached, free))
-
-    def _record_hot_nodes(self) -> None:
-        names = ("hot_nodes", "kept_on_device", "seconds", "waited")
-        log = [dict(zip(names, each, strict=True)) for each in self.tuner.log]
-        self.problem.run_facts["hot_nodes"] = log
+        # The option and the free memory both limit the cache. While it grows there are two of it, and the new rows.
+        capacity = cache_capacity_rows(self.options.cache, features)
+        return max(0, min(capacity - num_cached, (free - num_cached) // 2))
