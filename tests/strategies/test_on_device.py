@@ -70,7 +70,7 @@ RUNS = [
     (way, case)
     for way in WAYS
     for case in (CASES if way.startswith("offload") else FEW_CASES)
-    # Sizes of sparse rows are numbers of the device, and aggregates of sparse rows are not reused.
+    # Sizes of sparse rows are numbers of the device.
     if way not in ("split-cached", "orchestrate-aggregate") or case.features != "sparse"
 ]
 

@@ -197,6 +197,7 @@ ENOUGH = {
         *(Case(conv, "isolated", "ranges") for conv in SUMS[:1]),
         *(Case(conv, features="half", dtype=torch.float32) for conv in SUMS if conv in HALF and conv in KINDS),
         *(Case(conv, task="multi") for conv in SUMS if conv in KINDS),
+        *(Case(conv, features="sparse") for conv in SUMS if MADE[conv].accepts_sparse),
     ],
     "migrate-one-step": [Case(conv, "weighted", task="multi") for conv in KINDS],
     **{way: [Case(KINDS[shift % len(KINDS)], "weighted")] for shift, way in enumerate(SAMPLED_WAYS)},

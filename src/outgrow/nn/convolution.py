@@ -22,6 +22,7 @@ from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.edge_weight import graph_edge_weight, mean_weight, symmetric_weight
 from outgrow.ops.epilogue import epilogue
 from outgrow.ops.linear import affine
+from outgrow.ops.sparse import SparseRows
 
 InputWidths = int | tuple[int, int]
 """Width of the input; or that of sources and that of destinations, which may be nodes of two types."""
@@ -292,6 +293,8 @@ class GINConv(Conv):
         if self.accepts_sparse:
             between = epilogue(torch.addcmul(total, own_F, self.first(x_VD)), bias_F=self.bias, activation=torch.relu)
         else:
+            # As wide as the sum that is dense anyway.
+            x_VD = x_VD.to_dense() if isinstance(x_VD, SparseRows) else x_VD
             assert isinstance(x_VD, Tensor)
             # Features may be in half precision; the aggregate has been summed in a wider type already.
             summed = torch.addcmul(total, own_F, x_VD.to(total.dtype))

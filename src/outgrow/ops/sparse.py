@@ -204,3 +204,41 @@ def _scatter_sum(
                 row = out[indices[e], first:last]
                 for f in range(last - first):
                     row[f] += scale * other[f]
+
+
+def sum_sparse_rows(
+    indptr: Tensor, indices: Tensor, weight_E: Tensor | None, rows: SparseRows, out_VdD: Tensor
+) -> None:
+    """Compute the weighted sums of sparse rows over in-edges into a dense matrix, in host memory, in edge order.
+
+    Args:
+        indptr: ``[Vd + 1]`` int64, in-edges of each destination.
+        indices: ``[E]`` integer, the source of each edge.
+        weight_E: ``[E]`` floating; None if all are 1.
+        rows: ``[Vs, D]`` rows of the sources.
+        out_VdD: ``[Vd, D]`` floating.
+    """
+    out_VdD.zero_()
+    weight_E = out_VdD.new_ones(len(indices)) if weight_E is None else weight_E
+    values_N = rows.values.to(out_VdD.dtype)
+    stored = as_numpy(rows.indptr), as_numpy(rows.indices), as_numpy(values_N)
+    _sum_sparse(as_numpy(indptr), as_numpy(indices), as_numpy(weight_E), *stored, as_numpy(out_VdD))
+
+
+@parallel_kernel
+def _sum_sparse(
+    indptr: NDArray[np.int64],
+    indices: NDArray[Any],
+    weight: NDArray[Any],
+    row_ends: NDArray[np.int64],
+    columns: NDArray[Any],
+    values: NDArray[Any],
+    out: NDArray[Any],
+) -> None:
+    # A destination is summed by one thread.
+    for v in prange(len(out)):
+        for e in range(indptr[v], indptr[v + 1]):
+            scale = weight[e]
+            source = indices[e]
+            for i in range(row_ends[source], row_ends[source + 1]):
+                out[v, columns[i]] += scale * values[i]

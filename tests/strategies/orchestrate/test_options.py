@@ -12,7 +12,6 @@ from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.nn import GCN, SAGE, LinearEncoder
 from outgrow.nn.model import Model
 from outgrow.strategies.orchestrate.strategy import Orchestrate
-from suites.cases import Case, features_of
 from suites.orchestrated import BATCHES, model_of
 
 WHOLE = BatchConfig(size=4, fanout=(3, -1))
@@ -120,15 +119,3 @@ def test_models_that_are_taken(name: str) -> None:
 def test_whether_it_is_exact(options: dict[str, Any], batches: BatchConfig, exact: bool) -> None:
     assert Orchestrate(**options).is_exact(batches) is exact
     assert Orchestrate.exact is False
-
-
-def test_aggregates_of_sparse_features_are_refused() -> None:
-    """Embeddings of sparse features are not, whose bottom layer projects first as it does otherwise."""
-    sparse, model = features_of(Case("gcn", features="sparse"), 9), GCN(6, 8, 2, sparse_input=True)
-    with pytest.raises(InputError, match="aggregates of sparse features") as caught:
-        Orchestrate(reuse="aggregate").bottom_layer(model, sparse)
-    assert "6 columns" in caught.value.got
-    assert caught.value.needed
-    assert caught.value.repair
-    assert Orchestrate().bottom_layer(model, sparse) is model.layers_list()[0]
-    assert Orchestrate().bottom_layer(model, torch.zeros(9, 6)).spec.source_is_input

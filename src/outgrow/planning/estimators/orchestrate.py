@@ -92,7 +92,10 @@ def _kept_numbers(strategy: Orchestrate, work: Workload) -> tuple[int, float]:
         return 0, 0.0
     # An aggregate of raw features has no parameters in it, so it does not become stale.
     summed = work.model.aggregate_first_layer or work.model.layers[0]
-    return summed.aggregate_width, work.input_row_bytes if summed.reads_target else 0.0
+    # That of sparse features, which layers project first, is dense where it is reused.
+    is_wide = strategy.reuse == "aggregate" and not summed.spec.source_is_input
+    width = summed.spec.in_features if is_wide else summed.aggregate_width
+    return width, work.input_row_bytes if summed.reads_target else 0.0
 
 
 def _gradient_bytes(

@@ -16,10 +16,12 @@ from outgrow.engine.prefetch import BackgroundWorker
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, layer_key, src_and_dst_rows
 from outgrow.ops.rng import fold_in
+from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.system.device import DeviceStreams
 from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddings, ReuseSpec
 from outgrow.strategies.orchestrate.parameter_history import ParameterVersion
 from outgrow.strategies.orchestrate.sampling import HotColdSampler, SuperBatches, hot_step
+from outgrow.strategies.orchestrate.sparse_aggregates import aggregate_sparse_rows
 
 
 class HotSlice(NamedTuple):
@@ -161,7 +163,11 @@ class HostSide:
         [layer] = self._model.layers_list()
         reuse = self._reuse
         nodes = block.dst_nodes
-        aggregate = layer.aggregate(block, *layer.source_and_target(x_src, x_dst, block.src_nodes, block.dst_nodes))
+        if isinstance(x_src, SparseRows) and layer.spec.source_is_input:
+            aggregate = aggregate_sparse_rows(layer, block, x_src)
+        else:
+            messages = layer.source_and_target(x_src, x_dst, block.src_nodes, block.dst_nodes)
+            aggregate = layer.aggregate(block, *messages)
         return HotEmbeddings(
             nodes,
             torch.full((len(nodes),), updates),

@@ -57,6 +57,11 @@ class HotRatioTuner:
     fastest: float | None = None
     timings: tuple[float, ...] = ()
 
+    @property
+    def most_hot(self) -> int:
+        """The largest number of hot nodes there may be."""
+        return self.max_hot if self.is_growing else self.counts.num_hot
+
     def after_super_batch(
         self, seconds: float, wait_seconds: float, *, num_batches: int = 1, free_rows: int = 0
     ) -> HotRatioTuner:

@@ -35,6 +35,7 @@ from outgrow.nn.model import Model
 from outgrow.nn.node_embedding import find_embeddings
 from outgrow.ops import memory_pool
 from outgrow.ops.owned_rows import held_rows
+from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.system.device import free_device_bytes
 from outgrow.strategies.base import Execution, Problem, Step, Strategy, inference_after_batches
 from outgrow.strategies.orchestrate.device_side import DeviceSide, to_device_counted
@@ -45,6 +46,7 @@ from outgrow.strategies.orchestrate.load_balancer import HotNodeCounts, HotRatio
 from outgrow.strategies.orchestrate.loop import SuperBatchLoop
 from outgrow.strategies.orchestrate.parameter_history import ParameterHistory
 from outgrow.strategies.orchestrate.sampling import HotColdSampler, SampledBatch, count_bottom_nodes, plan_super_batches
+from outgrow.strategies.orchestrate.sparse_aggregates import validate_sparse_aggregate_bytes, validate_sparse_aggregates
 
 _PRESAMPLING_EPOCHS = (0, -1)  # epochs are numbered from 1
 _FIRST_RATIO = 0.05
@@ -152,8 +154,9 @@ class Orchestrate(Strategy):
             first = model.layers_list()[0].conv
             raise InputError(
                 "aggregates of this model's bottom layer cannot be reused: they change as it is trained",
-                needed="a layer that sums features with weights of the graph, and neither dropout nor an encoder "
-                "before it",
+                needed="a layer that combines raw features by weights of the graph before any parameters, or may do so "
+                "(gcn, sage, commnet, gin), not one that trains what it combines, as attention and maxima of "
+                "projected rows do; and neither dropout nor an encoder before it",
                 got=f"{type(first).__name__}, input_dropout {model.input_dropout}"
                 + ("" if model.encoder is None else f", encoder {type(model.encoder).__name__}"),
                 repair="choose reuse=embedding; or a model such as sage or gcn without input_dropout",
@@ -165,18 +168,15 @@ class Orchestrate(Strategy):
         Reused aggregates then have no parameters, and embeddings a gradient for all of them.
 
         Raises:
-            InputError: Aggregates are to be reused, and features are sparse.
+            InputError: Aggregates are to be reused, and those of these features cannot be.
         """
-        # Other rows are projected first, since their sums would be dense and wide.
+        bottom = self._reordered_bottom(model)
         if isinstance(features, Tensor):
-            return self._reordered_bottom(model)
+            return bottom
         if self.reuse == "aggregate":
-            raise InputError(
-                "aggregates of sparse features cannot be reused: they would be dense",
-                needed="dense features in columns that all nodes share",
-                got=f"{type(features).__name__} of {features.shape[1]} columns",
-                repair="choose reuse=embedding",
-            )
+            validate_sparse_aggregates(model, bottom, features)
+            return bottom
+        # Other rows are projected first, since their sums would be dense and wide.
         return model.layers_list()[0]
 
     def _reordered_bottom(self, model: Model) -> Layer:
@@ -234,7 +234,11 @@ class OrchestrateExecution:
         self.hot_nodes = hottest_nodes(self.hotness, len(self.hotness))
         free_rows = self._free_cache_rows if options.cache else None
         self.balancer = LoadBalancer(self._make_tuner(), self.hot_nodes, len(self.hotness), free_rows)
-        bottom = options.bottom_layer(self.model, held_rows(problem.features))
+        features = held_rows(problem.features)
+        bottom = options.bottom_layer(self.model, features)
+        if options.reuse == "aggregate" and isinstance(features, SparseRows):
+            dtype = input_dtype(self.model, problem.features)
+            validate_sparse_aggregate_bytes(self._make_tuner().most_hot, features, dtype)
         self.history = ParameterHistory(options.super_batch)
         if (saved := problem.strategy_state.get(Orchestrate.name)) is not None:
             self.history.load_state(saved, bottom_parameters(self.model))
