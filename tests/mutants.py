@@ -75,9 +75,11 @@ def list_mutants() -> list[Mutant]:
     from suites.metrics import MUTANTS as METRICS
     from suites.mutants import MUTANTS as GRADIENTS
     from suites.objectives import MUTANTS as OBJECTIVES
+    from suites.orchestrate_mutants import MUTANTS as WARM_EPOCHS
     from suites.samplers import MUTANTS as SAMPLERS
     from suites.test_edge_features import MUTANTS as EDGE_RUNS
     from suites.test_leaks import MUTANTS as LEAKS
+    from suites.test_parts import MUTANTS as PARTS
     from suites.test_typed_traffic import MUTANTS as TYPED_TRAFFIC
     from suites.typed_mutants import MUTANTS as TYPED_MODELS
 
@@ -186,6 +188,12 @@ def list_mutants() -> list[Mutant]:
         },
         "strategies/split/test_threads.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in THREADS.items()
+        },
+        "strategies/orchestrate/test_warm_epochs.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in WARM_EPOCHS.items()
+        },
+        "suites/test_parts.py::test_rows_that_are_not_there_are_never_read": {
+            name: (each.__doc__, each) for name, each in PARTS.items()
         },
         "core/test_files.py::test_the_checks_find_mutants": {
             name: (mutant.breaks, mutant.make_write) for name, mutant in WRITES.items()

@@ -17,11 +17,12 @@ from mutants import ROOT, Mutant, list_mutants
 from suites import links
 from suites.embedding_mutants import MUTANTS as EMBEDDINGS
 from suites.mutants import MUTANTS as GRADIENTS
+from suites.orchestrate_mutants import MUTANTS as WARM_EPOCHS
 from suites.typed_mutants import MUTANTS as TYPED
 
 TESTS = Path(__file__).parent
 NUMBERS = {
-    "tests/suites/test_exactness.py": 67,
+    "tests/suites/test_exactness.py": 69,
     "tests/suites/test_objectives.py": 5,
     "tests/suites/test_links.py": 7,
     "tests/suites/test_link_steps.py": 15,
@@ -59,6 +60,8 @@ NUMBERS = {
     "tests/engine/features/test_block_rows.py": 3,
     "tests/planning/test_link_traffic.py": 4,
     "tests/strategies/split/test_threads.py": 2,
+    "tests/strategies/orchestrate/test_warm_epochs.py": 3,
+    "tests/suites/test_parts.py": 1,
     "tests/planning/test_typed_traffic.py": 4,
     "tests/core/test_files.py": 14,
     "tests/fuzz/test_readers.py": 11,
@@ -148,7 +151,7 @@ def test_what_mutants_change_is_still_there() -> None:
 def test_no_mutant_is_left_out_of_its_table() -> None:
     modules = [links, *(import_module(f"suites.{file.stem}") for file in TESTS.glob("suites/*_mutants.py"))]
     listed = {*links.MUTANTS.values(), *(mutant.broken for mutant in GRADIENTS.values())}
-    listed |= {broken for broken, *_ in TYPED.values()} | {*EMBEDDINGS.values()}
+    listed |= {broken for broken, *_ in TYPED.values()} | {*EMBEDDINGS.values()} | {*WARM_EPOCHS.values()}
     assert unlisted(modules, listed) == []
     for each in listed:
         assert len(unlisted(modules, listed - {each})) == 1

@@ -39,7 +39,7 @@ def test_files_give_the_same_run(outgrow: Command, npz: Path, disk: Path) -> Non
         (("--memory", "1MiB"), ("too small", "--memory")),
         (("--memory", "lots"), ("lots",)),
         (("--set", "on_disk=everything"), ("on_disk", "edges")),
-        (("--set", "on_disk=edges", "--model", "gat"), ("GATConv", "offload")),
+        (("--set", "on_disk=edges", "--model", "gatv2"), ("GATv2Conv", "offload")),
         (("--set", "on_disk=edges", "--set", "scratch_dir=/dev/shm"), ("memory", "disk")),
     ],
 )

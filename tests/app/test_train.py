@@ -23,6 +23,8 @@ KEYS = {
     "epoch_seconds", "peak_bytes", "ledger", "counters", "exact",
 }  # fmt: skip
 SMALL = ("--hidden", 16, "--epochs", 8)
+PROPAGATE_FIRST = {"sgc", "sign"}
+"""Models whose first layers sum features as they are."""
 
 
 def test_the_summary_has_the_promised_keys_and_the_run_directory_its_files(outgrow: Command, npz: Path) -> None:
@@ -73,17 +75,29 @@ def test_every_model_trains_and_predicts(outgrow: Command, tmp_path: Path, model
     assert outgrow("predict", "run", "--out", "predictions.parquet").code == 0
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_every_model_takes_sparse_features(outgrow: Command, tmp_path: Path, model: str) -> None:
+def write_sparse(file: Path, model: str) -> Path:
     arrays = planted()
     sparse = csr_array(np.where(arrays.pop("features") > 0.8, 1, 0).astype(np.float32))
     arrays |= {"feat_indptr": sparse.indptr, "feat_indices": sparse.indices, "feat_data": sparse.data}
     arrays |= {"feat_shape": np.array(sparse.shape), **edge_data(arrays["edge_index"], model)}
-    np.savez(tmp_path / "sparse.npz", **arrays)
-    result = outgrow("train", tmp_path / "sparse.npz", *SMALL, "--model", model, "--json")
+    np.savez(file, **arrays)
+    return file
+
+
+@pytest.mark.parametrize("model", sorted(MODELS.keys() - PROPAGATE_FIRST))
+def test_models_take_sparse_features(outgrow: Command, tmp_path: Path, model: str) -> None:
+    result = outgrow("train", write_sparse(tmp_path / "sparse.npz", model), *SMALL, "--model", model, "--json")
     assert result.code == 0, result.err
     assert "sparse" in result.err
     assert result.summary["loss"][-1] < result.summary["loss"][0]
+
+
+@pytest.mark.parametrize("model", sorted(PROPAGATE_FIRST))
+def test_models_that_propagate_features_take_dense_ones(outgrow: Command, tmp_path: Path, model: str) -> None:
+    result = outgrow("train", write_sparse(tmp_path / "sparse.npz", model), *SMALL, "--model", model)
+    assert result.code == 2
+    assert "sparse features" in result.err
+    assert "give dense features" in result.err
 
 
 def test_deep_stacks_have_residuals(outgrow: Command, npz: Path) -> None:

@@ -145,13 +145,13 @@ def runs() -> dict[str, Result]:
 
 
 def is_near_the_ledger(name: str) -> bool:
-    """All bytes of a link within 2%, and those of each kind within 10%."""
+    """All bytes of a link within 2%, and those of each kind within 10%: nothing but gradients go to the CPU."""
     expected = estimate_of(CASES[name]).traffic.run_bytes(EPOCHS, 1)
     found = list_ledger_bytes(runs()[name].summary["ledger"])
     if expected.keys() != found.keys():
         return False
     near = all(expected[key] == pytest.approx(count, rel=0.1) for key, count in found.items())
-    for link in {link for link, _ in found}:
+    for link in {link for link, _ in found} - {Link.DEVICE_TO_HOST}:
         crossed, estimated = (sum(table[key] for key in table if key[0] == link) for table in (found, expected))
         near &= estimated == pytest.approx(crossed, rel=0.02)
     return near

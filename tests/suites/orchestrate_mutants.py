@@ -162,3 +162,10 @@ def _other_draws(
 
     with patch.object(HotColdSampler, "sample_batch", draw):
         yield hits
+
+
+MUTANTS = {
+    each.__name__: each
+    for each in (parameters_forgotten_after_an_epoch, gradients_left_on_the_cpu, gradients_of_older_parameters)
+}
+"""Those of one worker, which a serial reference finds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -34,9 +35,16 @@ def test_a_part_is_enough(tmp_path: Path) -> None:
             assert all(torch.equal(whole.outputs[mode], part.outputs[mode]) for mode in whole.outputs), key
 
 
-def read_what_is_not_there(place: WorkerContext, folder: Path) -> str:
+def all_rows_are_taken_to_be_there() -> AbstractContextManager[object]:
     """Workers of one host read each other's rows, as they do where each has all."""
-    with patch.object(remote, "has_all_rows", lambda rows: True):
+    return patch.object(remote, "has_all_rows", lambda rows: True)
+
+
+MUTANTS = {"all_rows_are_taken_to_be_there": all_rows_are_taken_to_be_there}
+
+
+def read_what_is_not_there(place: WorkerContext, folder: Path, name: str) -> str:
+    with MUTANTS[name]():
         try:
             train_both(place, folder)
         except InputError as error:
@@ -45,7 +53,8 @@ def read_what_is_not_there(place: WorkerContext, folder: Path) -> str:
 
 
 @pytest.mark.mutant
-def test_rows_that_are_not_there_are_never_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", MUTANTS)
+def test_rows_that_are_not_there_are_never_read(tmp_path: Path, name: str) -> None:
     write_parts(tmp_path, 2)
-    for told in run_workers(partial(read_what_is_not_there, folder=tmp_path), 2):
+    for told in run_workers(partial(read_what_is_not_there, folder=tmp_path, name=name), 2):
         assert "are not here" in told

@@ -80,8 +80,9 @@ def gradients_of_whole_rows_cross() -> Iterator[None]:
     """The gradients of rows of all types cross as wide as those of the widest type; results stay right."""
     make = GradientBuffer.__init__
 
-    def forget_widths(buffer: GradientBuffer, *given: Any, widths: object, **options: Any) -> None:
-        make(buffer, *given, **options)
+    def forget_widths(buffer: GradientBuffer, *given: Any, **options: Any) -> None:
+        # The sixth argument is the widths.
+        make(buffer, *given[:5], None, *given[6:], **{**options, **({"widths": None} if "widths" in options else {})})
 
     with patch.object(GradientBuffer, "__init__", forget_widths):
         yield

@@ -112,7 +112,8 @@ def validate_model_fits_graph(graph: Graph, model: Model) -> None:
             f"the first layer of the model cannot take the {what} of {graph.name!r}",
             needed="a first layer that projects before it aggregates, and has no residual",
             got=stage_name(model.first_reader),
-            repair="leave the residual out, choose sparse_input=True where there is one, or put an encoder before it",
+            repair="leave the residual out, choose sparse_input=True where there is one, put an encoder before it, or "
+            "give dense features",
         )
 
 

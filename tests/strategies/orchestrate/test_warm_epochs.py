@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from outgrow.core.ledger import Kind, Link
 from outgrow.engine.batches import BatchConfig
 from outgrow.strategies.base import Problem
 from outgrow.strategies.orchestrate.strategy import Orchestrate
-from suites import orchestrate_mutants
-from suites.hits import Hits
+from suites.orchestrate_mutants import MUTANTS
 from suites.orchestrated import BATCHES, STEPS, Serial, model_of, problem_of, trained
 
 HOT = {"hot_ratio": 0.3}
@@ -77,19 +75,13 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(at: int, tmp
     assert at < 4 or resumed[1] != expected[at:]
 
 
-@pytest.mark.parametrize(
-    "mutant",
-    [
-        orchestrate_mutants.parameters_forgotten_after_an_epoch,
-        orchestrate_mutants.gradients_left_on_the_cpu,
-        orchestrate_mutants.gradients_of_older_parameters,
-    ],
-)
-def test_mistakes_are_noticed(mutant: Callable[[], AbstractContextManager[Hits]]) -> None:
+@pytest.mark.mutant
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found(name: str) -> None:
     """By the serial reference: hot nodes that cool down after an epoch, gradients that are lost or stale."""
     options = Orchestrate(super_batch=2, **HOT)
     expected = Serial("sage", options).trained()
-    with mutant() as hits:
+    with MUTANTS[name]() as hits:
         found = trained(problem_of(model_of("sage")), options)
     assert hits.count > 0
     assert found.difference(expected) > 1e-6

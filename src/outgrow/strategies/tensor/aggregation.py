@@ -149,7 +149,9 @@ class SlicedAggregation:
             rounds = self._propagation_rounds(layers, rows_nD[:, end:])
             if not any(conv.hops_out or conv.alpha for conv in convs):
                 given = rows_nD[:, None, :end] if feature_slices is None else feature_slices
-                return self._aggregate_chunks(rounds, given, None, kind, in_slices=feature_slices is not None)[:, 0]
+                sliced = feature_slices is not None
+                made = self._aggregate_chunks(rounds, given, None, kind, result_kind=gathered_kind, in_slices=sliced)
+                return made[:, 0]
             if self.pipelines.mapped_graph is not None:
                 return self._propagate_rows(rounds, hops, kind, gathered_kind)
         weights = self._layer_weights(layers, rows_nD[:, end:])
