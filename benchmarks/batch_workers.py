@@ -94,7 +94,7 @@ def _train(given: dict[str, Any]) -> dict[str, Any]:
     threads = (given.get("options") or {}).get("sampling_threads", 1)
     return {
         "epoch_seconds": statistics.median(run.summary["epoch_seconds"][1:]),
-        # Of worker 0, all threads together.
+        # Of all workers and threads together.
         "draw_seconds": seconds["draw"] / given["epochs"],
         "drawn_edges_per_second": counters["sampled_edges"] * threads / seconds["draw"],
         "wait_seconds": seconds.get("wait for batches", 0.0) / given["epochs"],

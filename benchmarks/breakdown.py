@@ -80,7 +80,7 @@ def _train(given: dict[str, Any]) -> dict[str, Any]:
     parts = {part: sum(spent.get(name, 0.0) for name in names) / epochs for part, names in spans.items()}
     return {
         "epoch_seconds": statistics.median(run.summary["epoch_seconds"]),
-        # Of worker 0, threads in the background included. With nothing prefetched the waits are for draws and gathers.
+        # Of all workers and their threads. With nothing prefetched the waits are for draws and gathers.
         **{f"{part}_seconds": seconds for part, seconds in parts.items()},
         "processor_use": processor / wall / len(os.sched_getaffinity(0)),
         "loss": run.summary["loss"][-1],

@@ -56,7 +56,7 @@ def _figures(short: Mapping[str, Any], long: Sequence[Mapping[str, Any]], mbit: 
 
 
 def _spent(short: Mapping[str, Any], long: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Seconds of an epoch by what the first worker did, threads in the background included: medians of the rounds."""
+    """Seconds of an epoch by what was done, summed over workers and their threads: medians of the rounds."""
     return {
         name: statistics.median(
             (report["spent"].get(name, 0.0) - short["spent"].get(name, 0.0)) / (report["epochs"] - short["epochs"])
