@@ -11,7 +11,6 @@ alone; batches of local shuffles are others, and biased. See benchmarks/README.m
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from itertools import product
 from pathlib import Path
@@ -47,13 +46,13 @@ def run_of(
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         run = og.train(graph, model, strategy=WAYS[way], workers=workers, seed=seed, out=out, progress=False, **given)
-        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        scores = [line["val_score"] for line in run.metrics]
     return {
         "model": model_name,
         "way": way,
         "workers": workers,
         "seed": seed,
-        "val_accuracy": [line["val_score"] for line in lines],
+        "val_accuracy": scores,
         "loss": run.loss,
         "test": run.test_accuracy,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -140,7 +140,11 @@ def slice_rows(values: Tensor | PartialRows, first: int, last: int) -> Tensor | 
     return values[first:last] if isinstance(values, Tensor) else values.slice_rows(first, last)
 
 
-def index_rows(values: Tensor | PartialRows, nodes: Tensor) -> Tensor | PartialRows:
+class _IndexableRows(Protocol):
+    def index_rows(self, rows: Tensor, /) -> Tensor | PartialRows: ...
+
+
+def index_rows(values: Tensor | _IndexableRows, nodes: Tensor) -> Tensor | PartialRows:
     """Return these rows, ``[n]`` int64, of a matrix."""
     return values[nodes] if isinstance(values, Tensor) else values.index_rows(nodes)
 

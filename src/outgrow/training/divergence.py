@@ -14,7 +14,6 @@ from outgrow.core.errors import TrainingError
 from outgrow.engine.problem import Problem
 from outgrow.nn.model import Model
 from outgrow.ops.block_rows import BlockRows, row_numbers
-from outgrow.ops.owned_rows import OwnedRows
 from outgrow.ops.sparse import PartialRows, SparseRows, index_rows
 from outgrow.strategies.base import Execution
 
@@ -84,13 +83,8 @@ def _find_in_features(problem: Problem) -> str | None:
     """Search the features of this worker's own nodes."""
     found = None
     for nodes in torch.split(problem.shard.owned_nodes, _ROWS):
-        found = _combine_rows(found, _find_non_finite(_read_rows(problem, nodes), nodes))
+        found = _combine_rows(found, _find_non_finite(index_rows(problem.features, nodes), nodes))
     return _describe_rows(problem, found, "the input of layer 1, which are features,")
-
-
-def _read_rows(problem: Problem, nodes: Tensor) -> Tensor | PartialRows:
-    features = problem.features
-    return features.index_rows(nodes) if isinstance(features, OwnedRows) else index_rows(features, nodes)
 
 
 def _find_in_outputs(problem: Problem, execution: Execution) -> str | None:

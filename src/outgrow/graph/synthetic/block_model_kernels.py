@@ -150,6 +150,15 @@ def _draw_far_community(params: BlockModelParams, home: int, uniform: float) -> 
 
 
 @serial_kernel
+def _draw_other_community(params: BlockModelParams, home: int, other: int, edge: np.uint64, bits: np.uint64) -> int:
+    if uniform01(bits) < params.locality:
+        return home
+    if params.anywhere:
+        return _community_of_rank(params, other)
+    return _draw_far_community(params, home, uniform01(hash64(edge, np.uint64(3))))
+
+
+@serial_kernel
 def _node_of_member(params: BlockModelParams, community: int, round_index: int) -> int:
     size, rest = params.nodes // params.communities, params.nodes % params.communities
     # The first communities have one more member, so all starts follow from the number alone.
@@ -174,12 +183,7 @@ def _draw_edge_range(params: BlockModelParams, key: np.uint64, first: int, src: 
         there = _draw_rank(params, uniform01(hash64(edge, np.uint64(1))))
         bits = hash64(edge, np.uint64(2))
         home = _community_of_rank(params, here)
-        if uniform01(bits) < params.locality:
-            away = home
-        elif params.anywhere:
-            away = _community_of_rank(params, there)
-        else:
-            away = _draw_far_community(params, home, uniform01(hash64(edge, np.uint64(3))))
+        away = _draw_other_community(params, home, there, edge, bits)
         one = _node_of_member(params, home, here // params.communities)
         other = _node_of_member(params, away, there // params.communities)
         # The lowest bit: the comparison with the locality above uses the upper ones.
@@ -196,12 +200,7 @@ def _draw_hub_edge_range(params: BlockModelParams, key: np.uint64, first: int, s
         other = min(int(uniform01(hash64(edge, np.uint64(1))) * params.nodes), params.nodes - 1)
         bits = hash64(edge, np.uint64(2))
         home = _community_of_rank(params, hub)
-        if uniform01(bits) < params.locality:
-            away = home
-        elif params.anywhere:
-            away = _community_of_rank(params, other)
-        else:
-            away = _draw_far_community(params, home, uniform01(hash64(edge, np.uint64(3))))
+        away = _draw_other_community(params, home, other, edge, bits)
         # Either end of a distance has the hub equally often: edges lead both ways around the ring.
         flip = (bits & _ONE) == _ONE
         src[i] = _node_of_member(params, away if flip else home, hub // params.communities)

@@ -205,6 +205,8 @@ class ChunkedExecution:
 
     def _compute_gradients(self, objective: StepObjective, key: int) -> Tensor:
         """Return the loss of the worker's nodes; repeat all in more chunks if a device refuses memory."""
+        if not self.state.votes.retries:
+            return self._compute_gradients_once(objective, key)
         parameters = list(self.problem.model.parameters())
         before = [None if each.grad is None else each.grad.clone() for each in parameters]
         while True:

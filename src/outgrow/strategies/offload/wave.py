@@ -10,6 +10,7 @@ Letters: ``u`` rows from HOST, ``r`` rows from other workers, ``s`` rows sent to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -149,6 +150,10 @@ class Wave:
         )
 
 
+_TensorPart = tuple[torch.dtype, int, int]
+"""Type, length and first byte of a tensor among bytes."""
+
+
 class WaveHeader(NamedTuple):
     """Layout of a wave in a file: its scalars, and the position of each tensor.
 
@@ -167,7 +172,7 @@ class WaveHeader(NamedTuple):
     first: int
     last: int
     num_src: int
-    parts: tuple[tuple[torch.dtype, int, int] | None, ...]
+    parts: tuple[_TensorPart | None, ...]
     num_bytes: int
     feature_columns: int = 0
     feature_sizes: tuple[int, ...] = ()
@@ -181,32 +186,40 @@ def aligned_bytes(num_bytes: int) -> int:
     return -(-num_bytes // _LINE) * _LINE
 
 
-def pack_wave(wave: Wave) -> tuple[WaveHeader, Tensor]:
-    """Return the header of a wave and its tensors as bytes ``[B]`` uint8."""
-    edges = wave.edges
-    parts = list[tuple[torch.dtype, int, int] | None]()
+def pack_tensors(tensors: Sequence[Tensor | None]) -> tuple[tuple[_TensorPart | None, ...], Tensor]:
+    """Return where each of some tensors lies in memory, and all of them as bytes ``[B]`` uint8.
+
+    A part is type, length and first byte, which is aligned: bytes can be viewed as wider types without copying them.
+    """
+    parts = list[_TensorPart | None]()
     begin = 0
-    lists = wave.loads, wave.remote, wave.sent
-    of_rows = [part for rows in lists for part in rows[1:]]
-    features = None if edges.features is None else edges.features.flatten()
-    tensors: list[Tensor | None] = [*of_rows, wave.start, edges.indptr, edges.indices]
-    tensors += [edges.relation, edges.weight, features]
     for each in tensors:
         parts.append(None if each is None else (each.dtype, len(each), begin))
-        # Align each tensor: `unpack_wave` views the bytes as wider types without copying them.
         begin += 0 if each is None else aligned_bytes(each.nbytes)
     # Zeros, so that padding bytes in the file are the same in every run.
     out = torch.zeros(begin, dtype=torch.uint8)
     for each, part in zip(tensors, parts, strict=True):
         if each is not None and part is not None and len(each):
             out[part[2] : part[2] + each.nbytes] = each.contiguous().view(torch.uint8)
+    return tuple(parts), out
+
+
+def pack_wave(wave: Wave) -> tuple[WaveHeader, Tensor]:
+    """Return the header of a wave and its tensors as bytes ``[B]`` uint8."""
+    edges = wave.edges
+    lists = wave.loads, wave.remote, wave.sent
+    of_rows = [part for rows in lists for part in rows[1:]]
+    features = None if edges.features is None else edges.features.flatten()
+    tensors: list[Tensor | None] = [*of_rows, wave.start, edges.indptr, edges.indices]
+    tensors += [edges.relation, edges.weight, features]
+    parts, out = pack_tensors(tensors)
     header = WaveHeader(
         tuple(rows.counts for rows in lists),
         wave.first,
         wave.last,
         edges.num_src,
-        tuple(parts),
-        begin,
+        parts,
+        len(out),
         0 if edges.features is None else edges.features.shape[1],
         edges.feature_sizes,
     )

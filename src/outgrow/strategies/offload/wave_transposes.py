@@ -9,8 +9,6 @@ Letters: ``B`` slots of the buffer, ``E`` edges.
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 import torch
 from torch import Tensor
 
@@ -18,7 +16,7 @@ from outgrow.core.ledger import Kind, Ledger, Link
 from outgrow.ops.csc import TransposedEdges, transpose
 from outgrow.ops.memory_pool import pooled_empty
 from outgrow.runtime.storage.row_storage import RowStorage
-from outgrow.strategies.offload.wave import Wave, aligned_bytes
+from outgrow.strategies.offload.wave import Wave, aligned_bytes, pack_tensors
 
 _COUNT = torch.int32
 _ON_CPU = torch.empty(0)
@@ -47,24 +45,20 @@ class WaveTransposes:
         self._storage = storage
         self._first = first
         self._ledger = ledger
-        self._sizes = list[int]()
+        # Where each wave's bytes begin, and the last one's end.
+        self._starts = [0]
 
     def append(self, wave: Wave) -> None:
         """Write the out-edges of the next wave, in the slots that its rows have."""
         back = transpose(wave.edges)
         counts = (back.indptr[1:] - back.indptr[:-1])[_listed_slots(wave)].to(_COUNT)
-        tensors = counts, back.indices, back.edge
-        out = torch.zeros(sum(aligned_bytes(each.nbytes) for each in tensors), dtype=torch.uint8)
-        begin = 0
-        for each in tensors:
-            out[begin : begin + each.nbytes] = each.contiguous().view(torch.uint8)
-            begin += aligned_bytes(each.nbytes)
-        self._storage.write_range(sum(self._sizes), out[:, None])
-        self._sizes.append(begin)
+        _, out = pack_tensors((counts, back.indices, back.edge))
+        self._storage.write_range(self._starts[-1], out[:, None])
+        self._starts.append(self._starts[-1] + len(out))
 
     def keeps(self, number: int) -> bool:
         """Whether the out-edges of a wave are in the file."""
-        return 0 <= number - self._first < len(self._sizes)
+        return 0 <= number - self._first < len(self._starts) - 1
 
     def read(self, number: int, wave: Wave) -> TransposedEdges:
         """Return the out-edges of a wave, on the device of its edges.
@@ -74,10 +68,10 @@ class WaveTransposes:
             wave: The wave, as it was read.
         """
         at = number - self._first
-        begin = list(accumulate(self._sizes, initial=0))[at]
-        given = pooled_empty((self._sizes[at],), _ON_CPU, torch.uint8)
-        self._storage.read_range(begin, begin + self._sizes[at], given[:, None])
-        self._ledger.add_bytes(Link.HOST_TO_DEVICE, Kind.TOPOLOGY, self._sizes[at])
+        begin, end = self._starts[at : at + 2]
+        given = pooled_empty((end - begin,), _ON_CPU, torch.uint8)
+        self._storage.read_range(begin, end, given[:, None])
+        self._ledger.add_bytes(Link.HOST_TO_DEVICE, Kind.TOPOLOGY, end - begin)
         slots, device = _listed_slots(wave), wave.edges.indptr.device
         counts = given[: len(slots) * _COUNT.itemsize].view(_COUNT)
         indptr = torch.zeros(wave.edges.num_src + 1, dtype=torch.int64)

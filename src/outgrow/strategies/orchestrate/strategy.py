@@ -238,7 +238,7 @@ class OrchestrateExecution:
         bottom = options.bottom_layer(self.model, features)
         if options.reuse == "aggregate" and isinstance(features, SparseRows):
             dtype = input_dtype(self.model, problem.features)
-            validate_sparse_aggregate_bytes(self._make_tuner().most_hot, features, dtype)
+            validate_sparse_aggregate_bytes(self.balancer.tuner.most_hot, features, dtype)
         self.history = ParameterHistory(options.super_batch)
         if (saved := problem.strategy_state.get(Orchestrate.name)) is not None:
             self.history.load_state(saved, bottom_parameters(self.model))

@@ -209,19 +209,16 @@ def _chunk_bytes(
 ) -> int:
     """Return what one chunk takes: its edges, what is derived of them, and copies of the rows that it reads."""
     edges = -(-(num_edges + sizes.num_nodes) // chunks)
-    nodes = -(-(num_edges + sizes.num_nodes) // chunks)
-    sources, targets = (min(sizes.num_nodes, each) for each in (edges, nodes))
+    rows = min(sizes.num_nodes, edges)
     most = 0
-    for each in layer_plans:
-        spec = each.layer.spec
-        if has_fixed_weights(each.layer):
+    for plan in layer_plans:
+        spec = plan.layer.spec
+        if has_fixed_weights(plan.layer):
             continue
-        read = sources * (_widest_slice(*spec.source, sizes.num_workers) + spec.score)
-        read += targets * (
-            _widest_slice(*spec.target, sizes.num_workers) + _widest_slice(*spec.aggregate, sizes.num_workers)
-        )
-        of_edges = 2 * edges * numbers_per_edge(each) * number_bytes
-        of_edges += pair_index_bytes(each, edges) + pair_sum_bytes(each, edges, number_bytes)
+        wide = (_widest_slice(*each, sizes.num_workers) for each in (spec.source, spec.target, spec.aggregate))
+        read = rows * (sum(wide) + spec.score)
+        of_edges = 2 * edges * numbers_per_edge(plan) * number_bytes
+        of_edges += pair_index_bytes(plan, edges) + pair_sum_bytes(plan, edges, number_bytes)
         most = max(most, _CHUNK_COPIES * read * number_bytes + of_edges)
     return most + (PER_EDGE + sizes.edge_row_bytes) * edges
 
