@@ -71,12 +71,13 @@ class _Parted(nn.Module):
         super().__init__()
         self.model, self.device = model, device
 
-    def forward(self, blocks: Sequence[Block], x: Features, key: int) -> Tensor:
+    def forward(self, blocks: Sequence[Block], x: Features, key: int, *, overwrite_input: bool = False) -> Tensor:
         here = torch.device("cpu")
         block, x = blocks[0].to(here), x.to(here)
         layer = self.model.layers_list()[0]
         copies = {name: parameter.to(here) for name, parameter in layer.named_parameters()}
-        sides = src_and_dst_rows(self.model.encode_input(x, block.src_nodes, key), block.edges.num_dst)
+        encoded = self.model.encode_input(x, block.src_nodes, key, overwrite_input=overwrite_input)
+        sides = src_and_dst_rows(encoded, block.edges.num_dst)
         bottom: Tensor = functional_call(layer, copies, (block.with_rng_key(layer_key(key, 0)), *sides))
         return self.model.forward_from_second(blocks[1:], bottom.to(self.device), key)
 

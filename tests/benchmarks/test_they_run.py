@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "startup.py": ("--models", "gcn", "--rounds", 1),
     "accumulation.py": ("--widths", 8, "--table-mib", 1, "--rounds", 1),
     "offload.py": ("ablation", "scaling", "--graph", "products@0.002", "--workers", 2, *ONE_ROUND),
+    "orchestrate.py": ("steps", "--graphs", "products@0.002", "--batch-sizes", 16, "--epochs", 2),
     "layer_sizes.py": ("--graphs", "products@0.002", "--fanouts", "2,2", "--batch-size", 64),
     "breakdown.py": ("--graphs", "products@0.002", "--fanout", 2, 2, "--batch-size", 64, "--rounds", 1, "--epochs", 1),
     "convergence.py": ("--graphs", "products@0.002", "--seeds", 1, "--epochs", 2, "--hidden", 8),
