@@ -15,6 +15,7 @@ from outgrow.nn.relation_convs import HeteroAggregation
 from outgrow.ops.aggregation.edge_attention import DotProductAttention, DynamicAttention
 from outgrow.ops.aggregation.pair_edges import count_relation_pairs
 from outgrow.ops.aggregation.typed_attention import TypedAttention
+from outgrow.ops.rows.gather import add_bincount
 
 
 def count_heads(conv: Conv) -> int:
@@ -65,7 +66,9 @@ def count_edges_by_relation(graph: Graph) -> tuple[int, ...]:
     relation = graph.topology.relation
     if relation is None:
         return ()
-    return tuple(torch.bincount(relation.int(), minlength=graph.num_relations).tolist())
+    counts = torch.zeros(graph.num_relations, dtype=torch.int64)
+    add_bincount(counts, relation)
+    return tuple(counts.tolist())
 
 
 def has_edge_weights(layer: Layer, graph: Graph) -> bool:

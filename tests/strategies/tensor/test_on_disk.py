@@ -10,6 +10,7 @@ import torch
 from outgrow.core.errors import InputError
 from outgrow.engine.shard import FullGraphShard
 from outgrow.nn import GAT, GCN, GGCN, RGCN, SAGE, Decoupled, DecoupledGAT, FiLM, Model
+from outgrow.ops import csc
 from outgrow.strategies.base import Problem
 from outgrow.strategies.tensor import row_files
 from outgrow.strategies.tensor.layout import _choose_disk_level
@@ -100,6 +101,21 @@ def test_one_worker_from_files(make: Callable[[], Model], monkeypatch: pytest.Mo
         for step in TensorParallel(**options).prepare(problem_of(make())).steps(1)  # type: ignore[arg-type]
     ]
     assert steps[1:] == pytest.approx([steps[0]] * 3, rel=1e-12)
+
+
+@pytest.mark.parametrize("make", [lambda: GCN(8, 4, 2), lambda: Decoupled(8, 4, 2), lambda: GAT(8, 4, 2, heads=2)])
+def test_edges_in_files_are_not_sorted_in_memory(make: Callable[[], Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of(make())
+    sorted_edges = []
+    transpose = csc.transpose_csc
+
+    def count(indptr: torch.Tensor, indices: torch.Tensor, *sizes: int) -> tuple[torch.Tensor, ...]:
+        sorted_edges.append(len(indices))
+        return transpose(indptr, indices, *sizes)
+
+    monkeypatch.setattr(csc, "transpose_csc", count)
+    assert len(list(TensorParallel(on_disk="edges", chunks=3).prepare(problem).steps(1))) == 1
+    assert max(sorted_edges, default=0) < problem.shard.topology.num_edges
 
 
 def test_aggregation_with_trained_weights_is_not_apart_from_the_rest() -> None:

@@ -132,7 +132,7 @@ def add_bincount(counts_V: Tensor, nodes: Tensor) -> None:
 
     Args:
         counts_V: ``[V]`` int64, changed.
-        nodes: ``[n]`` int32 or int64; may be memory-mapped.
+        nodes: ``[n]`` integer; may be memory-mapped.
     """
     _add_bincount(counts_V.numpy(), as_numpy(nodes))
 

@@ -298,6 +298,9 @@ class SlicedAggregation:
         """Return the worker's columns of the aggregates of all nodes, ``[V, C, f]``."""
         assert source.values is not None
         self._count_work(layer)
+        if self.mapped_graph is not None and source.values.requires_grad:
+            # Else the backward pass would sort all edges in memory.
+            self.mapped_graph.store_transpose(block.edges)
         return self._restrict_aggregation(layer)(block, source.values, target.values, weight)
 
     def _count_work(self, layer: Layer) -> None:
