@@ -183,13 +183,14 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store"
-        if set(options.tables) - {"memory"}:
+        generated = set(options.tables) - {"memory"}
+        if generated:
             found = resolve_source(options.graph)
             convert_to_store(found.source, store, undirected=found.undirected)
-        figures: dict[str, Any] = {"graph": options.graph}
+        figures: dict[str, Any] = {"graph": options.graph} if generated else {}
         for name in options.tables:
             figures[name] = tables[name](store, options)
-            _show(f"{name}: {options.graph}", figures[name])
+            _show(f"{name}: {'dense graphs' if name == 'memory' else options.graph}", figures[name])
     print(record.write("tensor", figures, options.out))
 
 
