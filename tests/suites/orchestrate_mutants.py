@@ -99,7 +99,7 @@ def gradients_left_on_the_cpu() -> Iterator[Hits]:
     """What the CPU computes of the gradient does not reach the parameters."""
     hits = Hits()
 
-    def add(self: HotGradient, rows: HotEmbeddings, gradient_hO: Tensor, version: ParameterVersion) -> None:
+    def add(self: HotGradient, rows: HotEmbeddings, *given: Any) -> None:
         hits.note(len(rows.nodes) > 0)
 
     with patch.object(HotGradient, "add", add):
@@ -111,9 +111,11 @@ def gradients_of_older_parameters() -> Iterator[Hits]:
     """The CPU computes the gradient with the parameters of the batch before."""
     hits, right, before = Hits(), HotGradient.add, list[ParameterVersion]()
 
-    def add(self: HotGradient, rows: HotEmbeddings, gradient_hO: Tensor, version: ParameterVersion) -> None:
+    def add(
+        self: HotGradient, rows: HotEmbeddings, gradient_hO: Tensor, version: ParameterVersion, hot: HotEmbeddingTable
+    ) -> None:
         hits.note(bool(before))
-        right(self, rows, gradient_hO, before[-1] if before else version)
+        right(self, rows, gradient_hO, before[-1] if before else version, hot)
         before.append(version)
 
     with patch.object(HotGradient, "add", add):

@@ -15,6 +15,7 @@ import torch
 from layer_table import RELATIONS
 from torch import Tensor, nn
 
+from outgrow.core.block import Block
 from outgrow.engine.batches import BatchConfig
 from outgrow.engine.shard import FullGraphShard, PartitionShard, layer_topology
 from outgrow.graph.sampling.neighbor_sampler import NeighborSampler
@@ -235,8 +236,9 @@ class Serial:
             block.with_rng_key(fold_in(key, 1)), layer.source(x, block.src_nodes), layer.target(own, nodes)
         )
         embedding = layer.update_nodes(own, aggregate, nodes, None)
+        inputs = block.with_rng_key(fold_in(key, 1)), self.features[block.src_nodes], key
         rows = zip(nodes.tolist(), own, aggregate, embedding, strict=True)
-        return [Made(node, version, *of_node) for node, *of_node in rows]
+        return [Made(node, version, *of_node, at, *inputs) for at, (node, *of_node) in enumerate(rows)]
 
     def _computed(self, epoch: int, step: int, batch: Tensor, rank: int, known: dict[int, Made], updates: int) -> float:
         seeds, key = self._mine(batch, rank), fold_in(SEED, epoch, step)
@@ -259,7 +261,10 @@ class Serial:
     def _reused(self, made: Made, key: int) -> Tensor:
         """What stands for the row of a hot node."""
         layer, node = self._bottom(self.model), torch.tensor([made.node])
-        fresh = layer.update_nodes(made.own[None], made.aggregate[None], node, None)
+        if self.options.reuse == "embedding" and self.options.gradient_on == "cpu":
+            fresh = self._again(made)
+        else:
+            fresh = layer.update_nodes(made.own[None], made.aggregate[None], node, None)
         if self.options.reuse == "aggregate":
             row = fresh
         elif self.options.hot_gradient:
@@ -269,14 +274,31 @@ class Serial:
         return dropout(row, node, fold_in(key, 1), layer.epilogue.dropout)[0]
 
 
+    def _again(self, made: Made) -> Tensor:
+        """The output of the hot node from the very edges and draws, with today's parameters."""
+        layer, block = self.model.layers_list()[0], made.block
+        x = self.model.encode_input(made.features, block.src_nodes, made.key)
+        assert isinstance(x, Tensor)
+        own = x[: len(block.dst_nodes)]
+        messages = layer.source(x, block.src_nodes), layer.target(own, block.dst_nodes)
+        return layer.update_nodes(own, layer.aggregate(block, *messages), block.dst_nodes, None)[made.at][None]
+
+
 class Made(NamedTuple):
-    """What the CPU has made of a hot node: with which parameters, its input, its aggregate, its embedding."""
+    """What the CPU has made of a hot node: with which parameters, its input, its aggregate, its embedding.
+
+    And of what: which of the destinations of a block it is, raw features of the sources, the key of the input.
+    """
 
     node: int
     version: int
     own: Tensor
     aggregate: Tensor
     embedding: Tensor
+    at: int
+    block: Block
+    features: Tensor
+    key: int
 
 
 class Instead(torch.autograd.Function):

@@ -36,7 +36,7 @@ class DeviceSide:
         self.comm = comm
         self.max_staleness = max_staleness
         self.hot_gradient = hot_gradient
-        self._reused: HotEmbeddings | None = None
+        self._reused: tuple[HotEmbeddings, HotEmbeddingTable] | None = None
 
     def compute_logits(self, batch: SampledBatch, x: Features, hot: HotEmbeddingTable | None, key: int) -> Tensor:
         """Compute logits of the seeds of a batch, ``[n, C]``.
@@ -62,11 +62,12 @@ class DeviceSide:
         reused, self._reused = self._reused, None
         if self.hot_gradient is None or reused is None:
             return
-        assert reused.embedding is not None
+        rows, hot = reused
+        assert rows.embedding is not None
         # None if the loss depends on no hot node.
-        if reused.embedding.grad is not None:
+        if rows.embedding.grad is not None:
             with self.comm.timeline.span("hot gradient"):
-                self.hot_gradient.add(reused, reused.embedding.grad, version)
+                self.hot_gradient.add(rows, rows.embedding.grad, version, hot)
 
     def _bottom_rows(self, batch: SampledBatch, x: Features, hot: HotEmbeddingTable | None, key: int) -> Tensor:
         """Return the output of the bottom layer for the sources of the second layer, ``[Vs, O]``."""
@@ -79,7 +80,8 @@ class DeviceSide:
         if self.hot_gradient is not None:
             assert rows.embedding is not None
             # A leaf, of which the CPU gets the gradient; no gradient is computed from the aggregates here.
-            self._reused = rows = rows._replace(embedding=rows.embedding.requires_grad_())
+            rows = rows._replace(embedding=rows.embedding.requires_grad_())
+            self._reused = rows, hot
             rows = rows._replace(aggregate=None, target=None)
         hot_rows = compute_hot_output(self.bottom, rows, layer_key(key, 0))
         to = torch.cat([batch.cold_positions, batch.hot_positions]).to(hot_rows.device)

@@ -9,19 +9,17 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from outgrow.core.block import Block
 from outgrow.engine.features.cache import sort_by_hotness
 from outgrow.engine.features.remote import RemoteFeatureStore
 from outgrow.engine.prefetch import BackgroundWorker
-from outgrow.nn.layer import Features, Layer
-from outgrow.nn.model import Model, layer_key, src_and_dst_rows
+from outgrow.nn.layer import Layer
+from outgrow.nn.model import Model, layer_key
 from outgrow.ops.rng import fold_in
-from outgrow.ops.sparse import SparseRows
 from outgrow.runtime.system.device import DeviceStreams
 from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddings, ReuseSpec
+from outgrow.strategies.orchestrate.hot_inputs import HotInputs, aggregate_hot_rows
 from outgrow.strategies.orchestrate.parameter_history import ParameterVersion
 from outgrow.strategies.orchestrate.sampling import HotColdSampler, SuperBatches, hot_step
-from outgrow.strategies.orchestrate.sparse_aggregates import aggregate_sparse_rows
 
 
 class HotSlice(NamedTuple):
@@ -146,8 +144,8 @@ class HostSide:
         for parameter, value in zip(bottom_parameters(self._model), version.values, strict=True):
             parameter.copy_(value)
         key = fold_in(self._sampler.sampler.sampling.seed, self._sampler.epoch, hot_step(work.first_step))
-        x_src, x_dst = src_and_dst_rows(self._model.encode_input(x, block.src_nodes, key), len(nodes))
-        embeddings = self._compute_embeddings(block.with_rng_key(layer_key(key, 0)), x_src, x_dst, version.updates)
+        inputs = HotInputs(block.with_rng_key(layer_key(key, 0)), x, key)
+        embeddings = self._compute_embeddings(inputs, version.updates)
         self._comm.ledger.add_count("hot_rows_computed", len(nodes))
         self._comm.ledger.add_count("edges_aggregated", block.edges.num_edges)
         # On a stream of its own, so that the copy overlaps with the device's kernels.
@@ -159,20 +157,17 @@ class HostSide:
         nodes = torch.unique(torch.cat([draw.hot_nodes for draw in self._batches.get_super_batch(number)]))
         return sort_by_hotness(nodes, self._hotness)
 
-    def _compute_embeddings(self, block: Block, x_src: Features, x_dst: Features, updates: int) -> HotEmbeddings:
+    def _compute_embeddings(self, inputs: HotInputs, updates: int) -> HotEmbeddings:
         [layer] = self._model.layers_list()
         reuse = self._reuse
-        nodes = block.dst_nodes
-        if isinstance(x_src, SparseRows) and layer.spec.source_is_input:
-            aggregate = aggregate_sparse_rows(layer, block, x_src)
-        else:
-            messages = layer.source_and_target(x_src, x_dst, block.src_nodes, block.dst_nodes)
-            aggregate = layer.aggregate(block, *messages)
+        nodes = inputs.block.dst_nodes
+        target, aggregate = aggregate_hot_rows(self._model, inputs)
         return HotEmbeddings(
             nodes,
             torch.full((len(nodes),), updates),
             # No key: dropout is drawn on the device, anew for each batch that uses the row.
-            layer.update_nodes(x_dst, aggregate, nodes, None) if reuse.embedding else None,
+            layer.update_nodes(target, aggregate, nodes, None) if reuse.embedding else None,
             aggregate if reuse.aggregate else None,
-            x_dst if reuse.target else None,
+            target if reuse.target else None,
+            inputs if reuse.sources else None,
         )

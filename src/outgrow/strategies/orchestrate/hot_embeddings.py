@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -14,6 +14,7 @@ from outgrow.nn.layer import Features, Layer
 from outgrow.ops.rng import dropout
 from outgrow.ops.sparse import index_rows
 from outgrow.runtime.distributed.comm import Comm
+from outgrow.strategies.orchestrate.hot_inputs import HotInputs
 
 T = TypeVar("T", Tensor | None, Features | None)
 
@@ -27,12 +28,14 @@ class ReuseSpec(NamedTuple):
         target: Whether the input of the nodes is kept: if there is an aggregate and the layer reads the
             input.
         on_host: Whether aggregates and inputs stay in host memory, where the CPU computes the gradient from them.
+        sources: Whether edges and features of sources stay there, where parameters precede the aggregate.
     """
 
     embedding: bool
     aggregate: bool
     target: bool
     on_host: bool = False
+    sources: bool = False
 
 
 class HotEmbeddings(NamedTuple):
@@ -44,6 +47,7 @@ class HotEmbeddings(NamedTuple):
         embedding: ``[h, O]`` output without dropout; None if it is computed from the aggregate.
         aggregate: ``[h, C, F]``, for the gradient or for the output; None if neither is needed.
         target: ``[h, D]`` input of the nodes; None if nothing reads it.
+        inputs: What the embeddings were computed from, in host memory; None if nothing reads it.
     """
 
     nodes: Tensor
@@ -51,6 +55,7 @@ class HotEmbeddings(NamedTuple):
     embedding: Tensor | None
     aggregate: Tensor | None
     target: Features | None
+    inputs: HotInputs | None = None
 
     def move_to_device(self, comm: Comm, *, embedding_only: bool = False) -> HotEmbeddings:
         """Return the rows, or the embeddings of them, on the device; count their bytes, on a CPU as on a GPU."""
@@ -72,7 +77,7 @@ class HotEmbeddings(NamedTuple):
 
 
 def concat_embeddings(parts: Sequence[HotEmbeddings]) -> HotEmbeddings:
-    """Concatenate embeddings in this order."""
+    """Concatenate embeddings in this order, without `HotEmbeddings.inputs`."""
     first = parts[0]
     return HotEmbeddings(
         torch.cat([part.nodes for part in parts]),
@@ -122,6 +127,21 @@ class HotEmbeddingTable:
             None if rows.aggregate is None else rows.aggregate[slots.to(rows.aggregate.device)],
             None if rows.target is None else index_rows(rows.target, slots.to(rows.target.device)),
         )
+
+    def select_inputs(self, nodes: Tensor) -> Iterator[tuple[Tensor, HotInputs]]:
+        """Yield, for each slice that has some of the nodes, where these are among ``nodes`` and their inputs.
+
+        All nodes must be in the table, which must have inputs.
+        """
+        slots = self._slot[nodes].long()
+        first = 0
+        for part in self.parts:
+            last = first + len(part.nodes)
+            places = ((slots >= first) & (slots < last)).nonzero()[:, 0]
+            if len(places):
+                assert part.inputs is not None
+                yield places, part.inputs.select_nodes(slots[places] - first)
+            first = last
 
 
 def compute_hot_output(layer: Layer, rows: HotEmbeddings, key: int | None) -> Tensor:

@@ -1,18 +1,24 @@
-"""The gradient of the bottom layer from hot nodes, computed by the CPU from the aggregates that it has kept."""
+"""The gradient of the bottom layer from hot nodes, computed by the CPU from what it has kept.
+
+Where no parameters precede the aggregate, that is the aggregate. Else it is the features of the nodes' sources, from
+which the CPU computes their output again.
+"""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from outgrow.core.ledger import Kind, Link
 from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.orchestrate.host_side import bottom_model, bottom_parameters
-from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddings
+from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddings, HotEmbeddingTable
+from outgrow.strategies.orchestrate.hot_inputs import HotRows, aggregate_hot_rows
 from outgrow.strategies.orchestrate.parameter_history import ParameterVersion
 
 
@@ -34,31 +40,46 @@ class HotGradient:
         self._copy = copy.deepcopy(bottom_model(model, bottom)).to("cpu")
         self._comm = comm
 
-    def add(self, rows: HotEmbeddings, gradient_hO: Tensor, version: ParameterVersion) -> None:
+    def add(self, rows: HotEmbeddings, gradient_hO: Tensor, version: ParameterVersion, hot: HotEmbeddingTable) -> None:
         """Add to the gradients of the parameters what hot nodes of a batch contribute.
 
         Args:
-            rows: The nodes, with their aggregates and, if the layer reads it, their input, in host memory.
+            rows: The nodes.
             gradient_hO: ``[h, O]`` of the loss, by the outputs of the bottom layer before its dropout.
             version: The current parameters.
+            hot: The table that the rows are of; has the inputs of the nodes if `rows` has no aggregates.
         """
-        ledger, aggregate = self._comm.ledger, rows.aggregate
-        assert aggregate is not None
+        ledger = self._comm.ledger
         ledger.add_bytes(Link.DEVICE_TO_HOST, Kind.GRADIENTS, gradient_hO.nbytes)
         own = bottom_parameters(self._copy)
         with torch.no_grad():
             for parameter, value in zip(own, version.values, strict=True):
                 parameter.copy_(value)
-        [layer] = self._copy.layers_list()
-        target = aggregate.new_empty(len(rows.nodes), 0) if rows.target is None else rows.target
-        output = layer.update_nodes(target, aggregate, rows.nodes, None)
-        trained = [pair for pair in zip(own, self._parameters, strict=True) if pair[0].requires_grad]
-        # Where a layer projects first, and in the encoder, what precedes the aggregate gets none.
-        if not trained or not output.requires_grad:
-            return
-        found = torch.autograd.grad(output, [mine for mine, _ in trained], gradient_hO.cpu(), allow_unused=True)
-        for gradient, (_, parameter) in zip(found, trained, strict=True):
+        found = self._differentiate(rows, gradient_hO.cpu(), hot, [each for each in own if each.requires_grad])
+        trained = [into for into, each in zip(self._parameters, own, strict=True) if each.requires_grad]
+        for gradient, parameter in zip(found, trained, strict=True):
             if gradient is not None:
                 ledger.add_bytes(Link.HOST_TO_DEVICE, Kind.GRADIENTS, gradient.nbytes)
                 moved = gradient.to(parameter.device)
                 parameter.grad = moved if parameter.grad is None else parameter.grad.add_(moved)
+
+    def _differentiate(
+        self, rows: HotEmbeddings, gradient_hO: Tensor, hot: HotEmbeddingTable, trained: list[nn.Parameter]
+    ) -> Sequence[Tensor | None]:
+        """Return the gradient of each parameter of the copy; None for one that has no part in the outputs."""
+        if rows.aggregate is not None:
+            target = rows.aggregate.new_empty(len(rows.nodes), 0) if rows.target is None else rows.target
+            outputs, gradients = [self._update(rows.nodes, HotRows(target, rows.aggregate))], [gradient_hO]
+        else:
+            outputs, gradients = [], []
+            for places, inputs in hot.select_inputs(rows.nodes):
+                outputs.append(self._update(inputs.block.dst_nodes, aggregate_hot_rows(self._copy, inputs)))
+                gradients.append(gradient_hO[places])
+        if not trained or not any(output.requires_grad for output in outputs):
+            return [None] * len(trained)
+        return torch.autograd.grad(outputs, trained, gradients, allow_unused=True)
+
+    def _update(self, nodes: Tensor, rows: HotRows) -> Tensor:
+        """Return the output of nodes without dropout."""
+        [layer] = self._copy.layers_list()
+        return layer.update_nodes(rows.target, rows.aggregate, nodes, None)

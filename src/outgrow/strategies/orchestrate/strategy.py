@@ -42,6 +42,7 @@ from outgrow.strategies.orchestrate.device_side import DeviceSide, to_device_cou
 from outgrow.strategies.orchestrate.host_side import HostSide, bottom_model, bottom_parameters
 from outgrow.strategies.orchestrate.hot_embeddings import ReuseSpec
 from outgrow.strategies.orchestrate.hot_gradient import HotGradient
+from outgrow.strategies.orchestrate.hot_inputs import aggregates_raw_features
 from outgrow.strategies.orchestrate.load_balancer import HotNodeCounts, HotRatioTuner, LoadBalancer
 from outgrow.strategies.orchestrate.loop import SuperBatchLoop
 from outgrow.strategies.orchestrate.parameter_history import ParameterHistory
@@ -69,11 +70,12 @@ class Orchestrate(Strategy):
         super_batch: ``n``, the number of batches that use the same results of hot nodes.
         reuse: What is reused: ``"embedding"``, the output of the bottom layer, up to ``2n - 1`` updates old;
             or ``"aggregate"``, the sum of raw features, which has no parameters and does not age.
-        hot_gradient: Whether hot nodes contribute to the gradient of the bottom layer: of all its parameters if raw
-            features can be summed first, else of those applied after the aggregation. If False, embeddings are
+        hot_gradient: Whether hot nodes contribute to the gradient of the bottom layer. If False, embeddings are
             constants.
-        gradient_on: Where that gradient is computed, from aggregates: ``"cpu"``, to which the device sends the
-            gradient of embeddings; or ``"device"``, to which the CPU sends aggregates, as NeutronOrch does.
+        gradient_on: Where that gradient is computed: ``"cpu"``, to which the device sends the gradient of embeddings,
+            and which computes that of all parameters of the layer and of an encoder before it; or ``"device"``, to
+            which the CPU sends aggregates, as NeutronOrch does: of all parameters if raw features can be summed first,
+            else of those applied after the aggregation.
         latest_parameters: Whether the CPU uses the newest parameters when it starts a slice; two runs
             then differ. Else slice ``k`` uses those at the start of batch ``k`` of the super-batch.
         cache: Device memory for features of hot nodes that the device computes itself, as bytes
@@ -190,18 +192,20 @@ class Orchestrate(Strategy):
 
     @property
     def keeps_aggregates_on_host(self) -> bool:
-        """Whether they are kept by the CPU, which computes the gradient from them."""
+        """Whether they, or what they are made of, are kept by the CPU, which computes the gradient from them."""
         return self.reuse == "embedding" and self.hot_gradient and self.gradient_on == "cpu"
 
     @staticmethod
     def _is_static(model: Model, bottom: Layer) -> bool:
         return bottom.has_static_aggregate and model.encoder is None and model.input_dropout == 0
 
-    def reuse_spec(self, bottom: Layer) -> ReuseSpec:
+    def reuse_spec(self, model: Model, bottom: Layer) -> ReuseSpec:
         """Return which results of hot nodes are kept."""
-        kept = self.keeps_aggregates
+        on_host = self.keeps_aggregates_on_host
+        sources = on_host and not aggregates_raw_features(model, bottom)
+        kept = self.keeps_aggregates and not sources
         reads = kept and bottom.reads_target
-        return ReuseSpec(self.reuse == "embedding", kept, reads, on_host=self.keeps_aggregates_on_host)
+        return ReuseSpec(self.reuse == "embedding", kept, reads, on_host=on_host, sources=sources)
 
     def prepare(self, problem: Problem) -> Execution:
         """Return the execution that trains the problem."""
@@ -252,7 +256,7 @@ class OrchestrateExecution:
                 # The CPU's thread fetches features too, so it needs a communicator of its own.
                 rows(comm=self.comm.background_comm),
                 hotness=self.hotness,
-                reuse=options.reuse_spec(bottom),
+                reuse=options.reuse_spec(self.model, bottom),
                 latest_parameters=options.latest_parameters,
             ),
             self._batch_loss,
