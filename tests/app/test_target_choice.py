@@ -14,7 +14,7 @@ from tests.app.typed_shop import SHOPS, USERS, model_of, write_shop
 import outgrow as og
 from outgrow.core.errors import InputError
 from outgrow.graph.store.reader import find_feature_file
-from outgrow.planning.sizes import dataset_sizes
+from outgrow.planning.dataset_sizes import dataset_sizes
 
 
 def test_tasks_of_types(shop: Path) -> None:

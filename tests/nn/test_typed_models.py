@@ -16,7 +16,7 @@ from outgrow.app.model_registry import build_model
 from outgrow.core.errors import InputError
 from outgrow.engine.layer_plan import numbers_per_edge
 from outgrow.nn import HGT, RGCN, HeteroEncoder, HGTConv, Model, RGCNConv, RGCNMatrixConv, TypedRGCN
-from outgrow.planning.sizes import model_sizes
+from outgrow.planning.model_sizes import model_sizes
 from suites.typed import typed_topology
 from support import destinations_of
 

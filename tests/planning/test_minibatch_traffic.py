@@ -16,7 +16,7 @@ from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
 from outgrow.graph.sampling.edge_sampler import FASTGCN, LABOR, NEIGHBOR
 from outgrow.graph.store.reader import write_store
-from outgrow.nn import GCN, SAGE, Model
+from outgrow.nn import GAT, GCN, SAGE, Model
 from outgrow.planning.estimators.migrate import migrate_traffic
 from outgrow.planning.estimators.orchestrate import orchestrate_traffic
 from outgrow.planning.estimators.sampled import sampled_traffic
@@ -46,6 +46,7 @@ class Case(NamedTuple):
     fanout: tuple[int, ...]
     batch_size: int = 128
     sampler: str = NEIGHBOR
+    attention: bool = False
 
 
 CASES = {
@@ -73,6 +74,7 @@ CASES = {
     "hot nodes": Case("reddit@0.01", 2, Orchestrate(super_batch=2), (5, 5)),
     "hot nodes as constants": Case("reddit@0.01", 3, Orchestrate(super_batch=3, hot_gradient=False), (4, 3, 2), 64),
     "hot aggregates": Case("reddit@0.01", 2, Orchestrate(super_batch=2, reuse="aggregate"), (5, 5)),
+    "hot nodes of attention": Case("reddit@0.01", 2, Orchestrate(super_batch=2), (5, 5), attention=True),
     "hot nodes of sparse features": Case(SPARSE, 2, Orchestrate(super_batch=2, hot_ratio=0.1), (3, 3), 32),
     "a cache of bytes of sparse rows": Case(SPARSE, 2, Sampled(cache="40KiB", partition="hash"), (5, 5)),
     "no hot nodes": Case("products@0.002", 2, Orchestrate(hot_ratio=0), (5, 5)),
@@ -96,6 +98,8 @@ def graph_of(name: str) -> Graph:
 def model_of(case: Case) -> Model:
     torch.manual_seed(0)
     graph, build = graph_of(case.graph), GCN if case.layers == 3 else SAGE
+    if case.attention:
+        return GAT(graph.num_features, 16, graph.num_classes, layers=case.layers)
     return build(graph.num_features, 16, graph.num_classes, layers=case.layers)
 
 

@@ -15,8 +15,8 @@ from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimators.registry import estimate_strategy
 from outgrow.planning.graph_stats.known_graphs import known_graph, load_graph_facts
 from outgrow.planning.hardware.profile import LinkRate, MachineProfile, find_profile
+from outgrow.planning.model_sizes import model_sizes
 from outgrow.planning.planner import Plan, _strategy_variants, make_plan
-from outgrow.planning.sizes import model_sizes
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.planning.workload import Workload
 from outgrow.strategies.full import Full

@@ -13,8 +13,8 @@ from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.planning.estimators.registry import estimate_strategy
 from outgrow.planning.graph_stats.known_graphs import known_graph, load_graph_facts
 from outgrow.planning.hardware.profile import find_profile
+from outgrow.planning.model_sizes import model_sizes
 from outgrow.planning.planner import PlannerQuery, cost_model_for, fits_in, make_plan
-from outgrow.planning.sizes import model_sizes
 from outgrow.planning.suggestions import suggest_fixes
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.planning.workload import Workload

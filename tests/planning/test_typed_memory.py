@@ -15,11 +15,12 @@ from outgrow.graph.graph import Graph
 from outgrow.ops.aggregation.pair_edges import in_edge_pairs
 from outgrow.ops.sampling.time_order import order_by_time, sum_weights_by_time
 from outgrow.planning.aggregation_sizes import count_pairs
+from outgrow.planning.dataset_sizes import dataset_sizes
 from outgrow.planning.evaluation_memory import inference_before_times_bytes, time_order_bytes
 from outgrow.planning.graph_stats.counted import make_workload
 from outgrow.planning.hardware.profile import find_profile
+from outgrow.planning.model_sizes import model_sizes
 from outgrow.planning.planner import Plan, make_plan
-from outgrow.planning.sizes import dataset_sizes, model_sizes
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.planning.workload import Workload
 from outgrow.training.config import TrainConfig

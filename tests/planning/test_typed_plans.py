@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 import outgrow as og
 from outgrow.app.cli.main import app
 from outgrow.graph.graph import Graph
+from outgrow.planning.dataset_sizes import dataset_sizes
 from outgrow.planning.graph_stats.partition_counts import count_partition
 from outgrow.planning.matrix_sizes import count_matrix_numbers
-from outgrow.planning.sizes import dataset_sizes, model_sizes
+from outgrow.planning.model_sizes import model_sizes
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
@@ -19,6 +20,7 @@ from outgrow.strategies.orchestrate import device_side
 from outgrow.strategies.orchestrate.host_side import HostSide
 from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddings, HotEmbeddingTable, compute_hot_output
 from outgrow.strategies.orchestrate.hot_gradient import HotGradient
+from outgrow.strategies.orchestrate.hot_inputs import HotInputs
 from outgrow.strategies.orchestrate.parameter_history import EpochStart, ParameterHistory, ParameterVersion
 from outgrow.strategies.orchestrate.sampling import HotColdSampler, SampledBatch
 from suites.hits import Hits
@@ -166,8 +168,43 @@ def _other_draws(
         yield hits
 
 
+@contextmanager
+def edges_of_hot_nodes_renumbered() -> Iterator[Hits]:
+    """Where the CPU computes rows of hot nodes again, attention drops other edges."""
+    hits, right = Hits(), HotInputs.select_nodes
+
+    def select(self: HotInputs, positions: Tensor) -> HotInputs:
+        found = right(self, positions)
+        ids = torch.arange(found.block.edges.num_edges)
+        hits.note(not torch.equal(ids, found.block.edge_ids) if found.block.edge_ids is not None else True)
+        return found._replace(block=replace(found.block, edge_ids=ids))
+
+    with patch.object(HotInputs, "select_nodes", select):
+        yield hits
+
+
+@contextmanager
+def gradients_of_other_hot_nodes() -> Iterator[Hits]:
+    """Rows that the CPU computes again get the gradients of one another."""
+    hits, right = Hits(), HotEmbeddingTable.select_inputs
+
+    def select(self: HotEmbeddingTable, nodes: Tensor) -> Iterator[tuple[Tensor, HotInputs]]:
+        for places, inputs in right(self, nodes):
+            hits.note(len(places) > 1)
+            yield places.roll(1), inputs
+
+    with patch.object(HotEmbeddingTable, "select_inputs", select):
+        yield hits
+
+
 MUTANTS = {
     each.__name__: each
-    for each in (parameters_forgotten_after_an_epoch, gradients_left_on_the_cpu, gradients_of_older_parameters)
+    for each in (
+        parameters_forgotten_after_an_epoch,
+        gradients_left_on_the_cpu,
+        gradients_of_older_parameters,
+        edges_of_hot_nodes_renumbered,
+        gradients_of_other_hot_nodes,
+    )
 }
 """Those of one worker, which a serial reference finds."""

@@ -273,7 +273,6 @@ class Serial:
             row = made.embedding[None]
         return dropout(row, node, fold_in(key, 1), layer.epilogue.dropout)[0]
 
-
     def _again(self, made: Made) -> Tensor:
         """The output of the hot node from the very edges and draws, with today's parameters."""
         layer, block = self.model.layers_list()[0], made.block

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from outgrow.core.ledger import Kind, Link
+from outgrow.planning.dataset_sizes import DatasetSizes
 from outgrow.planning.hardware.corrections import NO_CORRECTIONS, Corrections
 from outgrow.planning.hardware.profile import DEGREE, FAR_BYTES, NEAR_BYTES, MachineProfile, RateByWidth
-from outgrow.planning.sizes import DatasetSizes, LayerSizes
+from outgrow.planning.model_sizes import LayerSizes
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.planning.workload import Workload
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from outgrow.planning.sizes import LayerSizes
+from outgrow.planning.model_sizes import LayerSizes
 from outgrow.planning.workload import Workload
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outgrow.engine.link_options import LinkOptions
+from outgrow.planning.dataset_sizes import DatasetSizes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,3 +42,8 @@ class LinkWork:
     def num_pairs(self) -> int:
         """Number of pairs of nodes that are scored for a link, with negatives of its own."""
         return 1 if self.options.ranks_candidates else 1 + self.options.negatives
+
+    def adapt_sizes(self, sizes: DatasetSizes) -> DatasetSizes:
+        """Return the sizes of a graph whose links are trained on: rows take the place of logits."""
+        val, test = self.ranked_rows
+        return replace(sizes, train=self.num_links, classes=self.columns, label_bytes=0, val=val, test=test)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from outgrow.core.ledger import Kind, Link
 from outgrow.planning.graph_stats.chunk_waves import Matrix
-from outgrow.planning.sizes import LayerSizes
+from outgrow.planning.model_sizes import LayerSizes
 from outgrow.planning.workload import PartitionStats, Workload
 
 Bytes = Counter[tuple[Link, Kind]]

@@ -16,9 +16,10 @@ from outgrow.planning.batch_stats import (
     ScoredNeighborhood,
     SplitBatchStats,
 )
+from outgrow.planning.dataset_sizes import DatasetSizes
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, Matrix, WaveStats
 from outgrow.planning.link_work import LinkWork
-from outgrow.planning.sizes import DatasetSizes, ModelSizes
+from outgrow.planning.model_sizes import ModelSizes
 from outgrow.strategies.offload.wave_plan import TransferOptions
 
 

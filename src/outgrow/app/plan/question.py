@@ -38,14 +38,15 @@ from outgrow.graph.graph import Graph, Split
 from outgrow.graph.topology import Topology
 from outgrow.nn.edge_decoder import EdgeDecoder
 from outgrow.nn.model import Model
+from outgrow.planning.dataset_sizes import DatasetSizes, count_resident_bytes, dataset_sizes
 from outgrow.planning.graph_stats.analytic import AnalyticGraph
 from outgrow.planning.graph_stats.counted import CountedGraph, sketch_graph
 from outgrow.planning.graph_stats.known_graphs import known_graph, load_graph_facts
 from outgrow.planning.hardware.corrections import NO_CORRECTIONS, Corrections
 from outgrow.planning.hardware.profile import MachineProfile
 from outgrow.planning.link_work import LinkWork
+from outgrow.planning.model_sizes import model_sizes
 from outgrow.planning.planner import Plan, PlannerQuery, make_plan
-from outgrow.planning.sizes import DatasetSizes, count_resident_bytes, dataset_sizes, model_sizes
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.planning.workload import Workload
 from outgrow.runtime.system.device import DEVICES
@@ -101,7 +102,7 @@ def query_for_graph(graph: Graph, model: Model, config: TrainConfig, site: PlanS
     is_large = is_whole or (needs_parts and graph.num_edges > COUNTED_EDGES)
     sizes = replace(dataset_sizes(graph), resident_bytes=resident)
     if links is not None:
-        sizes = sizes_of_links(sizes, links)
+        sizes = links.adapt_sizes(sizes)
     stats = sketch_graph(graph, sizes, store=None if links else store) if is_large else CountedGraph(graph)
     return _make_query(stats, sizes, _Problem(whole, model, links), config, site)
 
@@ -139,14 +140,8 @@ def query_for_graph_facts(
     links = None
     if built.decoder is not None:
         links = make_known_links(facts, placeholder, built, config)
-        known.sizes = sizes_of_links(known.sizes, links)
+        known.sizes = links.adapt_sizes(known.sizes)
     return _make_query(known, known.sizes, _Problem(placeholder, built, links), config, site)
-
-
-def sizes_of_links(sizes: DatasetSizes, links: LinkWork) -> DatasetSizes:
-    """Return the sizes of a graph whose links are trained on: rows take the place of logits."""
-    val, test = links.ranked_rows
-    return replace(sizes, train=links.num_links, classes=links.columns, label_bytes=0, val=val, test=test)
 
 
 def require_planned(model: Model) -> None:

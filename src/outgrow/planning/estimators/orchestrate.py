@@ -33,6 +33,8 @@ _USUAL_RATIO = 0.2
 _PER_HOT, _PER_HOT_ON_DEVICE = 9, 2
 """Copies of the rows of hot nodes that it holds: as measured where the CPU's are in the same memory; else those of this
 super-batch and of the next."""
+_EDGE_BYTES = 20
+"""Bytes of a sampled edge: its source, its id, its weight in the sample, and what numbers it."""
 _CPU_SIDE_BYTES = 24 << 20
 """Bytes of the CPU's model and threads, and of the queues between the CPU and the device."""
 
@@ -88,7 +90,7 @@ def _hot_node_bytes(strategy: Orchestrate, work: Workload) -> dict[Kind, float]:
 
 def _kept_numbers(strategy: Orchestrate, work: Workload) -> tuple[int, float]:
     """Return the numbers of an aggregate that is kept of a hot node, and the bytes of its own input."""
-    if not strategy.keeps_aggregates:
+    if not strategy.keeps_aggregates or _keeps_sources(strategy, work):
         return 0, 0.0
     # An aggregate of raw features has no parameters in it, so it does not become stale.
     summed = work.model.aggregate_first_layer or work.model.layers[0]
@@ -98,19 +100,21 @@ def _kept_numbers(strategy: Orchestrate, work: Workload) -> tuple[int, float]:
     return width, work.input_row_bytes if summed.reads_target else 0.0
 
 
+def _keeps_sources(strategy: Orchestrate, work: Workload) -> bool:
+    """Return whether the CPU keeps the features of the sources of hot nodes, and computes these again."""
+    return strategy.keeps_aggregates_on_host and not work.model.aggregates_raw_features
+
+
 def _gradient_bytes(
     strategy: Orchestrate, work: Workload, found: OrchestrateStats, *, supers: float, steps: float
 ) -> dict[Link, int]:
     """Return what crosses so that the CPU computes the gradient from hot nodes, in some super-batches and steps."""
     if not strategy.keeps_aggregates_on_host:
         return {}
-    bottom = work.model.layers[0]
-    width = bottom.spec.out_features
-    # Of parameters before the aggregate there is no gradient.
-    numbers = (sum(bottom.weights) if work.model.aggregate_first_layer else bottom.weights[1]) + width
+    width = work.model.layers[0].spec.out_features
     return {
         Link.DEVICE_TO_HOST: round(found.hot.uses * supers * width * work.model.number_bytes),
-        Link.HOST_TO_DEVICE: round(numbers * steps * work.model.number_bytes),
+        Link.HOST_TO_DEVICE: round(work.model.bottom_parameters * steps * work.model.number_bytes),
     }
 
 
@@ -126,7 +130,12 @@ def orchestrate_parts(
     busy = sum(part.seconds for part in parts)
     supers = _num_super_batches(strategy, found)
     hot = _hot_seconds(work, costs, found.hot.nodes / workers, found.hot.edges / workers) * supers
-    gradient = _gradient_seconds(strategy, work, costs, found.hot.uses / workers) * supers
+    uses = found.hot.uses / workers
+    if _keeps_sources(strategy, work):
+        # Rows are computed again, and two products more for their gradient.
+        gradient = 3 * hot * found.hot.uses / max(1.0, found.hot.nodes)
+    else:
+        gradient = _gradient_seconds(strategy, work, costs, uses) * supers
     rows = found.num_full_batches * found.warm.rows / workers
     edges = found.num_full_batches * float(found.neighborhood.edges.sum(1).max()) + supers * found.hot.edges / workers
     sampling = costs.sampling_seconds(edges, strategy.sampling_threads)
@@ -185,7 +194,11 @@ def estimate_orchestrate(strategy: Orchestrate, work: Workload, costs: CostModel
         if strategy.keeps_aggregates_on_host:
             kept, own = _kept_numbers(strategy, work)
             width += kept * work.model.number_bytes + own
-        beside = _CPU_SIDE_BYTES + round(found.hot.gather.rows / workers * work.input_row_bytes)
+        gathered = found.hot.gather.rows / workers * work.input_row_bytes
+        if _keeps_sources(strategy, work):
+            # Of this super-batch and of the next.
+            gathered += 2 * (gathered + found.hot.edges / workers * _EDGE_BYTES)
+        beside = _CPU_SIDE_BYTES + round(gathered)
     return Estimate(
         strategy=strategy,
         traffic=traffic,

@@ -11,8 +11,8 @@ from outgrow.engine.features.cache import rows_within_size
 from outgrow.planning.batch_stats import CrossEdgeStats, SamplingSpec, SplitBatchStats
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import EpochPart, Estimate, batch_prep_parts, minibatch_parts, transfer_parts
+from outgrow.planning.model_sizes import LayerSizes
 from outgrow.planning.peak_memory import minibatch_peak_bytes
-from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.traffic import (
     ID_BYTES,
     Bytes,

@@ -15,8 +15,8 @@ from outgrow.planning.estimate import EpochPart, Estimate, full_graph_parts, tra
 from outgrow.planning.graph_stats.chunk_waves import Matrix
 from outgrow.planning.hardware.corrections import WorkKind
 from outgrow.planning.link_memory import whole_graph_link_bytes
+from outgrow.planning.model_sizes import LayerSizes
 from outgrow.planning.peak_memory import base_bytes, whole_layers_peak_bytes
-from outgrow.planning.sizes import LayerSizes
 from outgrow.planning.traffic import ID_BYTES, Traffic, WorkerLayout, add_bytes, training_traffic
 from outgrow.planning.workload import OwnerStats, Workload
 from outgrow.strategies.tensor.memory import (

@@ -10,7 +10,7 @@ import numpy as np
 
 from outgrow.core.ledger import Kind, Link
 from outgrow.planning.graph_stats.chunk_waves import WaveStats
-from outgrow.planning.sizes import LayerSizes
+from outgrow.planning.model_sizes import LayerSizes
 from outgrow.planning.traffic import Bytes, Traffic, WorkerLayout, add_bytes, count_sent_numbers
 from outgrow.planning.workload import Workload
 from outgrow.strategies.offload.strategy import Offload

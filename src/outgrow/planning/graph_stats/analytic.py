@@ -24,10 +24,10 @@ from outgrow.planning.batch_stats import (
     ScoredNeighborhood,
     SplitBatchStats,
 )
+from outgrow.planning.dataset_sizes import DatasetSizes
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, Matrix, WaveStats
 from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution, NeighborhoodLevel, Numbers
 from outgrow.planning.graph_stats.link_steps import expect_link_steps, links_of_batch, seed_share
-from outgrow.planning.sizes import DatasetSizes
 from outgrow.planning.workload import ChunkStats, OwnerStats, PartitionStats
 from outgrow.strategies.offload.memory import WaveSizes
 from outgrow.strategies.offload.wave_plan import TransferOptions

@@ -32,6 +32,7 @@ from outgrow.planning.batch_stats import (
     ScoredNeighborhood,
     SplitBatchStats,
 )
+from outgrow.planning.dataset_sizes import DatasetSizes, dataset_sizes
 from outgrow.planning.graph_stats.analytic import AnalyticGraph
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec, ChunkWaveCounter, Matrix
 from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution
@@ -43,7 +44,7 @@ from outgrow.planning.graph_stats.partition_counts import (
 )
 from outgrow.planning.graph_stats.sampled_batches import SampledBatches
 from outgrow.planning.graph_stats.super_batches import SampledSuperBatches
-from outgrow.planning.sizes import DatasetSizes, dataset_sizes, model_sizes
+from outgrow.planning.model_sizes import model_sizes
 from outgrow.planning.workload import ChunkStats, OwnerStats, PartitionStats, Workload
 from outgrow.runtime.distributed.serialization import serialize
 from outgrow.strategies.offload.wave_plan import TransferOptions

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from outgrow.core.validation import validate_choice
+from outgrow.planning.dataset_sizes import DatasetSizes
 from outgrow.planning.graph_stats.analytic import AnalyticGraph
 from outgrow.planning.graph_stats.degree_distribution import DegreeDistribution
-from outgrow.planning.sizes import DatasetSizes
 
 _GRAPHS = resources.files("outgrow.planning") / "graphs"
 _EXPONENT, _LOCALITY = 2.5, 0.5

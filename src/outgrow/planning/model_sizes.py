@@ -1,4 +1,4 @@
-"""The sizes of a graph and of a model, as far as costs depend on them."""
+"""The sizes of a model, as far as costs depend on them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor
-
 from outgrow.engine.constant_sums import has_static_first_aggregate
-from outgrow.engine.features.cache import mean_row_bytes
 from outgrow.engine.features.remote import input_dtype
 from outgrow.engine.layer_plan import LayerPlan, has_fixed_weights, plan_layers
 from outgrow.graph.graph import Graph
@@ -18,83 +15,23 @@ from outgrow.nn.model import Model
 from outgrow.nn.node_embedding import count_embedding_numbers
 from outgrow.nn.propagation import only_propagates, propagates_without_parameters
 from outgrow.nn.pyg import PyGAggregation
-from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.owned_rows import held_rows
-from outgrow.ops.sparse import SparseRows
 from outgrow.planning.aggregation_sizes import (
     count_attention,
     count_edge_scores,
-    count_edges_by_relation,
     count_heads,
     count_inner_numbers,
-    count_pairs,
     count_update_numbers,
     groups_by_relation,
     has_edge_weights,
 )
 from outgrow.planning.matrix_sizes import count_matrix_numbers
 from outgrow.runtime.distributed.serialization import serialize
+from outgrow.strategies.orchestrate.host_side import bottom_parameters
+from outgrow.strategies.orchestrate.hot_inputs import aggregates_raw_features
 from outgrow.strategies.split.layers import supports_partial_sums
 from outgrow.strategies.tensor.model_pass import group_propagation_runs
 from outgrow.strategies.tensor.propagated_hops import count_new_hops
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatasetSizes:
-    """The sizes of a graph.
-
-    Attributes:
-        nodes: ``V``.
-        edges: ``E``, without the self-loops that layers add.
-        features: Columns of raw features ``D``.
-        feature_bytes: Bytes of a raw feature as it is stored.
-        row_entries: Mean number of stored entries in a row of raw features: ``D``, or fewer in sparse rows.
-        row_bytes: Mean bytes of a row of raw features as it is stored.
-        sparse: Whether raw features are sparse rows.
-        in_blocks: Whether they are dense, of node types with columns of their own.
-        train: Number of training nodes.
-        classes: Columns of the logits.
-        resident_bytes: Bytes of the graph in the memory of the process that reads it; 0 if it is in a store.
-        label_bytes: Bytes of the label of a node.
-        val: Number of validation nodes.
-        test: Number of test nodes.
-        edge_features: Columns of features of edges ``De``; 0 if there are none, or no layer reads them.
-        edge_feature_bytes: Bytes of a feature of an edge as it is stored.
-        type_nodes: Number of nodes of each type; empty if all have one.
-        relation_edges: Number of edges of each relation; empty if edges have none.
-        pairs: Number of pairs of relation and destination that have edges; 0 if edges have no relation.
-        target_nodes: Nodes from the first to the last of those to train on: of the types that have targets.
-        target_edges: In-edges of these.
-        is_weighted: Whether edges have weights.
-    """
-
-    nodes: int
-    edges: int
-    features: int
-    feature_bytes: int
-    row_entries: float
-    row_bytes: float
-    sparse: bool
-    train: int
-    classes: int
-    resident_bytes: int = 0
-    label_bytes: int = 8
-    val: int = 0
-    test: int = 0
-    type_nodes: tuple[int, ...] = ()
-    relation_edges: tuple[int, ...] = ()
-    edge_features: int = 0
-    edge_feature_bytes: int = 0
-    pairs: int = 0
-    target_nodes: int = 0
-    in_blocks: bool = False
-    target_edges: int = 0
-    is_weighted: bool = False
-
-    @property
-    def edge_row_bytes(self) -> int:
-        """Bytes of the features of an edge."""
-        return self.edge_features * self.edge_feature_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +122,8 @@ class ModelSizes:
         reads_features: Whether features are the input of the first layer, without an encoder.
         row_bytes: Bytes of a row of dense features in the dtype that the model computes with.
         aggregate_first_layer: The first layer in its form that aggregates dense features first; None if it has none.
+        aggregates_raw_features: Whether that form has no parameters before the aggregate, nor has an encoder.
+        bottom_parameters: Numbers of the parameters of the encoder and of the first layer.
         encoder_numbers: Numbers of the matrices of the encoder before the first layer.
         reads_types: Whether it has modules per type: its last layer then computes the rows of types with targets.
         layer_plans: Plans of the layers for passes over chunks.
@@ -201,6 +140,8 @@ class ModelSizes:
     reads_features: bool
     row_bytes: int
     aggregate_first_layer: LayerSizes | None
+    aggregates_raw_features: bool
+    bottom_parameters: int
     encoder_numbers: int
     reads_types: bool
     layer_plans: tuple[LayerPlan, ...]
@@ -218,58 +159,6 @@ class ModelSizes:
     def views(self) -> tuple[bool, ...]:
         """For each layer, whether self-loops are added."""
         return tuple(layer.spec.self_loops for layer in self.layers)
-
-
-def dataset_sizes(graph: Graph) -> DatasetSizes:
-    """Return the sizes of a loaded graph with features and labels."""
-    assert graph.features is not None
-    # Of a part, its own rows stand for all.
-    features = held_rows(graph.features)
-    entries = features.shape[1] if isinstance(features, Tensor) else features.num_values / max(1, len(features))
-    return DatasetSizes(
-        nodes=graph.num_nodes,
-        edges=graph.num_edges,
-        features=graph.num_features,
-        feature_bytes=features.dtype.itemsize,
-        row_entries=entries,
-        row_bytes=mean_row_bytes(features),
-        sparse=isinstance(features, SparseRows),
-        in_blocks=isinstance(features, BlockRows),
-        train=len(graph.split.train),
-        classes=graph.num_classes,
-        resident_bytes=0 if graph.whole.store is not None else count_resident_bytes(graph),
-        val=len(graph.split.val),
-        test=len(graph.split.test),
-        label_bytes=_label_bytes(graph),
-        edge_features=0 if graph.edge_features is None else graph.edge_features.shape[1],
-        edge_feature_bytes=0 if graph.edge_features is None else graph.edge_features.itemsize,
-        type_nodes=tuple(kind.last - kind.first for kind in graph.node_types),
-        relation_edges=count_edges_by_relation(graph),
-        pairs=count_pairs(graph),
-        is_weighted=graph.topology.weight is not None,
-        **_count_targets(graph),
-    )
-
-
-def _count_targets(graph: Graph) -> dict[str, int]:
-    train = graph.split.train
-    if not len(train):
-        return {}
-    first, last = int(train.min()), int(train.max()) + 1
-    indptr = graph.topology.indptr
-    return {"target_nodes": last - first, "target_edges": int(indptr[last] - indptr[first])}
-
-
-def _label_bytes(graph: Graph) -> int:
-    labels = graph.task_labels
-    return 8 if labels is None else labels.nbytes // max(1, len(labels))
-
-
-def count_resident_bytes(graph: Graph) -> int:
-    """Return the bytes of features and topology in memory."""
-    rows = 0 if graph.features is None else round(graph.num_nodes * mean_row_bytes(held_rows(graph.features)))
-    times = graph.topology.node_time
-    return rows + graph.topology.edge_bytes + (0 if times is None else times.nbytes)
 
 
 def model_sizes(model: Model, graph: Graph, *, hides_edges: bool = False) -> ModelSizes:
@@ -294,6 +183,8 @@ def model_sizes(model: Model, graph: Graph, *, hides_edges: bool = False) -> Mod
         reads_features=model.encoder is None,
         row_bytes=graph.num_features * input_dtype(model, features).itemsize,
         aggregate_first_layer=summed,
+        aggregates_raw_features=summed is not None and first is not None and aggregates_raw_features(model, first),
+        bottom_parameters=sum(each.numel() for each in bottom_parameters(model) if each.requires_grad),
         encoder_numbers=0 if model.encoder is None else count_matrix_numbers(model.encoder, graph),
         reads_types=model.reads_types,
         layer_plans=tuple(plan_layers(model, features, cache=not hides_edges)),
