@@ -3,20 +3,18 @@
     python benchmarks/offload.py quarter ablation chunks gat cap --graph it-2004@0.02 --scratch DIR
     python benchmarks/offload.py ablation --workers 2 --models gcn,gat --layers 2,3,4    # figure 9 of the paper
     python benchmarks/offload.py scaling --workers 2 --models gcn,gat                    # figure 11
+    sudo python benchmarks/offload.py commits --checkout DIR                             # beside another commit
     python benchmarks/offload.py gpu --graph products --device-memory 4GiB
 
-Every run is a process of its own (`offload_run.py`); rivals are interleaved, one run of each per round. `cap` needs
-root, for a control group whose limit holds for the page cache too. See benchmarks/README.md.
+Every run is a process of its own (`offload_run.py`); rivals are interleaved, one run of each per round. `cap` and
+`commits` need root, for a control group whose limit holds for the page cache too. See benchmarks/README.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,11 +22,11 @@ from typing import Any
 
 import capped
 import record
+from offload_bench import Bench, Rows
 from offload_rates import link_rate, sequential_rate
 from rich.console import Console
 from rich.table import Table
 
-HERE = Path(__file__).parent
 MIB = 1 << 20
 VANILLA = {"sharing": False, "reuse": False, "reorganise": False, "overlap": False}
 STEPS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -39,64 +37,6 @@ STEPS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("+ overlap", {}),
     ("all, no cache", {"cache": False}),
 )
-Rows = list[dict[str, Any]]
-"""One for each line of a table."""
-
-
-class Bench:
-    """Runs, in a folder where stores of graphs are made.
-
-    Args:
-        folder: The folder.
-        rounds: How often each rival runs.
-        epochs: Epochs that count in each run.
-        scratch: Where scratch files go.
-    """
-
-    def __init__(self, folder: Path, rounds: int, epochs: int, scratch: Path) -> None:
-        self.folder, self.rounds, self.epochs, self.scratch = folder, rounds, epochs, scratch
-
-    def store(self, graph: str) -> Path:
-        """The store of a generated graph."""
-        path = self.folder / graph
-        if not path.exists():
-            subprocess.run([sys.executable, "-m", "outgrow", "convert", graph, str(path)], check=True)
-        return path
-
-    def run(self, graph: str, limit: int | None = None, threads: int | None = None, **what: Any) -> dict[str, Any]:
-        """One run; what the workers measured, as one."""
-        names = () if threads is None else ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-        environment = {**os.environ, **dict.fromkeys(names, str(threads))}
-        if what.get("strategy") is not None:
-            what["strategy"] = {"scratch_dir": str(self.scratch), **what["strategy"]}
-        given = json.dumps({"store": str(self.store(graph)), "epochs": self.epochs, **what})
-        command = [sys.executable, str(HERE / "offload_run.py"), given]
-        if limit is None:
-            done, group = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=environment), 0
-        else:
-            done, (_, group) = capped.run(command, limit)
-        if done.returncode:
-            return {"failed": done.returncode}
-        return {**_merged(json.loads(done.stdout.splitlines()[-1])), "group_bytes": group}
-
-    def interleaved(self, rivals: Mapping[str, Callable[[], dict[str, Any]]]) -> dict[str, Rows]:
-        """All rivals once in each round."""
-        reports: dict[str, Rows] = {name: [] for name in rivals}
-        for _ in range(self.rounds):
-            for name, run in rivals.items():
-                reports[name].append(run())
-        return reports
-
-
-def _merged(reports: Rows) -> dict[str, Any]:
-    whole = dict(reports[0])
-    edges = [report["counters"].get("edges_aggregated", 0) for report in reports]
-    whole["speedup_of_edges"] = sum(edges) / max(1, *edges)
-    whole["peak_bytes"] = max(report["peak_bytes"] for report in reports)
-    for table in ("bytes", "counters", "spans"):
-        names = sorted({name for report in reports for name in report[table]})
-        whole[table] = {name: sum(report[table].get(name, 0) for report in reports) for name in names}
-    return whole
 
 
 def _figures(name: str, reports: Rows) -> dict[str, Any]:
@@ -197,6 +137,23 @@ def scaling(bench: Bench, graph: str, options: argparse.Namespace) -> Rows:
                 line["speedup"] = 1 / line["times_first"]
         found += lines
     return found
+
+
+def commits(bench: Bench, graph: str, options: argparse.Namespace) -> Rows:
+    """This commit beside that of another checkout, within the same memory, under a hard cap."""
+    within = {"memory": f"{options.memory_mib}MiB"}
+    if reason := capped.unavailable():
+        raise SystemExit(reason)
+    limit = options.cap_mib * MIB
+    git = ["git", "-C", str(options.checkout), "rev-parse", "HEAD"]
+    other = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
+    return _lines(
+        bench,
+        {
+            other: lambda: bench.run(graph, limit, strategy=within, checkout=options.checkout),
+            "this commit": lambda: bench.run(graph, limit, strategy=within),
+        },
+    )
 
 
 def chunks(bench: Bench, graph: str, options: argparse.Namespace) -> Rows:
@@ -308,6 +265,7 @@ def main() -> None:
         "chunks": chunks,
         "gat": gat,
         "cap": cap,
+        "commits": commits,
         "gpu": gpu,
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -323,6 +281,7 @@ def main() -> None:
     parser.add_argument("--layers", default="3", help="of ablation and scaling, with commas")
     parser.add_argument("--cap-mib", type=int, default=768)
     parser.add_argument("--memory-mib", type=int, default=640)
+    parser.add_argument("--checkout", type=Path, help="of commits: a folder with another commit of this repository")
     parser.add_argument("--device-memory", default="4GiB")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
