@@ -119,7 +119,7 @@ def _ways(options: argparse.Namespace) -> Mapping[str, Strategy]:
         "sampled": og.Sampled(),
         "orchestrate": orchestrate(),
         "constants": orchestrate(hot_gradient=False),
-        **{f"n={size}": orchestrate(super_batch=size) for size in (1, 2, 8, 16)},
+        **{f"n={size}": orchestrate(super_batch=size) for size in (1, 2, 4, 8, 16)},
         **{f"ratio={ratio}": partial(og.Orchestrate, **{**given, "hot_ratio": ratio})() for ratio in (0.1, 0.3)},
         "aggregates": orchestrate(reuse="aggregate"),
         "unbounded": Altered(inner=orchestrate(hot_gradient=False), bounded=False),
@@ -196,7 +196,7 @@ def _parser() -> argparse.ArgumentParser:
         add("--hidden", type=int, default=128)
         add("--layers", nargs="+", type=int, default=[3])
         add("--batch-sizes", nargs="+", type=int, default=[1024], help="seeds of all workers")
-        add("--super-batch", type=int, default=4)
+        add("--super-batch", type=int, default=2)
         add("--ratios", nargs="+", type=float, default=[0.1, 0.2, 0.3] if name == "transfer" else [0.2])
         add("--seed", type=int, default=0)
         add("--out", type=Path)

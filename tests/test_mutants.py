@@ -60,7 +60,7 @@ NUMBERS = {
     "tests/engine/features/test_block_rows.py": 3,
     "tests/planning/test_link_traffic.py": 4,
     "tests/strategies/split/test_threads.py": 2,
-    "tests/strategies/orchestrate/test_warm_epochs.py": 5,
+    "tests/strategies/orchestrate/test_warm_epochs.py": 6,
     "tests/suites/test_parts.py": 1,
     "tests/planning/test_typed_traffic.py": 4,
     "tests/core/test_files.py": 14,

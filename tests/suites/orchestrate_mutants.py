@@ -16,7 +16,7 @@ from outgrow.core.block import Block
 from outgrow.engine.features.remote import RemoteFeatureStore
 from outgrow.engine.features.store import FeatureRequest, PendingFeatures
 from outgrow.nn.layer import Features, Layer
-from outgrow.strategies.orchestrate import device_side
+from outgrow.strategies.orchestrate import device_side, hot_gradient
 from outgrow.strategies.orchestrate.host_side import HostSide
 from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddings, HotEmbeddingTable, compute_hot_output
 from outgrow.strategies.orchestrate.hot_gradient import HotGradient
@@ -59,9 +59,9 @@ def hot_rows_without_gradient() -> Iterator[Hits]:
     """Hot nodes add nothing to the gradient of the bottom layer."""
     hits = Hits()
 
-    def constant(layer: Layer, rows: HotEmbeddings, key: int | None) -> Tensor:
+    def constant(layer: Layer, rows: HotEmbeddings, *given: Any) -> Tensor:
         hits.note(len(rows.nodes) > 0)
-        return compute_hot_output(layer, rows, key).detach()
+        return compute_hot_output(layer, rows, *given).detach()
 
     with patch.object(device_side, "compute_hot_output", constant):
         yield hits
@@ -72,9 +72,9 @@ def hot_rows_without_dropout() -> Iterator[Hits]:
     """What is reused is used as it was made, in every batch."""
     hits = Hits()
 
-    def kept(layer: Layer, rows: HotEmbeddings, key: int | None) -> Tensor:
+    def kept(layer: Layer, rows: HotEmbeddings, key: int | None, updates: int) -> Tensor:
         hits.note(len(rows.nodes) > 0)
-        return compute_hot_output(layer, rows, None)
+        return compute_hot_output(layer, rows, None, updates)
 
     with patch.object(device_side, "compute_hot_output", kept):
         yield hits
@@ -197,6 +197,19 @@ def gradients_of_other_hot_nodes() -> Iterator[Hits]:
         yield hits
 
 
+@contextmanager
+def gradients_without_regard_to_age() -> Iterator[Hits]:
+    """The gradient of an old row counts as much as that of a new one."""
+    hits = Hits()
+
+    def weights(rows: HotEmbeddings, updates: int, dtype: torch.dtype) -> Tensor:
+        hits.note(int(rows.versions.min()) < updates)
+        return torch.ones(len(rows.versions), 1, dtype=dtype)
+
+    with patch.object(hot_gradient, "gradient_weights", weights):
+        yield hits
+
+
 MUTANTS = {
     each.__name__: each
     for each in (
@@ -205,6 +218,7 @@ MUTANTS = {
         gradients_of_older_parameters,
         edges_of_hot_nodes_renumbered,
         gradients_of_other_hot_nodes,
+        gradients_without_regard_to_age,
     )
 }
 """Those of one worker, which a serial reference finds."""

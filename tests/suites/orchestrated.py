@@ -250,7 +250,9 @@ class Serial:
         assert isinstance(x, Tensor)
         y = layer(blocks[0].with_rng_key(fold_in(key, 1)), x, x[: len(nodes)])
         rows = [known.get(node) for node in nodes.tolist()]
-        y = torch.stack([own if made is None else self._reused(made, key) for own, made in zip(y, rows, strict=True)])
+        y = torch.stack(
+            [own if made is None else self._reused(made, key, updates) for own, made in zip(y, rows, strict=True)]
+        )
         self.gaps += [updates - made.version for made in rows if made is not None]
         loss = nn.functional.cross_entropy(
             self.model.forward_from_second(blocks[1:], y, key), self.labels[seeds], reduction="sum"
@@ -258,7 +260,7 @@ class Serial:
         (loss / len(batch)).backward()  # type: ignore[no-untyped-call]
         return loss.item() / len(batch)
 
-    def _reused(self, made: Made, key: int) -> Tensor:
+    def _reused(self, made: Made, key: int, updates: int) -> Tensor:
         """What stands for the row of a hot node."""
         layer, node = self._bottom(self.model), torch.tensor([made.node])
         if self.options.reuse == "embedding" and self.options.gradient_on == "cpu":
@@ -268,7 +270,7 @@ class Serial:
         if self.options.reuse == "aggregate":
             row = fresh
         elif self.options.hot_gradient:
-            row = Instead.apply(fresh, made.embedding[None])
+            row = Instead.apply(fresh / (1 + updates - made.version), made.embedding[None])
         else:
             row = made.embedding[None]
         return dropout(row, node, fold_in(key, 1), layer.epilogue.dropout)[0]

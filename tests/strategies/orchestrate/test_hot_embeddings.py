@@ -98,15 +98,17 @@ def test_values_are_stale_and_gradients_fresh(conv: type[GCNConv | SAGEConv], ke
         conv(4, 4, project_first=False), Epilogue(norm=True, activation=nn.functional.elu, dropout=0.4)
     ).double()
     nodes, own, aggregate, stale = torch.tensor([4, 1, 8]), normal(3, 4), normal(3, 1, 4, seed=1), normal(3, 4, seed=2)
-    rows = HotEmbeddings(nodes, nodes, stale, aggregate, own if layer.reads_target else None)
-    probe = normal(3, 4, seed=3)
+    versions = torch.tensor([9, 6, -2])
+    rows = HotEmbeddings(nodes, versions, stale, aggregate, own if layer.reads_target else None)
+    # After 9 updates rows of version 9 are new, and count whole.
+    probe, weight = normal(3, 4, seed=3), torch.tensor([1, 1 / 4, 1 / 12], dtype=torch.float64)[:, None]
     fresh = layer.update_nodes(own, aggregate, nodes, key)
-    expected = torch.autograd.grad((fresh * probe).sum(), [*layer.parameters()])
-    found = compute_hot_output(layer, rows, key)
+    expected = torch.autograd.grad((fresh * weight * probe).sum(), [*layer.parameters()])
+    found = compute_hot_output(layer, rows, key, 9)
     assert torch.allclose(found, stale if key is None else dropout(stale, nodes, key, 0.4), atol=1e-14)
     for mine, theirs in zip(torch.autograd.grad((found * probe).sum(), [*layer.parameters()]), expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
-    assert torch.allclose(compute_hot_output(layer, rows._replace(embedding=None), key), fresh, atol=1e-14)
-    constant = compute_hot_output(layer, rows._replace(aggregate=None, target=None), key)
+    assert torch.allclose(compute_hot_output(layer, rows._replace(embedding=None), key, 9), fresh, atol=1e-14)
+    constant = compute_hot_output(layer, rows._replace(aggregate=None, target=None), key, 9)
     assert not constant.requires_grad
     assert torch.allclose(constant, found, atol=1e-14)

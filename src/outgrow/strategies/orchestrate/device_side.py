@@ -83,7 +83,7 @@ class DeviceSide:
             rows = rows._replace(embedding=rows.embedding.requires_grad_())
             self._reused = rows, hot
             rows = rows._replace(aggregate=None, target=None)
-        hot_rows = compute_hot_output(self.bottom, rows, layer_key(key, 0))
+        hot_rows = compute_hot_output(self.bottom, rows, layer_key(key, 0), batch.step)
         to = torch.cat([batch.cold_positions, batch.hot_positions]).to(hot_rows.device)
         # All nodes are hot, and hot positions are in order.
         if not len(batch.cold_positions):

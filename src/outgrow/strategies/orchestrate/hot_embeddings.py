@@ -144,17 +144,33 @@ class HotEmbeddingTable:
             first = last
 
 
-def compute_hot_output(layer: Layer, rows: HotEmbeddings, key: int | None) -> Tensor:
+def gradient_weights(rows: HotEmbeddings, updates: int, dtype: torch.dtype) -> Tensor:
+    """Return what the gradient of each node counts, ``[h, 1]``: one over its age in updates, plus one.
+
+    The loss does not yet show what the last updates did to an old row, so that its full gradient overshoots. Zhang,
+    Gupta, Lian & Liu, Staleness-aware async-SGD for distributed deep learning, IJCAI 2016, divide the learning rate by
+    the age.
+
+    Args:
+        rows: The nodes.
+        updates: Updates of the epoch that the current parameters include.
+        dtype: Type of the weights.
+    """
+    return (1 / (1 + updates - rows.versions).to(dtype))[:, None]
+
+
+def compute_hot_output(layer: Layer, rows: HotEmbeddings, key: int | None, updates: int) -> Tensor:
     """Return the output of hot nodes with dropout, ``[h, O]``.
 
     With embeddings and aggregates, the values are those of the embeddings and the gradient is that of the
-    output under the current parameters: parameters used by `Layer.update` get a gradient, those before it
-    none.
+    output under the current parameters, weighted by `gradient_weights`: parameters used by `Layer.update` get a
+    gradient, those before it none.
 
     Args:
         layer: The bottom layer.
         rows: Results of the nodes, on the device.
         key: Random key of the layer in this step; None for no dropout.
+        updates: Updates of the epoch that the current parameters include.
     """
     if rows.aggregate is None:
         assert rows.embedding is not None
@@ -165,8 +181,9 @@ def compute_hot_output(layer: Layer, rows: HotEmbeddings, key: int | None) -> Te
         # The aggregate does not age: the current parameters give the exact output.
         return layer.update_nodes(target, rows.aggregate, nodes, key)
     fresh = layer.update_nodes(target, rows.aggregate, nodes, None)
+    weight_h1 = gradient_weights(rows, updates, fresh.dtype).to(fresh.device)
     # The difference is zero: it leaves the value alone and adds the gradient of the fresh output.
-    return _apply_dropout(layer, rows.embedding + (fresh - fresh.detach()), nodes, key)
+    return _apply_dropout(layer, rows.embedding + weight_h1 * (fresh - fresh.detach()), nodes, key)
 
 
 def _apply_dropout(layer: Layer, y_VO: Tensor, nodes_V: Tensor, key: int | None) -> Tensor:

@@ -17,7 +17,7 @@ from outgrow.nn.layer import Layer
 from outgrow.nn.model import Model
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.orchestrate.host_side import bottom_model, bottom_parameters
-from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddings, HotEmbeddingTable
+from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddings, HotEmbeddingTable, gradient_weights
 from outgrow.strategies.orchestrate.hot_inputs import HotRows, aggregate_hot_rows
 from outgrow.strategies.orchestrate.parameter_history import ParameterVersion
 
@@ -55,7 +55,8 @@ class HotGradient:
         with torch.no_grad():
             for parameter, value in zip(own, version.values, strict=True):
                 parameter.copy_(value)
-        found = self._differentiate(rows, gradient_hO.cpu(), hot, [each for each in own if each.requires_grad])
+        gradient_hO = gradient_hO.cpu() * gradient_weights(rows, version.updates, gradient_hO.dtype)
+        found = self._differentiate(rows, gradient_hO, hot, [each for each in own if each.requires_grad])
         trained = [into for into, each in zip(self._parameters, own, strict=True) if each.requires_grad]
         for gradient, parameter in zip(found, trained, strict=True):
             if gradient is not None:

@@ -70,8 +70,8 @@ class Orchestrate(Strategy):
         super_batch: ``n``, the number of batches that use the same results of hot nodes.
         reuse: What is reused: ``"embedding"``, the output of the bottom layer, up to ``2n - 1`` updates old;
             or ``"aggregate"``, the sum of raw features, which has no parameters and does not age.
-        hot_gradient: Whether hot nodes contribute to the gradient of the bottom layer. If False, embeddings are
-            constants.
+        hot_gradient: Whether hot nodes contribute to the gradient of the bottom layer, weighted by one over their age
+            in updates, plus one. If False, embeddings are constants.
         gradient_on: Where that gradient is computed: ``"cpu"``, to which the device sends the gradient of embeddings,
             and which computes that of all parameters of the layer and of an encoder before it; or ``"device"``, to
             which the CPU sends aggregates, as NeutronOrch does: of all parameters if raw features can be summed first,
@@ -94,7 +94,7 @@ class Orchestrate(Strategy):
 
     partition: str = "metis"
     hot_ratio: float | None = 0.2
-    super_batch: int = 4
+    super_batch: int = 2
     reuse: str = "embedding"
     hot_gradient: bool = True
     gradient_on: str = "cpu"
