@@ -12,10 +12,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from outgrow.core.block import Block
 from outgrow.engine.features.remote import RemoteFeatureStore
 from outgrow.engine.features.store import FeatureRequest, PendingFeatures
-from outgrow.nn.layer import Features, Layer
+from outgrow.nn.layer import Layer
 from outgrow.strategies.orchestrate import device_side, hot_gradient
 from outgrow.strategies.orchestrate.host_side import HostSide
 from outgrow.strategies.orchestrate.hot_embeddings import HotEmbeddings, HotEmbeddingTable, compute_hot_output
@@ -44,8 +43,8 @@ def aggregates_of_other_nodes() -> Iterator[Hits]:
     """The CPU hands over sums one place off."""
     hits, right = Hits(), HostSide._compute_embeddings
 
-    def made(self: HostSide, block: Block, x_src: Features, x_dst: Features, updates: int) -> HotEmbeddings:
-        found = right(self, block, x_src, x_dst, updates)
+    def made(self: HostSide, inputs: HotInputs, updates: int) -> HotEmbeddings:
+        found = right(self, inputs, updates)
         assert found.aggregate is not None
         hits.note(len(found.nodes) > 1)
         return found._replace(aggregate=found.aggregate.roll(1, 0))
