@@ -55,7 +55,7 @@ class Bench:
         if limit is None:
             done, group = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=environment), 0
         else:
-            done, (_, group) = capped.run(command, limit)
+            done, (_, group) = capped.run(command, limit, env=environment)
         if done.returncode:
             return {"failed": done.returncode}
         return {**_merged(json.loads(done.stdout.splitlines()[-1])), "group_bytes": group}
