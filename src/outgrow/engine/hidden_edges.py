@@ -83,12 +83,23 @@ class HiddenEdges:
 
 def remove_edges(block: Block, mark_E: Tensor) -> Block:
     """Return a block without some edges, ``[E]`` bool; its degrees, and those of relations, are as before."""
-    edges = block.edges
     kept = (~mark_E).nonzero()[:, 0]
     # A sum of kept edges before each edge maps old row ends to new ones without a loop over rows.
-    ends = torch.searchsorted(kept, edges.indptr)
-    of_edges = ("relation", "weight", "features")
-    left = replace(edges, indptr=ends, cache={}, **_select_rows(edges, ("indices", *of_edges), kept))
+    return select_edges(block, torch.searchsorted(kept, block.edges.indptr), kept)
+
+
+def select_edges(block: Block, indptr: Tensor, kept: Tensor) -> Block:
+    """Return a block of some edges, which keep their ids, with its nodes and degrees as before.
+
+    Args:
+        block: The block.
+        indptr: ``[n + 1]`` int64, where the in-edges of each destination begin among those that are kept.
+        kept: Positions of the edges in the block.
+    """
+    edges = block.edges
+    of_edges = ("indices", "relation", "weight", "features")
+    left = replace(edges, indptr=indptr, cache={}, **_select_rows(edges, of_edges, kept))
+    # Random draws are functions of these ids.
     ids = kept + block.first_edge if block.edge_ids is None else block.edge_ids.index_select(0, kept)
     others = _select_rows(block, ("edge_scores", "sample_weight", "relation_degree"), kept)
     return replace(block, edges=left, first_edge=0, edge_ids=ids, **others)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from outgrow.core.ledger import Kind, Link
-from outgrow.planning.batch_stats import OrchestrateStats
+from outgrow.planning.batch_stats import HotStats, OrchestrateStats
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import (
     EpochPart,
@@ -130,12 +130,7 @@ def orchestrate_parts(
     busy = sum(part.seconds for part in parts)
     supers = _num_super_batches(strategy, found)
     hot = _hot_seconds(work, costs, found.hot.nodes / workers, found.hot.edges / workers) * supers
-    uses = found.hot.uses / workers
-    if _keeps_sources(strategy, work):
-        # Rows are computed again, and two products more for their gradient.
-        gradient = 3 * hot * found.hot.uses / max(1.0, found.hot.nodes)
-    else:
-        gradient = _gradient_seconds(strategy, work, costs, uses) * supers
+    gradient = _gradient_seconds(strategy, work, costs, found.hot, workers) * supers
     rows = found.num_full_batches * found.warm.rows / workers
     edges = found.num_full_batches * float(found.neighborhood.edges.sum(1).max()) + supers * found.hot.edges / workers
     sampling = costs.sampling_seconds(edges, strategy.sampling_threads)
@@ -167,10 +162,16 @@ def _hot_seconds(work: Workload, costs: CostModel, nodes: float, edges: float) -
     return costs.gather_seconds(edges, row_bytes)
 
 
-def _gradient_seconds(strategy: Orchestrate, work: Workload, costs: CostModel, uses: float) -> float:
-    """Return the CPU's seconds for the gradient from so many hot nodes: reading aggregates, and three products."""
+def _gradient_seconds(strategy: Orchestrate, work: Workload, costs: CostModel, hot: HotStats, workers: int) -> float:
+    """Return the CPU's seconds for the gradient from the hot nodes of a super-batch.
+
+    It reads aggregates and takes three products; or it computes the rows again, and takes two products more.
+    """
     if not strategy.keeps_aggregates_on_host:
         return 0.0
+    uses = hot.uses / workers
+    if _keeps_sources(strategy, work):
+        return 3 * _hot_seconds(work, costs, uses, uses * hot.edges / max(1.0, hot.nodes))
     kept, own = _kept_numbers(strategy, work)
     read = costs.gather_seconds(uses, kept * work.model.number_bytes + own)
     if not costs.shares_device:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outgrow.core.block import Block, Edges
+from outgrow.core.block import Block
+from outgrow.engine.hidden_edges import select_edges
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, src_and_dst_rows
 from outgrow.ops.rows.gather import concat_ranges
@@ -37,33 +38,16 @@ class HotInputs(NamedTuple):
         """
         block, edges = self.block, self.block.edges
         counts = edges.indptr.diff()[positions]
-        at = concat_ranges(edges.indptr[positions], counts)
-        sources, indices = _number_sources(edges.indices[at].long(), positions, edges.num_src)
-
-        def of_edges(values: Tensor | None) -> Tensor | None:
-            return None if values is None else values[at]
-
-        part = Edges(
-            indptr=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
-            indices=indices,
-            num_src=len(sources),
-            relation=of_edges(edges.relation),
-            weight=of_edges(edges.weight),
-            features=of_edges(edges.features),
-            feature_sizes=edges.feature_sizes,
-        )
+        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        selected = select_edges(block, indptr, concat_ranges(edges.indptr[positions], counts))
+        sources, indices = _number_sources(selected.edges.indices.long(), positions, edges.num_src)
         selected = replace(
-            block,
-            edges=part,
+            selected,
+            edges=replace(selected.edges, indices=indices, num_src=len(sources)),
             src_nodes=block.src_nodes[sources],
             dst_nodes=block.dst_nodes[positions],
             src_degree=block.src_degree[sources],
             dst_degree=block.dst_degree[positions],
-            # Random draws are functions of these ids.
-            edge_ids=block.first_edge + at if block.edge_ids is None else block.edge_ids[at],
-            sample_weight=of_edges(block.sample_weight),
-            relation_degree=of_edges(block.relation_degree),
-            edge_scores=of_edges(block.edge_scores),
         )
         return HotInputs(selected, index_rows(self.rows, sources), self.key)
 

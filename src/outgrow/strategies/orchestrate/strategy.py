@@ -197,7 +197,7 @@ class Orchestrate(Strategy):
 
     @staticmethod
     def _is_static(model: Model, bottom: Layer) -> bool:
-        return bottom.has_static_aggregate and model.encoder is None and model.input_dropout == 0
+        return aggregates_raw_features(model, bottom) and model.input_dropout == 0
 
     def reuse_spec(self, model: Model, bottom: Layer) -> ReuseSpec:
         """Return which results of hot nodes are kept."""
