@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any, NamedTuple
 
 _ROOTS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
 _LIMITS, _PEAKS = ("memory.limit_in_bytes", "memory.max"), ("memory.max_usage_in_bytes", "memory.peak")
+_TRIES = 100
+"""To remove a group, a tenth of a second apart."""
 
 
 def unavailable() -> str | None:
@@ -33,7 +36,16 @@ def group(limit: int) -> Iterator[Path]:
         (folder / _LIMITS[version]).write_text(str(limit))
         yield folder
     finally:
-        folder.rmdir()
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove an empty group; a process that was killed stays in its own for a moment."""
+    for _ in range(_TRIES):
+        with suppress(OSError):
+            return folder.rmdir()
+        time.sleep(0.1)
+    return folder.rmdir()
 
 
 class Peaks(NamedTuple):

@@ -17,7 +17,6 @@ from suites import links
 from suites.cases import Case
 from suites.exactness import EVERY_CASE, GRAPHS, WAYS, Gradient, problem_of, reference, step_of, underived
 
-ON_CPUS_ALONE = ("tensor-files",)
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 CASES = list(dict.fromkeys(case for _, case in EVERY_CASE))
 LINK_TOLERANCE = 1e-10
@@ -50,7 +49,7 @@ def outputs(case: Case, way: str, place: torch.device) -> torch.Tensor:
     return torch.cat([logits for _, logits in sorted(found, key=lambda piece: piece[0])])
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way not in ON_CPUS_ALONE])
+@pytest.mark.parametrize("way", WAYS)
 def test_gradients(way: str) -> None:
     differences = {}
     for case in [case for name, case in EVERY_CASE if name == way] or CASES[:5]:

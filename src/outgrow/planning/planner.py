@@ -244,8 +244,6 @@ def _rejection_reason(strategy: Strategy, estimate: Estimate, costs: CostModel, 
         return "all at once fits into memory, as strategy full trains"
     if query.limit is not None and "memory" not in strategy.options():
         return "keeps to no limit of memory"
-    if query.limit is not None and isinstance(strategy, TensorParallel) and not costs.shares_device:
-        return "keeps to a limit of memory on CPUs only"
     if not (query.allows_inexact or strategy.is_exact(query.work.batches)):
         return "reuses what is some steps old: only with --set inexact=true"
     return ""

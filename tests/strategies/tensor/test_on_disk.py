@@ -8,13 +8,20 @@ import pytest
 import torch
 
 from outgrow.core.errors import InputError
+from outgrow.engine.layer_plan import plan_layers
 from outgrow.engine.shard import FullGraphShard
 from outgrow.nn import GAT, GCN, GGCN, RGCN, SAGE, Decoupled, DecoupledGAT, FiLM, Model
 from outgrow.ops import csc
 from outgrow.strategies.base import Problem
-from outgrow.strategies.tensor import row_files
-from outgrow.strategies.tensor.layout import _choose_disk_level
-from outgrow.strategies.tensor.memory import DISK_LEVELS, MemoryNeeds, candidate_chunks
+from outgrow.strategies.tensor import layout, row_files
+from outgrow.strategies.tensor.layout import _choose_beside_gpu, _choose_disk_level
+from outgrow.strategies.tensor.memory import (
+    DISK_LEVELS,
+    MemoryNeeds,
+    candidate_chunks,
+    estimate_memory_needs,
+    measure_graph_sizes,
+)
 from outgrow.strategies.tensor.strategy import TensorParallel
 from planted import planted
 
@@ -65,6 +72,37 @@ def test_as_little_in_files_and_as_few_chunks_as_fit() -> None:
             level(49, asked)
         assert f"{needed} MiB" in caught.value.needed
         assert f"--memory {needed}MiB" in caught.value.repair
+
+
+@pytest.mark.parametrize(
+    ("used", "chosen"), [(1, ("nothing", 4)), (2, ("edges", 4)), (120, ("slices", 4)), (999, ("rows", 6))]
+)
+def test_what_is_free_on_a_gpu_is_the_limit(
+    used: int, chosen: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs = {
+        4: MemoryNeeds(301 * MIB, 250 * MIB, 150 * MIB, 100 * MIB),
+        6: MemoryNeeds(301 * MIB, 249 * MIB, 140 * MIB, 50 * MIB),
+    }
+    monkeypatch.setattr(layout, "used_device_bytes", lambda device: 2 * MIB)
+    monkeypatch.setattr(layout, "free_device_bytes", lambda device: (300 - used) * MIB)
+    facts: dict[str, object] = {}
+    shard = problem_of(GCN(8, 4, 2)).shard
+    assert _choose_beside_gpu(shard, DISK_LEVELS, needs, facts) == chosen
+    assert (facts["in_files"], facts["chunks"]) == chosen
+
+
+def test_a_gpu_copies_what_any_chunk_reads() -> None:
+    problem = problem_of(GCN(8, 4, 2))
+    plans = plan_layers(problem.model, problem.all_features, cache=True)
+    sizes = measure_graph_sizes(problem.shard, problem.all_features, 8)
+    alone, beside = (
+        estimate_memory_needs(sizes, plans, base=0, number_bytes=8, chunks=2, on_gpu=on_gpu) for on_gpu in (False, True)
+    )
+    assert beside.in_memory == alone.in_memory
+    assert beside.edges_in_files > alone.edges_in_files
+    # Features stay on it.
+    assert beside.rows_in_files - alone.rows_in_files > sizes.feature_bytes
 
 
 def test_chunks_to_choose_among() -> None:

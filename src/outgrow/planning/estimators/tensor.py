@@ -204,7 +204,7 @@ def tensor_parts(
 
 
 def estimate_tensor(strategy: TensorParallel, work: Workload, costs: CostModel) -> Estimate:
-    """Estimate `tensor`; with a memory limit, edges and slices are in files where they must be."""
+    """Estimate `tensor`; with a memory limit or on a GPU, edges and slices are in files where they must be."""
     work = replace(work, model=work.model.keep_columns_apart())
     workers = costs.layout.workers
     traffic = tensor_traffic(strategy, work, costs.layout)
@@ -214,7 +214,8 @@ def estimate_tensor(strategy: TensorParallel, work: Workload, costs: CostModel) 
     beside = _link_bytes(strategy, work, costs)
     peak = round(whole_layers_peak_bytes(work, costs, nodes, nodes, edges, workers)) + beside
     chunks, read = strategy.chunks or OVERLAPPING_CHUNKS, 0
-    if strategy.memory is not None:
+    limited = strategy.memory is not None or not costs.shares_device
+    if limited:
         levels = strategy.layout_options.possible_levels(hides_edges=False)
         needs = _needs_by_chunks(strategy, work, costs, round(nodes), beside)
         plan, fits = plan_memory(round(costs.memory), levels, needs)
@@ -224,7 +225,7 @@ def estimate_tensor(strategy: TensorParallel, work: Workload, costs: CostModel) 
     parts = tensor_parts(strategy, work, costs, traffic, chunks)
     if read:
         parts.append(_file_read_part(work, costs, read))
-    known = chunks if strategy.memory is not None else None
+    known = chunks if limited else None
     return Estimate(strategy=strategy, traffic=traffic, parts=tuple(parts), peak_bytes=peak, chunks=known)
 
 
@@ -246,14 +247,22 @@ def _needs_by_chunks(
     base = base_bytes(work, costs) + beside
     return {
         chunks: estimate_memory_needs(
-            held, model.layer_plans, base=base, number_bytes=model.number_bytes, chunks=chunks
+            held,
+            model.layer_plans,
+            base=base,
+            number_bytes=model.number_bytes,
+            chunks=chunks,
+            on_gpu=not costs.shares_device,
         )
         for chunks in candidate_chunks(strategy.chunks, workers)
     }
 
 
 def _file_read_part(work: Workload, costs: CostModel, num_passes: int) -> EpochPart:
-    """Return the part of reading edges from files in every layer, both ways, and slices if these are in files too."""
+    """Return the part of reading edges from files in every layer, both ways, and slices if these are in files too.
+
+    Beside a GPU the system is taken to have the files in memory, from which a copy crosses to the device.
+    """
     layers = work.model.layers
     graph = work.graph
     num_bytes = 2 * len(layers) * graph.edges * _FILED_EDGE_BYTES
@@ -261,5 +270,6 @@ def _file_read_part(work: Workload, costs: CostModel, num_passes: int) -> EpochP
         # Slices are written and read, forward and backward.
         columns = sum(layer.source_width for layer in layers)
         num_bytes += 4 * graph.nodes * columns * work.model.number_bytes // costs.layout.workers
-    seconds = costs.profile.links[Link.DISK_TO_HOST].transfer_seconds(num_bytes)
+    link = Link.DISK_TO_HOST if costs.shares_device else Link.HOST_TO_DEVICE
+    seconds = costs.profile.links[link].transfer_seconds(num_bytes)
     return EpochPart(name="edges from files", seconds=seconds, kind=WorkKind.TRANSFER)

@@ -24,19 +24,29 @@ class ChunkBlock(NamedTuple):
     Attributes:
         first: First destination.
         last: Last destination, plus 1.
-        block: In-edges; ``src_nodes`` are the distinct nodes that they read, ascending.
+        sources: ``[s]`` int64: the distinct nodes that it reads, ascending; where the graph is.
+        block: In-edges; ``src_nodes`` are the sources, on the device of the edges.
         groups: Nodes that it reads and no earlier chunk does, and its destinations; None for one worker.
     """
 
     first: int
     last: int
+    sources: Tensor
     block: Block
     groups: tuple[NodeGroup, NodeGroup] | None
 
     @property
-    def sources(self) -> Tensor:
-        """``[s]`` int64: the nodes that it reads."""
-        return self.block.src_nodes
+    def device(self) -> torch.device:
+        """Where it is aggregated."""
+        return self.block.dst_nodes.device
+
+    def sources_on(self, device: torch.device) -> Tensor:
+        """Return the nodes that it reads, ``[s]`` int64, on a device."""
+        return self.block.src_nodes if device == self.device else self.sources.to(device)
+
+    def to(self, device: torch.device) -> ChunkBlock:
+        """Return the chunk with its edges on a device, which derives from them what kernels need."""
+        return self._replace(block=self.block.to(device))
 
     def without_derived(self) -> ChunkBlock:
         """Return a chunk that keeps what kernels derive of its edges no longer than it is used itself."""
@@ -51,7 +61,12 @@ class ChunkBlock(NamedTuple):
 
 
 def make_chunk_blocks(
-    whole: Block, ends: Sequence[int], groups: ChunkGroups | None, allocate: Allocate | None = None
+    whole: Block,
+    ends: Sequence[int],
+    groups: ChunkGroups | None,
+    allocate: Allocate | None = None,
+    *,
+    transposes: bool = True,
 ) -> list[ChunkBlock]:
     """Return the blocks of the chunks of a graph.
 
@@ -59,7 +74,8 @@ def make_chunk_blocks(
         whole: All edges; every node is a source and a destination.
         ends: Ends of the chunks.
         groups: Makes the groups of nodes that are exchanged; None for one worker.
-        allocate: Allocates what is stored of an edge, its transpose included; None for memory.
+        allocate: Allocates what is stored of an edge; None for memory.
+        transposes: Whether what is allocated includes the transpose.
     """
     edges = whole.edges
     place = torch.zeros(edges.num_src, dtype=torch.int32, device=edges.indptr.device)
@@ -72,10 +88,10 @@ def make_chunk_blocks(
         if allocate is not None:
             sources, indices = (_store(each, allocate) for each in (sources, indices))
         own = replace(part.edges, indices=indices, num_src=len(sources), cache={})
-        if allocate is not None:
+        if allocate is not None and transposes:
             own.cache["transpose"] = _store_transpose(own, allocate)
         block = replace(part, edges=own, src_nodes=sources, src_degree=whole.src_degree[sources])
-        found.append(ChunkBlock(first, last, block, moved))
+        found.append(ChunkBlock(first, last, sources, block, moved))
     return found
 
 

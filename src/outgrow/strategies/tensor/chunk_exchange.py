@@ -100,7 +100,7 @@ class ChunkExchange:
         with self.timeline.span("wait for split"):
             rows = pending.arrival.wait()
         self.timeline.record_since("split", pending.label, pending.start)
-        rows = rows.view(len(group.nodes), channels, slices_VCf.shape[2]).to(self.comm.device)
+        rows = rows.view(len(group.nodes), channels, slices_VCf.shape[2]).to(slices_VCf.device)
         slices_VCf.index_copy_(0, group.nodes, rows.expand(-1, slices_VCf.shape[1], -1))
 
     def start_gathers(self, shape: tuple[int, int, int], like: Tensor, kind: Kind) -> RowGather:
@@ -150,7 +150,8 @@ class RowGather:
         """
         exchange = self.exchange
         # A copy in the order of the workers; it is sent while the next chunk is summed.
-        rows = slices.index_select(0, group.nodes - first if first else group.nodes)
+        nodes = group.nodes.to(slices.device)
+        rows = slices.index_select(0, nodes - first if first else nodes)
         rows = rows.sum(1, keepdim=True) if sums_channels else rows
         cut = exchange.column_ranges(self.rows_nCF.shape[2])
         route = slice_split_sizes(group.sizes, exchange.comm.rank, rows.shape[1], cut).reverse

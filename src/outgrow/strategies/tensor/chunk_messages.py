@@ -6,7 +6,7 @@ Letters: ``V`` all nodes, ``E`` edges, ``C`` channels, ``K`` scores, ``f`` colum
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -54,9 +54,14 @@ class ChunkMessages(NamedTuple):
     def select(
         cls, chunk: ChunkBlock, source_VCf: Tensor, target_VCf: Tensor | None, scores: ScoreRows
     ) -> ChunkMessages:
-        """Return what a chunk reads of slices and scores of all nodes."""
+        """Return what a chunk reads of slices and scores of all nodes, where these are."""
         given = source_VCf, target_VCf, *scores
-        return cls(*(_take_rows(each, at) for each, at in zip(given, _places(chunk), strict=True)))
+        pairs = zip(given, _places(chunk), strict=True)
+        return cls(*(None if each is None else _take_rows(each, chunk, at) for each, at in pairs))
+
+    def map_rows(self, function: Callable[[Tensor], Tensor]) -> ChunkMessages:
+        """Return the results of a function of each."""
+        return ChunkMessages(*(None if each is None else function(each) for each in self))
 
     def as_leaves(self, wanted: Sequence[bool]) -> ChunkMessages:
         """Return the rows as leaves of a graph of autograd; those wanted have a gradient."""
@@ -92,7 +97,7 @@ class GradientSums:
             found = self.sums[place]
             if gradient is not None and found is not None:
                 # Rows of a chunk are distinct, so none is written twice.
-                found[at] += gradient
+                found[chunk.sources_on(found.device) if at is None else at] += gradient
 
     def add_parameters(self, gradients: Sequence[Tensor | None]) -> None:
         """Add gradients of `parameters`; None adds nothing."""
@@ -168,14 +173,15 @@ class LayerRound(NamedTuple):
         return ChunkMessages(*(next(by_leaf) if each is not None and each.requires_grad else None for each in rows))
 
 
-def _places(chunk: ChunkBlock) -> tuple[Tensor | slice, ...]:
-    """Return where the fields of `ChunkMessages` are among rows of all nodes, and scores of all edges."""
+def _places(chunk: ChunkBlock) -> tuple[slice | None, ...]:
+    """Return where the fields of `ChunkMessages` are among rows of all nodes, and scores of all edges.
+
+    None for the chunk's sources.
+    """
     here = slice(chunk.first, chunk.last)
     first = chunk.block.first_edge
-    return chunk.sources, here, chunk.sources, here, slice(first, first + chunk.block.edges.num_edges)
+    return None, here, None, here, slice(first, first + chunk.block.edges.num_edges)
 
 
-def _take_rows(rows: Tensor | None, at: Tensor | slice) -> Tensor | None:
-    if rows is None:
-        return None
-    return rows[at] if isinstance(at, slice) else rows.index_select(0, at)
+def _take_rows(rows: Tensor, chunk: ChunkBlock, at: slice | None) -> Tensor:
+    return rows.index_select(0, chunk.sources_on(rows.device)) if at is None else rows[at]

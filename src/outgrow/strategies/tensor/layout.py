@@ -12,7 +12,7 @@ from outgrow.core.memory_limits import parse_bytes
 from outgrow.engine.layer_plan import plan_layers
 from outgrow.engine.shard import GraphShard
 from outgrow.runtime.storage.scratch_dir import scratch_directory
-from outgrow.runtime.system.device import used_device_bytes
+from outgrow.runtime.system.device import free_device_bytes, used_device_bytes
 from outgrow.runtime.system.process_memory import return_freed_memory
 from outgrow.strategies.base import Problem
 from outgrow.strategies.tensor.mapped_graph import MappedGraph
@@ -37,7 +37,7 @@ class LayoutOptions(NamedTuple):
 
     Attributes:
         chunks: Number of chunks; None to choose one.
-        memory: The most memory that a worker may hold; None for no limit.
+        memory: The most memory that a worker may hold; None for what its GPU has, and no limit on a CPU.
         on_disk: What is in files, or ``"auto"``.
         attention: ``"scores"`` or ``"coefficients"``.
         scratch_dir: Folder of the files; None for the system's temporary folder.
@@ -82,7 +82,7 @@ def make_layout(problem: Problem, options: LayoutOptions, stack: ExitStack) -> G
         stack: Removes the files when it is closed.
 
     Raises:
-        InputError: The memory is too small; options contradict each other; files or a limit on a GPU.
+        InputError: The memory is too small; options contradict each other.
     """
     shard = problem.shard
     possible = options.possible_levels(hides_edges=problem.hides_edges)
@@ -95,15 +95,16 @@ def make_layout(problem: Problem, options: LayoutOptions, stack: ExitStack) -> G
             repair="leave one of them out",
         )
     chunks = options.chunks or OVERLAPPING_CHUNKS
+    beside_gpu = options.on_disk == "auto" and shard.comm.device.type != "cpu"
     if options.memory is not None:
-        _validate_cpu(options, shard)
         asked = possible if options.on_disk == "auto" else (level,)
         level, chunks = _choose_disk_level(options.memory, asked, _needs_by_chunks(problem, options), problem.run_facts)
+    elif beside_gpu and len(possible) > 1:
+        level, chunks = _choose_beside_gpu(shard, possible, _needs_by_chunks(problem, options), problem.run_facts)
     elif level != DISK_LEVELS[0]:
         chunks = options.chunks or max(chunks, count_edge_chunks(shard.topology.num_edges))
     if level == DISK_LEVELS[0]:
         return GraphLayout(chunks, None)
-    _validate_cpu(options, shard)
     num_edges = shard.topology.num_edges + shard.topology.num_nodes
     # Ids, and weights in the order of in-edges and of out-edges.
     per_edge = 16 + 2 * problem.number_bytes + shard.topology.edge_row_bytes
@@ -128,7 +129,16 @@ def _needs_by_chunks(problem: Problem, options: LayoutOptions) -> dict[int, Memo
     sizes = measure_graph_sizes(shard, problem.all_features, number_bytes)
     counts = candidate_chunks(options.chunks, shard.comm.size)
     own_needs = [
-        tuple(estimate_memory_needs(sizes, plans, base=base, number_bytes=number_bytes, chunks=chunks))
+        tuple(
+            estimate_memory_needs(
+                sizes,
+                plans,
+                base=base,
+                number_bytes=number_bytes,
+                chunks=chunks,
+                on_gpu=shard.comm.device.type != "cpu",
+            )
+        )
         for chunks in counts
     ]
     # All workers decide by the same numbers, or they would choose different levels.
@@ -159,11 +169,16 @@ def _choose_disk_level(
     )
 
 
-def _validate_cpu(options: LayoutOptions, shard: GraphShard) -> None:
-    if shard.comm.device.type != "cpu":
-        raise InputError(
-            "strategy tensor keeps to a limit of memory on CPUs only",
-            needed="no memory and no on_disk, or device cpu",
-            got=f"memory {options.memory}, on_disk {options.on_disk} on {shard.comm.device.type}",
-            repair="leave them out, or choose strategy offload",
-        )
+def _choose_beside_gpu(
+    shard: GraphShard, levels: Sequence[str], needs: Mapping[int, MemoryNeeds], facts: dict[str, object]
+) -> tuple[str, int]:
+    """Choose the level with the least in files, and the fewest chunks, that fit on the smallest GPU.
+
+    If none does, the one that needs the least: estimates are upper bounds.
+    """
+    device = shard.comm.device
+    budget = min(shard.comm.all_gather_object(used_device_bytes(device) + free_device_bytes(device)))
+    # As few as overlap the exchange, where all fits.
+    plan, _ = plan_memory(budget, levels, needs)
+    facts.update(memory_bytes=budget, estimated_bytes=plan.needed, in_files=plan.level, chunks=plan.chunks)
+    return plan.level, plan.chunks

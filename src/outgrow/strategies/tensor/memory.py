@@ -142,7 +142,13 @@ def measure_graph_sizes(shard: GraphShard, features: Features, number_bytes: int
 
 
 def estimate_memory_needs(
-    sizes: GraphSizes, layer_plans: Sequence[LayerPlan], *, base: int, number_bytes: int, chunks: int
+    sizes: GraphSizes,
+    layer_plans: Sequence[LayerPlan],
+    *,
+    base: int,
+    number_bytes: int,
+    chunks: int,
+    on_gpu: bool = False,
 ) -> MemoryNeeds:
     """Estimate the memory that a worker needs.
 
@@ -152,6 +158,7 @@ def estimate_memory_needs(
         base: Bytes that it holds already.
         number_bytes: Bytes of a number of a row.
         chunks: Number of chunks of edges.
+        on_gpu: Whether it is memory of a GPU, beside which the files are.
     """
     num_nodes = sizes.num_nodes
     own = sizes.num_own
@@ -170,7 +177,9 @@ def estimate_memory_needs(
     nodes = base + _PER_NODE * num_nodes + sizes.feature_bytes
     # No edges: those in files occupy page cache, which the system can drop. A chunk of them is added below.
     rows = full_graph_bytes(nodes, layer_plans, own, own, 0, number_bytes)
-    chunk = _chunk_bytes(sizes, layer_plans, num_edges, number_bytes, chunks)
+    # A GPU has copies of the rows that a chunk reads, whatever the layer.
+    copying = [each for each in layer_plans if on_gpu or not has_fixed_weights(each.layer)]
+    chunk = _chunk_bytes(sizes, copying, num_edges, number_bytes, chunks)
     of_edges = full_graph_bytes(0, layer_plans, 0, 0, num_edges, number_bytes, sizes.edge_row_bytes) - FIXED_BYTES
     # A chunk reads at most as many rows as it has edges.
     pending = min(1.0, _PENDING * -(-num_edges // chunks) / max(1, num_nodes))
@@ -178,11 +187,12 @@ def estimate_memory_needs(
     # One worker aggregates whole rows where they are, in memory.
     alone = slices if workers == 1 else 0
     largest = max(map(_layer_numbers, layer_plans)) + first.encoder_width
+    filed_features = 0 if on_gpu else sizes.feature_bytes
     return MemoryNeeds(
         in_memory=rows + of_edges + exchanged + slices + 2 * raw * number_bytes + 2 * num_edges * number_bytes,
         edges_in_files=rows + slices + 2 * raw * number_bytes + filed,
         slices_in_files=rows + raw * number_bytes + filed + alone,
-        rows_in_files=nodes - sizes.feature_bytes + FIXED_BYTES + own * largest * number_bytes + filed,
+        rows_in_files=nodes - filed_features + FIXED_BYTES + own * largest * number_bytes + filed,
     )
 
 
@@ -207,14 +217,12 @@ def _layer_numbers(layer_plan: LayerPlan) -> int:
 def _chunk_bytes(
     sizes: GraphSizes, layer_plans: Sequence[LayerPlan], num_edges: int, number_bytes: int, chunks: int
 ) -> int:
-    """Return what one chunk takes: its edges, what is derived of them, and copies of the rows that it reads."""
+    """Return what one chunk takes: its edges, what is derived of them, and the rows that these layers copy."""
     edges = -(-(num_edges + sizes.num_nodes) // chunks)
     rows = min(sizes.num_nodes, edges)
     most = 0
     for plan in layer_plans:
         spec = plan.layer.spec
-        if has_fixed_weights(plan.layer):
-            continue
         wide = (_widest_slice(*each, sizes.num_workers) for each in (spec.source, spec.target, spec.aggregate))
         read = rows * (sum(wide) + spec.score)
         of_edges = 2 * edges * numbers_per_edge(plan) * number_bytes

@@ -21,10 +21,12 @@ from outgrow.core.ledger import Kind
 from outgrow.core.timeline import Timeline
 from outgrow.ops.backend import once_differentiable
 from outgrow.ops.kernels.numerics import accumulate_dtype
+from outgrow.runtime.distributed.comm import Comm
 from outgrow.strategies.tensor.chunk_blocks import ChunkBlock
 from outgrow.strategies.tensor.chunk_exchange import ChunkExchange, PendingRows
 from outgrow.strategies.tensor.chunk_messages import ChunkMessages, GradientSums, LayerRound, ScoreRows
 from outgrow.strategies.tensor.chunk_schedule import NodeGroup
+from outgrow.strategies.tensor.device_copies import DeviceCopies
 from outgrow.strategies.tensor.mapped_graph import MappedGraph
 
 _SCORES = len(ScoreRows._fields)
@@ -36,6 +38,8 @@ class PipelinedAggregation:
     Args:
         chunks: The chunks of the graph.
         num_own: Number of nodes that the worker owns.
+        comm: Gives the device that chunks are aggregated on.
+        row_device: Device of whole rows.
         exchange: Splits and gathers their rows; None for one worker, whose rows are whole and stay where they are.
         timeline: Records the spans.
         mapped_graph: Files of slices; None for memory.
@@ -45,12 +49,16 @@ class PipelinedAggregation:
         self,
         chunks: Sequence[ChunkBlock],
         num_own: int,
+        comm: Comm,
+        row_device: torch.device,
         exchange: ChunkExchange | None,
         timeline: Timeline,
         mapped_graph: MappedGraph | None = None,
     ) -> None:
         self.chunks = chunks
         self.num_own = num_own
+        self.copies = DeviceCopies(comm)
+        self.row_device = row_device
         self.exchange = exchange
         self.timeline = timeline
         self.mapped_graph = mapped_graph
@@ -85,8 +93,17 @@ class PipelinedAggregation:
         numbers = range(len(self.chunks))
         for number in reversed(numbers) if backward else numbers:
             chunk = self.chunks[number]
-            # What kernels derive of the edges is kept where the edges are in memory as well.
-            yield number, chunk if self.mapped_graph is None else chunk.without_derived()
+            if self.mapped_graph is not None:
+                # What kernels derive of the edges is kept where the edges are in memory as well.
+                chunk = chunk.without_derived()
+            yield number, self.copies.load_edges(chunk)
+
+    def select_rows(
+        self, chunk: ChunkBlock, source_VCf: Tensor, target_VCf: Tensor | None, scores: ScoreRows
+    ) -> ChunkMessages:
+        """Return what a chunk reads, on its device."""
+        found = ChunkMessages.select(chunk, source_VCf, target_VCf, scores)
+        return found.map_rows(lambda rows: self.copies.load_rows(rows, Kind.ACTIVATIONS))
 
     def allocate_zeros(self, like: Tensor) -> Tensor:
         """Return zeros for slices, in a file or in memory."""
@@ -146,13 +163,14 @@ class _Results:
     def __init__(self, pipeline: PipelinedAggregation, row: tuple[int, ...], like: Tensor, kind: Kind) -> None:
         shape = pipeline.num_own, row[0], row[1]
         exchange = pipeline.exchange
+        self._copies, self._row_device, self._kind = pipeline.copies, pipeline.row_device, kind
         self._gather = None if exchange is None else exchange.start_gathers(shape, like, kind)
         self.rows = like.new_empty(shape) if self._gather is None else self._gather.rows_nCF
 
     def add_chunk(self, number: int, chunk: ChunkBlock, rows: Tensor) -> None:
         """Add the rows of a chunk's destinations."""
         if self._gather is None:
-            self.rows[chunk.first : chunk.last] = rows
+            self.rows[chunk.first : chunk.last] = self._copies.store_rows(rows, self.rows, self._kind)
         else:
             self._gather.send(rows, chunk.exchange_groups[1], f"gather {number}", first=chunk.first)
 
@@ -166,7 +184,7 @@ class _Results:
 
     def finish(self) -> Tensor:
         """Return the own rows."""
-        return self.rows if self._gather is None else self._gather.receive_all()
+        return self.rows.to(self._row_device) if self._gather is None else self._gather.receive_all()
 
 
 class _PipelinedAggregationFunction(torch.autograd.Function):
@@ -179,7 +197,7 @@ class _PipelinedAggregationFunction(torch.autograd.Function):
         targets = None if target_nCF is None else _Arrivals(exchange, target_nCF, makes, call.kinds[0])
         inputs = [sources.slices]
         # Rows in half precision are summed in float32.
-        like = source.new_empty(0, dtype=accumulate_dtype(source.dtype))
+        like = source.new_empty(0, dtype=accumulate_dtype(source.dtype), device=pipeline.row_device)
         results = _Results(pipeline, rounds[-1].result_row, like, call.kinds[1])
         for index, step in enumerate(rounds):
             last = index == len(rounds) - 1
@@ -191,11 +209,11 @@ class _PipelinedAggregationFunction(torch.autograd.Function):
                         targets.receive_next()
                 with pipeline.timeline.span("aggregate"):
                     target = None if targets is None else targets.slices
-                    out = step.compute_chunk(chunk, ChunkMessages.select(chunk, inputs[-1], target, step.scores))
+                    out = step.compute_chunk(chunk, pipeline.select_rows(chunk, inputs[-1], target, step.scores))
                 if made is None:
                     results.add_chunk(number, chunk, out)
                 else:
-                    made[chunk.first : chunk.last] = out
+                    made[chunk.first : chunk.last] = pipeline.copies.store_rows(out, made, Kind.ACTIVATIONS)
             if made is not None:
                 inputs.append(made)
         ctx.call = call
@@ -234,13 +252,14 @@ class _PipelinedAggregationFunction(torch.autograd.Function):
                     arrivals.receive_next()
                 assert upper is not None
                 with pipeline.timeline.span("aggregate"):
-                    rows = ChunkMessages.select(chunk, slices, target, scores).as_leaves(wanted)
-                    gradient = upper[chunk.first : chunk.last]
+                    rows = pipeline.select_rows(chunk, slices, target, scores).as_leaves(wanted)
+                    gradient = pipeline.copies.load_rows(upper[chunk.first : chunk.last], Kind.GRADIENTS)
                     found = rounds[index].differentiate_chunk(chunk, rows, gradient, sums)
                     sums.add_scores(first, chunk, found)
                     if lower is not None and found.source is not None:
                         # Sources of a chunk are distinct, so no row is written twice.
-                        lower[chunk.sources] += found.source
+                        added = pipeline.copies.store_rows(found.source, lower, Kind.GRADIENTS)
+                        lower[chunk.sources_on(lower.device)] += added
                 if d_target is not None:
                     assert found.target is not None
                     d_target.add_chunk(number, chunk, found.target)

@@ -12,6 +12,7 @@ from outgrow.engine.layer_plan import has_fixed_weights
 from outgrow.engine.shard import GraphShard, PartitionShard
 from outgrow.nn.layer import Layer
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
+from outgrow.runtime.system.device import CPU
 from outgrow.strategies.tensor.chunk_blocks import make_chunk_blocks
 from outgrow.strategies.tensor.chunk_exchange import ChunkExchange
 from outgrow.strategies.tensor.chunk_schedule import ChunkGroups, chunk_ends, make_schedules
@@ -46,7 +47,7 @@ class ChunkPipelines:
         self.timeline = timeline
         self.chunks = chunks
         self.mapped_graph = mapped_graph
-        self.row_device = row_device
+        self.row_device = row_device or shard.comm.device
         self._whole_block = whole_block
         self._sums: dict[bool, PipelinedSum] = {}
         self._aggregations: dict[tuple[bool, bool], PipelinedAggregation] = {}
@@ -54,6 +55,11 @@ class ChunkPipelines:
         if isinstance(shard, PartitionShard):
             num_nodes = shard.topology.num_nodes
             self._exchange = ChunkExchange(shard.comm, num_nodes, timeline, mapped_graph, row_device)
+
+    @property
+    def copies_chunks(self) -> bool:
+        """Whether chunks are copied from files to a device that has no memory for all of them."""
+        return self.mapped_graph is not None and self.shard.comm.device.type != "cpu"
 
     def sums_pipelined(self, layers: Sequence[Layer]) -> bool:
         """Whether several workers sum up the rows of layers with a weight of its own for each channel and edge.
@@ -65,16 +71,23 @@ class ChunkPipelines:
         apart = all(layer.spec.source == layer.spec.aggregate and layer.spec.target == (0, 0) for layer in layers)
         # A schedule of chunks belongs to one set of edges, so all layers must agree on self-loops.
         views = {layer.spec.self_loops for layer in layers}
-        held = self.mapped_graph is None or all(has_fixed_weights(layer) for layer in layers)
+        held = self.mapped_graph is None or (
+            not self.copies_chunks and all(has_fixed_weights(layer) for layer in layers)
+        )
         return self._exchange is not None and sums and apart and len(views) == 1 and held
 
     def aggregates_chunks(self, layers: Sequence[Layer]) -> bool:
-        """Whether layers are aggregated chunk by chunk: on several workers, or from files unless weights are fixed."""
+        """Whether layers are aggregated chunk by chunk.
+
+        On several workers, and from files: on CPUs unless weights are fixed.
+        """
         if len({(layer.spec.self_loops, reads_features_of_all_edges(layer)) for layer in layers}) > 1:
             return False
         if self._exchange is not None:
             return True
-        return self.mapped_graph is not None and not all(has_fixed_weights(layer) for layer in layers)
+        if self.mapped_graph is None:
+            return False
+        return self.copies_chunks or not all(has_fixed_weights(layer) for layer in layers)
 
     def sum_for(self, layer: Layer) -> PipelinedSum:
         """Return the pipeline of weighted sums over the edges of a layer."""
@@ -84,7 +97,7 @@ class ChunkPipelines:
             if self.mapped_graph is not None:
                 self.mapped_graph.store_transpose(edges)
             assert self._exchange is not None
-            schedules = make_schedules(edges, self.chunks, self._make_groups(edges.indptr.device))
+            schedules = make_schedules(edges, self.chunks, self._make_groups())
             self._sums[looped] = PipelinedSum(self._exchange, schedules)
         return self._sums[looped]
 
@@ -94,16 +107,19 @@ class ChunkPipelines:
         if kind not in self._aggregations:
             whole = self._whole_block(layer)
             ends = chunk_ends(whole.edges.indptr.cpu(), self.chunks)
-            groups = None if self._exchange is None else self._make_groups(whole.edges.indptr.device)
+            groups = None if self._exchange is None else self._make_groups()
             allocate = None if self.mapped_graph is None else self.mapped_graph.allocate
-            chunks = make_chunk_blocks(whole, ends, groups, allocate)
+            # The device makes the transpose of a chunk that is copied to it.
+            chunks = make_chunk_blocks(whole, ends, groups, allocate, transposes=not self.copies_chunks)
             num_own = len(self.shard.owned_nodes)
             self._aggregations[kind] = PipelinedAggregation(
-                chunks, num_own, self._exchange, self.timeline, self.mapped_graph
+                chunks, num_own, self.shard.comm, self.row_device, self._exchange, self.timeline, self.mapped_graph
             )
         return self._aggregations[kind]
 
-    def _make_groups(self, device: torch.device) -> ChunkGroups:
+    def _make_groups(self) -> ChunkGroups:
         shard = self.shard
         assert isinstance(shard, PartitionShard)
-        return ChunkGroups(shard.owner, shard.owned_nodes, shard.comm.size, (device, self.row_device or device))
+        slices_in_files = self.mapped_graph is not None and self.mapped_graph.maps_slices
+        slice_device = CPU if slices_in_files else shard.comm.device
+        return ChunkGroups(shard.owner, shard.owned_nodes, shard.comm.size, (slice_device, self.row_device))

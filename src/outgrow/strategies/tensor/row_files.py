@@ -1,11 +1,13 @@
 """Rows of a worker's own nodes in mapped files: its features, and what autograd saves for the backward pass.
 
-Then a worker holds the rows of one layer at a time. The system caches as much of the files as fits into memory.
+Then a worker holds the rows of one layer at a time. The system caches as much of the files as fits into memory. Beside
+a GPU the features stay on it, and what is saved is copied to the files and back.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +17,7 @@ from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops.sparse import index_rows
+from outgrow.runtime.system.device import CPU
 from outgrow.strategies.tensor.mapped_graph import MappedGraph
 
 _LEAST_BYTES = 1 << 18
@@ -34,7 +37,8 @@ def own_features(
         device: Device of whole rows.
         mapped_graph: The files; None for memory.
     """
-    if mapped_graph is None or not mapped_graph.maps_rows or not isinstance(features, Tensor):
+    filed = mapped_graph is not None and mapped_graph.maps_rows and device == CPU
+    if mapped_graph is None or not filed or not isinstance(features, Tensor):
         return cast_features(model, shard.select_owned(features)).to(device)
     own = shard.owned_nodes
     out = mapped_graph.allocate((len(own), *features.shape[1:]), cast_features(model, features[:0]).dtype)
@@ -51,7 +55,7 @@ def save_rows_in_files(mapped_graph: MappedGraph | None) -> AbstractContextManag
         return nullcontext()
     files = mapped_graph
 
-    def pack(saved: Tensor) -> Tensor:
+    def pack(saved: Tensor) -> Tensor | _FiledRows:
         # Parameters are read by all layers, and what is in a file already needs no other.
         if saved.nbytes < _LEAST_BYTES or (saved.is_leaf and saved.requires_grad) or files.holds(saved):
             return saved
@@ -60,14 +64,29 @@ def save_rows_in_files(mapped_graph: MappedGraph | None) -> AbstractContextManag
     return torch.autograd.graph.saved_tensors_hooks(pack, _unpack)
 
 
-def _unpack(saved: Tensor) -> Tensor:
-    return saved
+class _FiledRows(NamedTuple):
+    """Rows that are in a file: its numbers, shape and strides of the rows, and the device that they are read on."""
+
+    numbers: Tensor
+    shape: torch.Size
+    strides: tuple[int, ...]
+    device: torch.device
 
 
-def _copy_with_strides(rows: Tensor, files: MappedGraph) -> Tensor:
+def _unpack(saved: Tensor | _FiledRows) -> Tensor:
+    if isinstance(saved, Tensor):
+        return saved
+    return saved.numbers.to(saved.device).as_strided(saved.shape, saved.strides)
+
+
+def _copy_with_strides(rows: Tensor, files: MappedGraph) -> _FiledRows:
     """Return a copy in a file. Padding between rows, which kernels rely on, is there too, and zero."""
     strides = rows.stride()
     if rows.dim() < 2 or strides[0] <= rows[:1].numel() or not rows[:1].is_contiguous():
-        return files.allocate(tuple(rows.shape), rows.dtype).copy_(rows)
-    whole = files.allocate((len(rows) * strides[0],), rows.dtype)
-    return whole.as_strided(rows.shape, strides).copy_(rows)
+        strides = torch.empty(rows.shape, device="meta").stride()
+        count = rows.numel()
+    else:
+        count = len(rows) * strides[0]
+    numbers = files.allocate((count,), rows.dtype)
+    numbers.as_strided(rows.shape, strides).copy_(rows)
+    return _FiledRows(numbers, rows.shape, strides, rows.device)

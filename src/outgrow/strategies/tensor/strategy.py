@@ -50,8 +50,9 @@ class TensorParallel(Strategy):
         chunks: Number of chunks of the graph: rows of one are exchanged while another is aggregated; 1 for no
             overlap. None for 4, and, with a limit of memory or with files, for as few more as fit.
         cache_first_aggregate: Whether a constant first aggregate is computed once; else in every epoch.
-        memory: The most memory that a worker may hold, such as ``"2GiB"``, including the interpreter; CPU
-            only. What does not fit is stored in files. None for no limit.
+        memory: The most memory that a worker may hold, such as ``"2GiB"``, of its GPU if it has one, else of its
+            process, the interpreter included. What does not fit is stored in files. None for no limit, or for what
+            is free on the GPU.
         on_disk: What is in mapped files: ``"nothing"``, ``"edges"`` with their weights, these and ``"slices"``, or
             these and the ``"rows"`` of own nodes that the backward pass reads; ``"auto"`` for the least that makes
             the rest fit into ``memory``.
