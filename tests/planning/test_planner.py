@@ -12,6 +12,7 @@ from outgrow.app.plan.question import PlanSite, candidate_layouts, placeholder_g
 from outgrow.core.ledger import Kind, Link
 from outgrow.nn import GCN
 from outgrow.planning.cost_model import CostModel
+from outgrow.planning.estimate import Estimate
 from outgrow.planning.estimators.registry import estimate_strategy
 from outgrow.planning.graph_stats.known_graphs import known_graph, load_graph_facts
 from outgrow.planning.hardware.profile import LinkRate, MachineProfile, find_profile
@@ -23,6 +24,7 @@ from outgrow.strategies.full import Full
 from outgrow.strategies.migrate.strategy import Migrate
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split.strategy import SplitParallel
+from outgrow.strategies.tensor.memory import OVERLAPPING_CHUNKS
 from outgrow.training.config import TrainConfig
 
 DOCS = Path(__file__).parents[2] / "docs" / "planner.md"
@@ -245,3 +247,21 @@ def test_one_estimate_by_hand() -> None:
         assert f"| {name} |" in text
         assert f"{seconds * 1e3:.3g} ms" in text
     assert f"{found.epoch_seconds * 1e3:.1f} ms" in text
+
+
+def test_tensor_copies_chunks_to_a_gpu_that_has_no_memory_for_all_of_them() -> None:
+    def tensor(limit: str | None) -> Estimate:
+        found = _plan("products", "4xA100", workers=4, limit=limit)
+        [mine] = [each for each in found.candidates if each.name == "tensor"]
+        assert not mine.why_not
+        assert mine.estimate is not None
+        return mine.estimate
+
+    whole, limited = tensor(None), tensor("6GiB")
+    assert whole.chunks == OVERLAPPING_CHUNKS
+    assert whole.peak_bytes > 6 << 30 >= limited.peak_bytes
+    assert limited.chunks is not None
+    assert limited.chunks > OVERLAPPING_CHUNKS
+    copied = [part.seconds for part in limited.parts if part.name == "edges from files"]
+    assert copied > [0.0]
+    assert limited.epoch_seconds > whole.epoch_seconds + copied[0]

@@ -22,6 +22,7 @@ from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split.strategy import SplitParallel
+from outgrow.strategies.tensor.memory import OVERLAPPING_CHUNKS
 from outgrow.strategies.tensor.strategy import TensorParallel
 
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -188,13 +189,15 @@ def _strategy_variants(query: PlannerQuery) -> list[list[Strategy]]:
     caches = (0.0, 0.05, 0.2) if max(layout.hosts for layout in query.layouts) > 1 else (0.0,)
     # Where host and device are one memory, a cache of own rows saves nothing.
     own_memory = any(not cost_model_for(query, layout).shares_device for layout in query.layouts)
+    # Within a limit as few more chunks as fit.
+    overlapping = OVERLAPPING_CHUNKS if limit is None and not own_memory else None
     own_caches = (0.0, 0.05, 0.25) if own_memory else (0.0,)
     # Fewer batches ahead are no faster, but need less memory.
     prefetches = (4,) if limit is None else (4, 2, 1, 0)
     return [
         [Full()],
         [Offload(memory=limit)],
-        [TensorParallel(memory=limit, chunks=chunks) for chunks in ((4, 1) if several else (4,))],
+        [TensorParallel(memory=limit, chunks=chunks) for chunks in ((overlapping, 1) if several else (overlapping,))],
         [Sampled(cache=cache, prefetch=ahead, memory=limit) for ahead in prefetches for cache in caches],
         [
             SplitParallel(cache=cache, prefetch=ahead, memory=limit)
