@@ -178,7 +178,6 @@ def _choose_beside_gpu(
     """
     device = shard.comm.device
     budget = min(shard.comm.all_gather_object(used_device_bytes(device) + free_device_bytes(device)))
-    # As few as overlap the exchange, where all fits.
     plan, _ = plan_memory(budget, levels, needs)
     facts.update(memory_bytes=budget, estimated_bytes=plan.needed, in_files=plan.level, chunks=plan.chunks)
     return plan.level, plan.chunks
