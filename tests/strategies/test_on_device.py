@@ -26,9 +26,11 @@ from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split.strategy import SplitParallel
+from outgrow.strategies.tensor import layout, row_files
+from outgrow.strategies.tensor.memory import DISK_LEVELS
 from outgrow.strategies.tensor.strategy import TensorParallel
 from strategies.offload.cut_graphs import together
-from suites.exactness import GRAPHS, SPARSE, Case, model_of, part_of, problem_of
+from suites.exactness import GRAPHS, OPAQUE, ROUNDS, SPARSE, Case, model_of, part_of, problem_of
 from support import disk_folder
 
 META = torch.device("meta")
@@ -36,6 +38,7 @@ FEW = BatchConfig(size=7, fanout=(3, 2, 4))
 WHOLE_BOTTOM = BatchConfig(size=7, fanout=(3, 2, -1))
 HOT = Orchestrate(hot_ratio=0.5, super_batch=2)
 CHUNKS = Offload(chunks=3, memory="1GiB", scratch_dir=str(disk_folder()))
+FILES = TensorParallel(chunks=3, scratch_dir=str(disk_folder()))
 WAYS: dict[str, tuple[Strategy, BatchConfig, bool]] = {
     "full": (Full(), FULL_GRAPH, False),
     "sampled": (Sampled(), FEW, False),
@@ -48,6 +51,7 @@ WAYS: dict[str, tuple[Strategy, BatchConfig, bool]] = {
     "tensor-textbook": (TensorParallel(cache_first_aggregate=False, chunks=1), FULL_GRAPH, False),
     "tensor-coefficients": (TensorParallel(attention="coefficients"), FULL_GRAPH, False),
     "tensor-nn-on-the-cpu": (TensorParallel(nn_device="cpu"), FULL_GRAPH, False),
+    **{f"tensor-{level}": (replace(FILES, on_disk=level), FULL_GRAPH, False) for level in DISK_LEVELS[1:]},
     "offload": (CHUNKS, FULL_GRAPH, False),
     "offload-pinned": (CHUNKS, FULL_GRAPH, True),
     "crowded": (replace(CHUNKS, sharing=False), FULL_GRAPH, True),
@@ -66,10 +70,14 @@ FEW_CASES = [
     Case("gat-averaged", "weighted", task="multi"),
 ]
 CASES = [*FEW_CASES, *(Case(conv, "weighted", input_dropout=0.2) for conv in KNOWN)]
+SLICED = [*FEW_CASES, *(Case(conv, "weighted", input_dropout=0.2) for conv in KNOWN if conv not in OPAQUE)]
+SLICED += [Case(conv, "weighted") for conv in ROUNDS]
 RUNS = [
     (way, case)
     for way in WAYS
-    for case in (CASES if way.startswith("offload") else FEW_CASES)
+    for case in (
+        CASES if way.startswith("offload") else SLICED if way in ("tensor-edges", "tensor-rows") else FEW_CASES
+    )
     # Sizes of sparse rows are numbers of the device.
     if way not in ("split-cached", "orchestrate-aggregate") or case.features != "sparse"
 ]
@@ -95,6 +103,9 @@ def no_device(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.object(Tensor, "tolist", lambda self: [1] * len(self) if self.is_meta else numbers(self)),
         patch.object(Tensor, "__int__", lambda self: 0 if self.is_meta else number(self)),
         patch.object(offload, "used_device_bytes", lambda device: 0),
+        patch.object(layout, "used_device_bytes", lambda device: 0),
+        patch.object(layout, "free_device_bytes", lambda device: 1 << 40),
+        patch.object(row_files, "_LEAST_BYTES", 0),
         patch.object(storage, "_reads_pinned_memory", lambda device: WAYS[way][2]),
         twins_that_check(),
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -160,6 +161,25 @@ def test_aggregation_with_trained_weights_is_not_apart_from_the_rest() -> None:
     model = RGCN(8, 4, 2, num_relations=2)
     TensorParallel().validate_model(model)
     TensorParallel(nn_device="cpu").validate_model(GAT(8, 4, 2, heads=2))
-    with pytest.raises(InputError, match="parameters on the CPU") as caught:
-        TensorParallel(nn_device="cpu").validate_model(model)
-    assert "RGCNConv" in caught.value.got
+    for refused, conv in ((model, "RGCNConv"), (GAT(8, 4, 2, heads=2, edge_weights=True), "GATConv")):
+        with pytest.raises(InputError, match="parameters on the CPU") as caught:
+            TensorParallel(nn_device="cpu").validate_model(refused)
+        assert conv in caught.value.got
+
+
+def test_what_is_held_in_any_case_needs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_files, "_LEAST_BYTES", 0)
+    copied = []
+    copy = row_files._copy_with_strides
+
+    def note(rows: torch.Tensor, *given: Any) -> Any:
+        copied.append(rows.untyped_storage().data_ptr())
+        return copy(rows, *given)
+
+    monkeypatch.setattr(row_files, "_copy_with_strides", note)
+    execution = TensorParallel(on_disk="rows", chunks=3).prepare(problem_of(GCN(8, 4, 2)))
+    constants = execution.model_pass.constants  # type: ignore[attr-defined]
+    assert constants
+    assert len(list(execution.steps(1))) == 1
+    assert copied
+    assert not {each.untyped_storage().data_ptr() for each in constants} & set(copied)

@@ -67,7 +67,11 @@ def used_device_bytes(device: torch.device) -> int:
 
 def free_device_bytes(device: torch.device) -> int:
     """Return the bytes that this process can still allocate in the DEVICE tier."""
-    return available_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[0]
+    if device.type == "cpu":
+        return available_bytes()
+    # What the allocator has kept of freed tensors, it gives to new ones.
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + kept
 
 
 def total_device_bytes(device: torch.device) -> int:

@@ -28,6 +28,7 @@ from outgrow.strategies.tensor.all_to_all import (
     split_slices,
 )
 from outgrow.strategies.tensor.chunk_schedule import NodeGroup
+from outgrow.strategies.tensor.device_copies import DeviceCopies
 from outgrow.strategies.tensor.mapped_graph import MappedGraph
 
 _AHEAD = 1
@@ -41,11 +42,13 @@ class PendingRows(NamedTuple):
         arrival: Handle of the exchange.
         label: Its name in the timeline.
         start: When it was started, in seconds of ``time.monotonic``.
+        kind: Kind of the rows, for the ledger.
     """
 
     arrival: ExchangeHandle
     label: str
     start: float
+    kind: Kind
 
 
 class ChunkExchange:
@@ -72,6 +75,7 @@ class ChunkExchange:
         self.timeline = timeline
         self.mapped_graph = mapped_graph
         self.row_device = row_device or comm.device
+        self.copies = DeviceCopies(comm)
         # Each exchange holds a copy of its rows, so with edges in files only a few may be in progress.
         self.max_pending = None if mapped_graph is None else _AHEAD
 
@@ -90,7 +94,7 @@ class ChunkExchange:
         for label, group in groups:
             route = slice_split_sizes(group.sizes, self.comm.rank, rows_nCF.shape[1], cut)
             sent = split_slices(rows_nCF.index_select(0, group.own_rows), cut)
-            pending.append(PendingRows(self.comm.all_to_all(sent, route, kind), label, time.monotonic()))
+            pending.append(PendingRows(self.comm.all_to_all(sent, route, kind), label, time.monotonic(), kind))
             if self.max_pending is not None and len(pending) > self.max_pending:
                 yield pending.popleft()
         yield from pending
@@ -100,7 +104,8 @@ class ChunkExchange:
         with self.timeline.span("wait for split"):
             rows = pending.arrival.wait()
         self.timeline.record_since("split", pending.label, pending.start)
-        rows = rows.view(len(group.nodes), channels, slices_VCf.shape[2]).to(slices_VCf.device)
+        rows = rows.view(len(group.nodes), channels, slices_VCf.shape[2])
+        rows = self.copies.move_rows(rows, slices_VCf.device, pending.kind)
         slices_VCf.index_copy_(0, group.nodes, rows.expand(-1, slices_VCf.shape[1], -1))
 
     def start_gathers(self, shape: tuple[int, int, int], like: Tensor, kind: Kind) -> RowGather:
@@ -155,8 +160,9 @@ class RowGather:
         rows = rows.sum(1, keepdim=True) if sums_channels else rows
         cut = exchange.column_ranges(self.rows_nCF.shape[2])
         route = slice_split_sizes(group.sizes, exchange.comm.rank, rows.shape[1], cut).reverse
-        sent = exchange.comm.all_to_all(rows.view(-1).to(exchange.row_device), route, self.kind)
-        self._pending.append((PendingRows(sent, label, time.monotonic()), group))
+        flat = exchange.copies.move_rows(rows.view(-1), exchange.row_device, self.kind)
+        sent = exchange.comm.all_to_all(flat, route, self.kind)
+        self._pending.append((PendingRows(sent, label, time.monotonic(), self.kind), group))
         while exchange.max_pending is not None and len(self._pending) > exchange.max_pending + 1:
             self._receive_next()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind, Link
@@ -24,20 +25,18 @@ class DeviceCopies:
         """Return a chunk with its edges on the device."""
         moved = chunk.to(self.device)
         if moved.block is not chunk.block:
-            edges = moved.block.edges
-            stored = edges.indptr, edges.indices, edges.relation, edges.weight, edges.features
-            num_bytes = sum(each.nbytes for each in stored if each is not None)
+            tensors = [*vars(moved.block).values(), *vars(moved.block.edges).values()]
+            num_bytes = sum(each.nbytes for each in tensors if isinstance(each, Tensor))
             self._ledger.add_bytes(Link.HOST_TO_DEVICE, Kind.TOPOLOGY, num_bytes)
         return moved
 
     def load_rows(self, rows: Tensor, kind: Kind) -> Tensor:
         """Return rows on the device."""
-        if rows.device != self.device:
-            self._ledger.add_bytes(Link.HOST_TO_DEVICE, kind, rows.nbytes)
-        return rows.to(self.device)
+        return self.move_rows(rows, self.device, kind)
 
-    def store_rows(self, rows: Tensor, like: Tensor, kind: Kind) -> Tensor:
-        """Return rows of the device on that of a table, to be written there."""
-        if rows.device != like.device:
-            self._ledger.add_bytes(Link.DEVICE_TO_HOST, kind, rows.nbytes)
-        return rows.to(like.device)
+    def move_rows(self, rows: Tensor, device: torch.device, kind: Kind) -> Tensor:
+        """Return rows on a device: that of the worker, or its host."""
+        if rows.device != device:
+            link = Link.DEVICE_TO_HOST if device.type == "cpu" else Link.HOST_TO_DEVICE
+            self._ledger.add_bytes(link, kind, rows.nbytes)
+        return rows.to(device)

@@ -21,6 +21,7 @@ from outgrow.nn.model import Model, layer_key
 from outgrow.nn.propagation import only_propagates, propagates_without_parameters
 from outgrow.ops.aggregation.no_messages import zero_aggregate
 from outgrow.strategies.tensor.aggregation import SlicedAggregation
+from outgrow.strategies.tensor.owned_edges import reads_features_of_all_edges
 from outgrow.strategies.tensor.row_files import own_features
 
 
@@ -71,6 +72,12 @@ class SlicedModelPass:
                 with torch.no_grad():
                     self.constant_rows = self._propagate_run(0, run, self.features, Kind.FEATURES)
                 self.feature_slices = None
+
+    @property
+    def constants(self) -> list[Tensor]:
+        """Rows that are held from pass to pass."""
+        held = self.features, self.first_aggregate, self.constant_rows
+        return [each for each in held if isinstance(each, Tensor)]
 
     def compute_logits(self, key: int | None) -> Tensor:
         """Return logits of the own nodes, ``[n, C]``, differentiable in the parameters. All workers together.
@@ -123,7 +130,7 @@ class SlicedModelPass:
 
 
 def group_propagation_runs(layers: Sequence[Layer]) -> list[list[Layer]]:
-    """Group consecutive layers that only propagate the same columns; others are groups of one."""
+    """Group consecutive layers that only propagate the same columns over the same edges; others are groups of one."""
     runs: list[list[Layer]] = []
     for layer in layers:
         if (
@@ -137,6 +144,8 @@ def group_propagation_runs(layers: Sequence[Layer]) -> list[list[Layer]]:
     return runs
 
 
-def _propagated_columns(layer: Layer) -> int | None:
-    """Return the columns that a layer propagates if it does nothing else; None for other layers."""
-    return layer.spec.source[1] if only_propagates(layer) else None
+def _propagated_columns(layer: Layer) -> tuple[int, bool, bool] | None:
+    """Return the columns and the view of the edges of a layer that only propagates; None for other layers."""
+    if not only_propagates(layer):
+        return None
+    return layer.spec.source[1], layer.spec.self_loops, reads_features_of_all_edges(layer)

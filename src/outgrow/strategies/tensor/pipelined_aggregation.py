@@ -161,16 +161,19 @@ class _Results:
     """
 
     def __init__(self, pipeline: PipelinedAggregation, row: tuple[int, ...], like: Tensor, kind: Kind) -> None:
-        shape = pipeline.num_own, row[0], row[1]
+        self._pipeline, self._like, self._kind = pipeline, like, kind
+        self._shape = pipeline.num_own, row[0], row[1]
         exchange = pipeline.exchange
-        self._copies, self._row_device, self._kind = pipeline.copies, pipeline.row_device, kind
-        self._gather = None if exchange is None else exchange.start_gathers(shape, like, kind)
-        self.rows = like.new_empty(shape) if self._gather is None else self._gather.rows_nCF
+        self._gather = None if exchange is None else exchange.start_gathers(self._shape, like, kind)
+        # Of one worker: allocated with the first chunk, unless they are in place.
+        self._rows: Tensor | None = None
 
     def add_chunk(self, number: int, chunk: ChunkBlock, rows: Tensor) -> None:
         """Add the rows of a chunk's destinations."""
         if self._gather is None:
-            self.rows[chunk.first : chunk.last] = self._copies.store_rows(rows, self.rows, self._kind)
+            if self._rows is None:
+                self._rows = self._like.new_empty(self._shape, device=self._pipeline.row_device)
+            self._rows[chunk.first : chunk.last] = self._move(rows)
         else:
             self._gather.send(rows, chunk.exchange_groups[1], f"gather {number}", first=chunk.first)
 
@@ -178,13 +181,19 @@ class _Results:
         """Add the rows that a chunk was the first to read, among slices of all nodes."""
         if self._gather is None:
             # One worker has the gradient of its rows in place.
-            self.rows = slices
+            self._rows = slices
         else:
             self._gather.send(slices, chunk.exchange_groups[0], f"gather {number} of sources")
 
     def finish(self) -> Tensor:
         """Return the own rows."""
-        return self.rows.to(self._row_device) if self._gather is None else self._gather.receive_all()
+        if self._gather is not None:
+            return self._gather.receive_all()
+        assert self._rows is not None
+        return self._move(self._rows)
+
+    def _move(self, rows: Tensor) -> Tensor:
+        return self._pipeline.copies.move_rows(rows, self._pipeline.row_device, self._kind)
 
 
 class _PipelinedAggregationFunction(torch.autograd.Function):
@@ -213,7 +222,7 @@ class _PipelinedAggregationFunction(torch.autograd.Function):
                 if made is None:
                     results.add_chunk(number, chunk, out)
                 else:
-                    made[chunk.first : chunk.last] = pipeline.copies.store_rows(out, made, Kind.ACTIVATIONS)
+                    made[chunk.first : chunk.last] = pipeline.copies.move_rows(out, made.device, Kind.ACTIVATIONS)
             if made is not None:
                 inputs.append(made)
         ctx.call = call
@@ -258,7 +267,7 @@ class _PipelinedAggregationFunction(torch.autograd.Function):
                     sums.add_scores(first, chunk, found)
                     if lower is not None and found.source is not None:
                         # Sources of a chunk are distinct, so no row is written twice.
-                        added = pipeline.copies.store_rows(found.source, lower, Kind.GRADIENTS)
+                        added = pipeline.copies.move_rows(found.source, lower.device, Kind.GRADIENTS)
                         lower[chunk.sources_on(lower.device)] += added
                 if d_target is not None:
                     assert found.target is not None

@@ -6,18 +6,21 @@ a GPU the features stay on it, and what is saved is copied to the files and back
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from outgrow.core.ledger import Kind
 from outgrow.engine.features.inputs import cast_features
 from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.ops.sparse import index_rows
 from outgrow.runtime.system.device import CPU
+from outgrow.strategies.tensor.device_copies import DeviceCopies
 from outgrow.strategies.tensor.mapped_graph import MappedGraph
 
 _LEAST_BYTES = 1 << 18
@@ -49,19 +52,36 @@ def own_features(
     return out
 
 
-def save_rows_in_files(mapped_graph: MappedGraph | None) -> AbstractContextManager[object]:
-    """Context of a forward pass whose rows autograd saves in files; in memory if there are no files of rows."""
+def save_rows_in_files(
+    mapped_graph: MappedGraph | None, constants: Sequence[Tensor], copies: DeviceCopies
+) -> AbstractContextManager[object]:
+    """Context of a forward pass whose rows autograd saves in files; in memory if there are no files of rows.
+
+    Args:
+        mapped_graph: The files; None for memory.
+        constants: Tensors that are held in any case, and so need no copy.
+        copies: Copies rows from a GPU, and back.
+    """
     if mapped_graph is None or not mapped_graph.maps_rows:
         return nullcontext()
     files = mapped_graph
+    held = {each.untyped_storage().data_ptr() for each in constants}
 
     def pack(saved: Tensor) -> Tensor | _FiledRows:
         # Parameters are read by all layers, and what is in a file already needs no other.
         if saved.nbytes < _LEAST_BYTES or (saved.is_leaf and saved.requires_grad) or files.holds(saved):
             return saved
-        return _copy_with_strides(saved, files)
+        if saved.untyped_storage().data_ptr() in held:
+            return saved
+        return _copy_with_strides(saved, files, copies)
 
-    return torch.autograd.graph.saved_tensors_hooks(pack, _unpack)
+    def unpack(saved: Tensor | _FiledRows) -> Tensor:
+        if isinstance(saved, Tensor):
+            return saved
+        numbers = copies.move_rows(saved.numbers, saved.device, Kind.ACTIVATIONS)
+        return numbers.as_strided(saved.shape, saved.strides)
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
 
 class _FiledRows(NamedTuple):
@@ -73,20 +93,14 @@ class _FiledRows(NamedTuple):
     device: torch.device
 
 
-def _unpack(saved: Tensor | _FiledRows) -> Tensor:
-    if isinstance(saved, Tensor):
-        return saved
-    return saved.numbers.to(saved.device).as_strided(saved.shape, saved.strides)
-
-
-def _copy_with_strides(rows: Tensor, files: MappedGraph) -> _FiledRows:
-    """Return a copy in a file. Padding between rows, which kernels rely on, is there too, and zero."""
+def _copy_with_strides(rows: Tensor, files: MappedGraph, copies: DeviceCopies) -> _FiledRows:
+    """Return a copy in a file. Padding between rows, which kernels of a CPU rely on, is there too, and zero."""
     strides = rows.stride()
-    if rows.dim() < 2 or strides[0] <= rows[:1].numel() or not rows[:1].is_contiguous():
+    if rows.device != CPU or rows.dim() < 2 or strides[0] <= rows[:1].numel() or not rows[:1].is_contiguous():
         strides = torch.empty(rows.shape, device="meta").stride()
         count = rows.numel()
     else:
         count = len(rows) * strides[0]
     numbers = files.allocate((count,), rows.dtype)
-    numbers.as_strided(rows.shape, strides).copy_(rows)
+    numbers.as_strided(rows.shape, strides).copy_(copies.move_rows(rows, CPU, Kind.ACTIVATIONS))
     return _FiledRows(numbers, rows.shape, strides, rows.device)

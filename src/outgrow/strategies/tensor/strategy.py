@@ -7,7 +7,7 @@ columns, however skewed the graph is. Ai et al.: NeutronTP, PVLDB 18(2), 2024.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 
 import torch
@@ -23,6 +23,7 @@ from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.link_options import LinkOptions
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard, model_topology
 from outgrow.graph.graph import Graph
+from outgrow.nn.layer import Conv
 from outgrow.nn.model import Model
 from outgrow.ops import memory_pool
 from outgrow.ops.rng import fold_in
@@ -31,6 +32,7 @@ from outgrow.runtime.system.device import CPU
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.strategies.tensor.aggregation import SlicedAggregation
 from outgrow.strategies.tensor.chunk_schedule import assign_owners
+from outgrow.strategies.tensor.device_copies import DeviceCopies
 from outgrow.strategies.tensor.layout import GraphLayout, LayoutOptions, make_layout
 from outgrow.strategies.tensor.memory import DISK_LEVELS, OVERLAPPING_CHUNKS
 from outgrow.strategies.tensor.model_pass import SlicedModelPass
@@ -58,8 +60,8 @@ class TensorParallel(Strategy):
             the rest fit into ``memory``.
         scratch_dir: Folder on a disk for these; None for the system's temporary folder.
         nn_device: Where all but aggregation is computed: on the ``"device"``, or, with a GPU, on the
-            ``"cpu"``, which then holds the parameters and exchanges the rows. Not for layers with trained
-            weights of relations or of features of edges.
+            ``"cpu"``, which then holds the parameters and exchanges the rows. Not for layers that train how
+            relations, features or weights of edges count.
         attention: What workers exchange for the attention of decoupled models: ``"scores"`` of nodes, from
             which each computes the attention of all edges, or, as in the paper, the ``"coefficients"`` of
             in-edges of their nodes.
@@ -148,7 +150,7 @@ class TensorParallel(Strategy):
                 repair="choose strategy full or offload, or other layers",
             )
         convs = [layer.conv for layer in model.layers_list()]
-        related = sorted({type(conv).__name__ for conv in convs if conv.num_relations or conv.edge_dim})
+        related = sorted({type(conv).__name__ for conv in convs if _trains_weights_of_edges(conv)})
         if related and self.nn_device == "cpu":
             raise InputError(
                 f"strategy {self.name} cannot aggregate on a device what has parameters on the CPU",
@@ -181,6 +183,11 @@ class TensorParallel(Strategy):
                 got=f"hide above 0 with {', '.join(given)}",
                 repair="leave them out, set hide=0, or choose strategy full or offload",
             )
+
+
+def _trains_weights_of_edges(conv: Conv) -> bool:
+    """Whether what weighs the edges has parameters, of relations, features or given weights."""
+    return bool(conv.num_relations or conv.edge_dim) or getattr(conv, "weight_score", None) is not None
 
 
 class _TensorExecution:
@@ -222,13 +229,17 @@ class _TensorExecution:
         timeline = problem.timeline
         # Until after the backward pass, which reads the blocks of the step.
         with self.model_pass.aggregation.hide_edges(objective.hidden):
-            with timeline.span("forward"), save_rows_in_files(self.model_pass.aggregation.mapped_graph):
+            with timeline.span("forward"), self._save_rows():
                 loss = objective.loss(self.model_pass.compute_logits(key), key)
             with timeline.span("backward"):
                 torch.autograd.backward(loss)
         self.comm.all_reduce_gradients(problem.model)
         total = self.comm.all_reduce(loss.detach().double().cpu()).item()
         return Step(loss=total, num_seeds=objective.num_targets)
+
+    def _save_rows(self) -> AbstractContextManager[object]:
+        files = self.model_pass.aggregation.mapped_graph
+        return save_rows_in_files(files, self.model_pass.constants, DeviceCopies(self.comm))
 
     def inference(self) -> Iterator[tuple[int, Tensor]]:
         """Yield the logits of all own nodes as one piece."""
