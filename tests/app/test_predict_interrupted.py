@@ -48,13 +48,14 @@ def test_a_signal_ends_it_as_an_error(
         os.kill(os.getpid(), number)
         time.sleep(5)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it
+    # A shell in the background ignores SIGINT, and nohup SIGHUP.
+    before = signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     monkeypatch.setattr(prediction_run, "iterate_outputs", send_after_the_rows)
     monkeypatch.setattr("outgrow.app.predictions._CHUNK_BYTES", 1000)
     try:
         assert outgrow("predict", "run", "--out", name).code == 128 + number
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
     assert_nothing_left(name)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
