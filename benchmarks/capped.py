@@ -45,7 +45,7 @@ def _remove(folder: Path) -> None:
         with suppress(OSError):
             return folder.rmdir()
         time.sleep(0.1)
-    return folder.rmdir()
+    raise TimeoutError(f"processes stay in the control group {folder}")
 
 
 class Peaks(NamedTuple):

@@ -21,6 +21,7 @@ from outgrow.strategies.tensor.memory import (
     OVERLAPPING_CHUNKS,
     PER_EDGE,
     MemoryNeeds,
+    MemoryPlan,
     candidate_chunks,
     estimate_memory_needs,
     measure_graph_sizes,
@@ -95,11 +96,11 @@ def make_layout(problem: Problem, options: LayoutOptions, stack: ExitStack) -> G
             repair="leave one of them out",
         )
     chunks = options.chunks or OVERLAPPING_CHUNKS
-    beside_gpu = options.on_disk == "auto" and shard.comm.device.type != "cpu"
+    beside_gpu = options.on_disk == "auto" and len(possible) > 1 and shard.comm.device.type != "cpu"
     if options.memory is not None:
         asked = possible if options.on_disk == "auto" else (level,)
         level, chunks = _choose_disk_level(options.memory, asked, _needs_by_chunks(problem, options), problem.run_facts)
-    elif beside_gpu and len(possible) > 1:
+    elif beside_gpu:
         level, chunks = _choose_beside_gpu(shard, possible, _needs_by_chunks(problem, options), problem.run_facts)
     elif level != DISK_LEVELS[0]:
         chunks = options.chunks or max(chunks, count_edge_chunks(shard.topology.num_edges))
@@ -158,8 +159,7 @@ def _choose_disk_level(
     budget = parse_bytes(memory)
     plan, fits = plan_memory(budget, levels, needs)
     if fits:
-        facts.update(memory_bytes=budget, estimated_bytes=plan.needed, in_files=plan.level, chunks=plan.chunks)
-        return plan.level, plan.chunks
+        return _report_plan(plan, budget, facts)
     least = -(-plan.needed // _MIB)
     raise InputError(
         "the memory is too small for this graph and model",
@@ -179,5 +179,10 @@ def _choose_beside_gpu(
     device = shard.comm.device
     budget = min(shard.comm.all_gather_object(used_device_bytes(device) + free_device_bytes(device)))
     plan, _ = plan_memory(budget, levels, needs)
+    return _report_plan(plan, budget, facts)
+
+
+def _report_plan(plan: MemoryPlan, budget: int, facts: dict[str, object]) -> tuple[str, int]:
+    """Write a plan into the facts of the run, and return its level and its number of chunks."""
     facts.update(memory_bytes=budget, estimated_bytes=plan.needed, in_files=plan.level, chunks=plan.chunks)
     return plan.level, plan.chunks

@@ -71,9 +71,7 @@ class ChunkPipelines:
         apart = all(layer.spec.source == layer.spec.aggregate and layer.spec.target == (0, 0) for layer in layers)
         # A schedule of chunks belongs to one set of edges, so all layers must agree on self-loops.
         views = {layer.spec.self_loops for layer in layers}
-        held = self.mapped_graph is None or (
-            not self.copies_chunks and all(has_fixed_weights(layer) for layer in layers)
-        )
+        held = not self._computes_from_files(layers)
         return self._exchange is not None and sums and apart and len(views) == 1 and held
 
     def aggregates_chunks(self, layers: Sequence[Layer]) -> bool:
@@ -83,8 +81,10 @@ class ChunkPipelines:
         """
         if len({(layer.spec.self_loops, reads_features_of_all_edges(layer)) for layer in layers}) > 1:
             return False
-        if self._exchange is not None:
-            return True
+        return self._exchange is not None or self._computes_from_files(layers)
+
+    def _computes_from_files(self, layers: Sequence[Layer]) -> bool:
+        """Whether edges are in files from which layers compute more than sums with weights in files too."""
         if self.mapped_graph is None:
             return False
         return self.copies_chunks or not all(has_fixed_weights(layer) for layer in layers)

@@ -40,8 +40,8 @@ def own_features(
         device: Device of whole rows.
         mapped_graph: The files; None for memory.
     """
-    filed = mapped_graph is not None and mapped_graph.maps_rows and device == CPU
-    if mapped_graph is None or not filed or not isinstance(features, Tensor):
+    in_files = mapped_graph is not None and mapped_graph.maps_rows and device == CPU
+    if mapped_graph is None or not in_files or not isinstance(features, Tensor):
         return cast_features(model, shard.select_owned(features)).to(device)
     own = shard.owned_nodes
     out = mapped_graph.allocate((len(own), *features.shape[1:]), cast_features(model, features[:0]).dtype)
@@ -65,7 +65,8 @@ def save_rows_in_files(
     if mapped_graph is None or not mapped_graph.maps_rows:
         return nullcontext()
     files = mapped_graph
-    held = {each.untyped_storage().data_ptr() for each in constants}
+    # What has no numbers has the address 0.
+    held = {each.untyped_storage().data_ptr() for each in constants} - {0}
 
     def pack(saved: Tensor) -> Tensor | _FiledRows:
         # Parameters are read by all layers, and what is in a file already needs no other.

@@ -187,7 +187,7 @@ class TensorParallel(Strategy):
 
 def _trains_weights_of_edges(conv: Conv) -> bool:
     """Whether what weighs the edges has parameters, of relations, features or given weights."""
-    return bool(conv.num_relations or conv.edge_dim) or getattr(conv, "weight_score", None) is not None
+    return bool(conv.num_relations or conv.edge_dim) or (conv.reads_weights and not conv.spec.static_edge_weight)
 
 
 class _TensorExecution:
