@@ -86,16 +86,16 @@ def compare(
         folder = options.scratch or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
         facts = data(folder)
-        found = _measure(options, folder.resolve())
-    rows = _summarise(found)
-    _show(rows, f"{title(facts)}; {options.threads} threads")
+        found = measure(options, folder.resolve())
+    rows = summarise(found)
+    show(rows, f"{title(facts)}; {options.threads} threads")
     parameters = {
         **facts,
         **{name: getattr(options, name) for name in ("rounds", "warmup", "epochs", "threads", "memory_gib")},
         **fixed,
         "settings": {rival.name: dict(rival.settings) for rival in options.rivals},
     }
-    figures = {"parameters": parameters, "versions": _versions(found), "rows": rows, "reports": found}
+    figures = {"parameters": parameters, "versions": versions(found), "rows": rows, "reports": found}
     print(record.write(name, figures, options.out))
     if any(row.get("same_losses") is False for row in rows):
         sys.exit("some rival computed other losses: the comparison is not one of the same work")
@@ -122,7 +122,7 @@ def write_data(folder: Path, wanted: Mapping[str, Any], command: Sequence[str]) 
     return there
 
 
-def _measure(options: argparse.Namespace, folder: Path) -> Reports:
+def measure(options: argparse.Namespace, folder: Path) -> Reports:
     """Reports of all rounds; a rival that failed is not asked again."""
     limits = Limits(
         threads=options.threads, memory_bytes=int(options.memory_gib * 2**30), seconds=options.timeout_minutes * 60
@@ -143,7 +143,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> Reports:
     return found
 
 
-def _summarise(found: Reports) -> list[dict[str, Any]]:
+def summarise(found: Reports) -> list[dict[str, Any]]:
     """One row for each model and rival."""
     rows = []
     for model, rivals in found.items():
@@ -192,7 +192,7 @@ def _against(theirs: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, An
     }
 
 
-def _show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
+def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
     table = Table(title=title)
     for name in ("model", "rival"):
         table.add_column(name)
@@ -212,7 +212,7 @@ def _show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
     Console(width=None if sys.stdout.isatty() else 130).print(table)
 
 
-def _versions(found: Reports) -> dict[str, Any]:
+def versions(found: Reports) -> dict[str, Any]:
     return {
         name: report["versions"]
         for rivals in found.values()

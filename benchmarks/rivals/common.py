@@ -25,6 +25,8 @@ from numpy.typing import NDArray
 
 HEADS = 4
 LEARNING_RATE = 0.01
+SPARSE = "sparse.npz"
+"""Features in the folder of the arrays, if the graph has sparse ones."""
 _RESET_PEAK = "5"
 
 
@@ -73,9 +75,41 @@ class Arrays(NamedTuple):
         return np.stack([self.indices.astype(np.int64), dst])
 
 
-def read_arrays(folder: Path) -> Arrays:
-    """Read what `rivals.data` wrote."""
-    return Arrays(*(np.load(folder / f"{name}.npy") for name in Arrays._fields))
+def read_arrays(folder: Path, *, without: str = "") -> Arrays:
+    """Read what `rivals.data` or `rivals.real_data` wrote, one array left empty if it is not wanted."""
+    arrays: list[Any] = [np.load(folder / f"{n}.npy") if n != without else np.empty(0) for n in Arrays._fields]
+    return Arrays(*arrays)
+
+
+class Csr(NamedTuple):
+    """Features in compressed rows.
+
+    Attributes:
+        indptr: ``[V + 1]`` int64.
+        indices: ``[N]`` int32; column of each stored value.
+        values: ``[N]`` float32.
+        num_columns: Columns of the matrix.
+    """
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    values: NDArray[np.float32]
+    num_columns: int
+
+    def dense(self) -> NDArray[np.float32]:
+        """``[V, D]``."""
+        rows = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+        out = np.zeros((len(self.indptr) - 1, self.num_columns), dtype=np.float32)
+        out[rows, self.indices] = self.values
+        return out
+
+
+def read_sparse_features(file: Path) -> Csr | None:
+    """Read them; None if there is no such file."""
+    if not file.exists():
+        return None
+    with np.load(file) as arrays:
+        return Csr(arrays["indptr"], arrays["indices"], arrays["values"], int(arrays["num_columns"]))
 
 
 def widths(folder: Path) -> tuple[int, int, int]:

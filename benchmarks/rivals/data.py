@@ -29,14 +29,19 @@ def write(folder: Path, scale: int, widths: tuple[int, int, int]) -> None:
     np.save(folder / "features.npy", rng.standard_normal((nodes, widths[0]), dtype=np.float32))
     np.save(folder / "labels.npy", rng.integers(0, widths[2], nodes))
     np.save(folder / "train.npy", np.sort(rng.permutation(nodes)[: int(nodes * _TRAIN_SHARE)]))
-    for model, layer in _LAYERS.items():
-        start: dict[str, Any] = {}
-        for index, (given, wanted) in enumerate([widths[:2], widths[1:]]):
-            made = layer(rng, given, wanted, HEADS if index == 0 else 1)
-            start |= {f"{index}.{name}": value for name, value in made.items()}
-        np.savez(folder / f"start-{model}.npz", **start)
+    for model in LAYERS:
+        np.savez(folder / f"start-{model}.npz", **make_start(rng, model, widths))
     facts = {"scale": scale, "nodes": nodes, "edges": topology.num_edges, "widths": widths, "train_share": _TRAIN_SHARE}
     (folder / "data.json").write_text(json.dumps(facts))
+
+
+def make_start(rng: np.random.Generator, model: str, widths: tuple[int, int, int]) -> dict[str, Any]:
+    """The parameters of two layers that all rivals start from, as `rivals.common.set_start` names them."""
+    start: dict[str, Any] = {}
+    for index, (given, wanted) in enumerate([widths[:2], widths[1:]]):
+        made = LAYERS[model](rng, given, wanted, HEADS if index == 0 else 1)
+        start |= {f"{index}.{name}": value for name, value in made.items()}
+    return start
 
 
 def _glorot(rng: np.random.Generator, *shape: int) -> NDArray[np.float32]:
@@ -76,7 +81,7 @@ def _gat(rng: np.random.Generator, given: int, wanted: int, heads: int) -> dict[
     return {"weight": _glorot(rng, given, wanted), **scores, "bias": _bias(rng, wanted)}
 
 
-_LAYERS = {"gcn": _gcn, "sage": _sage, "gin": _gin, "gat": _gat}
+LAYERS = {"gcn": _gcn, "sage": _sage, "gin": _gin, "gat": _gat}
 
 
 if __name__ == "__main__":

@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rivals.common import HEADS, LEARNING_RATE, Arrays, Job, Meter, main, read_arrays, set_start, widths
+from rivals.common import (
+    HEADS,
+    LEARNING_RATE,
+    SPARSE,
+    Arrays,
+    Csr,
+    Job,
+    Meter,
+    main,
+    read_arrays,
+    read_sparse_features,
+    set_start,
+    widths,
+)
 
 from outgrow.runtime.system.environment import set_thread_environment
 
@@ -14,6 +28,7 @@ set_thread_environment()  # before torch is loaded
 if TYPE_CHECKING:
     from outgrow.graph.graph import Graph
     from outgrow.nn.model import Model
+    from outgrow.ops.sparse import SparseRows
     from outgrow.training.trainer import EpochReport, Trainer
 
 
@@ -92,8 +107,22 @@ def _named(model: str, conv: Any) -> dict[str, Any]:
 
 def build_trainer(job: Job) -> Trainer:
     """The trainer of a job on the arrays that `rivals.data` wrote."""
-    graph = make_graph("rmat", read_arrays(job.folder), widths(job.folder)[2])
+    sparse = read_sparse_features(job.folder / SPARSE)
+    arrays = read_arrays(job.folder, without="" if sparse is None else "features")
+    graph = make_graph("rmat", arrays, widths(job.folder)[2])
+    if sparse is not None:
+        graph = replace(graph, features=make_sparse_rows(sparse))
     return make_trainer(job, graph, build_model(job))
+
+
+def make_sparse_rows(features: Csr) -> SparseRows:
+    """The features as a matrix of the library."""
+    import torch
+
+    from outgrow.ops.sparse import SparseRows
+
+    indptr, indices, values = (torch.from_numpy(part) for part in features[:3])
+    return SparseRows(indptr=indptr, indices=indices, values=values, num_columns=features.num_columns)
 
 
 def make_trainer(job: Job, graph: Graph, model: Model) -> Trainer:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rivals.common import Job, main, read_arrays, set_start
 from rivals.ours import (
     make_graph,
+    make_sparse_rows,
     make_trainer,
     measure,
 )  # sets up the threads, so it comes before whatever loads torch
@@ -21,15 +22,11 @@ if TYPE_CHECKING:
 def _graph(job: Job, facts: Facts) -> Graph:
     import torch
 
-    from outgrow.ops.sparse import SparseRows
-
     graph = make_graph("wordnet", read_arrays(job.folder), facts.widths[2])
     relation = torch.from_numpy(read_relation(job.folder))
     features = graph.features
     if job.model == RAW:
-        raw = read_raw(job.folder)
-        indptr, indices, values = (torch.from_numpy(part) for part in (raw.indptr, raw.indices, raw.values))
-        features = SparseRows(indptr=indptr, indices=indices, values=values, num_columns=raw.num_columns)
+        features = make_sparse_rows(read_raw(job.folder))
     return replace(
         graph,
         topology=replace(graph.topology, relation=relation),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from rivals.common import Job
+from rivals.common import Csr, Job, read_sparse_features
 
 PROJECTED, RAW = "rgcn", "rgcn-raw"
 _SEED = 0
@@ -32,29 +32,6 @@ class Facts(NamedTuple):
     bases: int
 
 
-class Csr(NamedTuple):
-    """The raw features: a matrix in compressed rows.
-
-    Attributes:
-        indptr: ``[V + 1]`` int64.
-        indices: ``[N]`` int32; column of each stored value.
-        values: ``[N]`` float32.
-        num_columns: Columns of the matrix.
-    """
-
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
-    values: NDArray[np.float32]
-    num_columns: int
-
-    def dense(self) -> NDArray[np.float32]:
-        """``[V, D]``."""
-        rows = np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
-        out = np.zeros((len(self.indptr) - 1, self.num_columns), dtype=np.float32)
-        out[rows, self.indices] = self.values
-        return out
-
-
 def read_facts(job: Job) -> Facts:
     """What the model of a job is to be made for."""
     found = json.loads((job.folder / "data.json").read_text())
@@ -70,8 +47,9 @@ def read_relation(folder: Path) -> NDArray[np.int8]:
 
 def read_raw(folder: Path) -> Csr:
     """The raw features."""
-    with np.load(folder / "raw.npz") as file:
-        return Csr(file["indptr"], file["indices"], file["values"], int(file["num_columns"]))
+    found = read_sparse_features(folder / "raw.npz")
+    assert found is not None
+    return found
 
 
 def write(folder: Path, inputs: int, hidden: int, bases: int) -> None:

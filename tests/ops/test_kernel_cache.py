@@ -54,6 +54,7 @@ RUN = """
 import ctypes, json, pathlib, sys, time
 import numpy as np
 import tiny
+from outgrow.ops.compile_clock import compile_clock
 
 def unprivileged():
     # without what lets root write everywhere
@@ -77,6 +78,9 @@ for word in sys.argv[1:]:
         values[word] = getattr(tiny, word)(1.5)
 stats = [each.stats for each in (tiny.part, tiny.whole, tiny.alone)]
 hits, misses = (sum(sum(getattr(each, "cache_" + name).values()) for each in stats) for name in ("hits", "misses"))
+# The clock counts what is compiled and nothing else; a part of a kernel counts with it.
+assert (compile_clock.seconds > 0) == bool(misses)
+assert compile_clock.num_kernels <= misses
 print(json.dumps({"values": values, "hits": hits, "misses": misses}))
 """
 

@@ -30,6 +30,7 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
 
 from outgrow.core.errors import InputError
+from outgrow.ops.compile_clock import compile_clock
 
 FOLDER_VARIABLE, MODE_VARIABLE, WARNED_VARIABLE = "OUTGROW_KERNEL_CACHE", "OUTGROW_KERNELS", "OUTGROW_KERNELS_IN_MEMORY"
 _PREFIX = "kernels-"
@@ -116,13 +117,17 @@ def _open_cache(function: Callable[..., Any], held: ExitStack) -> Any:
     try:
         place = _ContentLocator.from_function(function, file)
     except (OSError, RuntimeError) as error:
-        _warn_once(str(error))
-        return NullCache()
+        return _compile_in_memory(str(error), function, held)
     if not all(_first_stat_stamp(each) == _stat_stamp(each) for each in (*_ops_sources(), *_sibling_sources(file))):
-        _warn_once("its sources have changed since they were loaded")
-        return NullCache()
+        return _compile_in_memory("its sources have changed since they were loaded", function, held)
     place.mark_used()
     return _KernelCache(function, held)
+
+
+def _compile_in_memory(why: str, function: Callable[..., Any], held: ExitStack) -> Any:
+    _warn_once(why)
+    held.enter_context(compile_clock.record(function.__name__))
+    return NullCache()
 
 
 class _ContentLocator(_CacheLocator):
@@ -185,6 +190,7 @@ class _KernelCache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         found = self._load_if_readable(sig, target_context)
         if found is None:
+            self._held.enter_context(compile_clock.record(self._py_func.__name__))
             with suppress(OSError):
                 self._impl.locator.ensure_cache_path()
                 self._held.enter_context(_hold_file_lock(Path(self._cache_path) / f"{self._impl.filename_base}.lock"))

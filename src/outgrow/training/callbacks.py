@@ -133,11 +133,12 @@ class EpochReport(Report):
         epoch: Number of the epoch, from 1.
         loss: Training loss.
         val_score: Validation score: the value of the monitored metric; None if not evaluated.
-        seconds: Wall time of the training part.
+        seconds: Wall time of the training part, without that of compiling kernels.
         edges_per_second: Edges aggregated, in all layers by all workers, per second of training.
         best_epoch: Epoch of the best validation score so far; 0 if none.
         phases: Seconds of training on rank 0, by what it did or waited for.
         evaluation_seconds: Wall time of the evaluation after the epoch; 0 without one.
+        compile_seconds: Wall time of compiling kernels, since the start of training for the first epoch.
         lr: Learning rate of the last step of the epoch, of the first group of parameters.
         scores: All metrics on the validation set by name; empty if not evaluated.
     """
@@ -150,6 +151,7 @@ class EpochReport(Report):
     best_epoch: int
     phases: Mapping[str, float] = field(default_factory=dict)
     evaluation_seconds: float = 0.0
+    compile_seconds: float = 0.0
     lr: float = 0.0
     scores: Mapping[str, float] = field(default_factory=dict)
 

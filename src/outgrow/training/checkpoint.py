@@ -19,12 +19,14 @@ import torch
 from outgrow.core.errors import InputError
 from outgrow.core.files import atomic_write, os_errors_as_input_errors
 from outgrow.core.validation import to_python_number
+from outgrow.graph.sampling.edge_sampler import NEIGHBOR
 from outgrow.training.checkpoint_checks import check_optimizer_state, load_untrusted
 from outgrow.training.embedding_files import remove_embeddings
 from outgrow.training.optimizers import load_optimizer_state
 from outgrow.training.training_progress import TrainingProgress as TrainingProgress
 
 if TYPE_CHECKING:
+    from outgrow.engine.problem import Problem
     from outgrow.training.optimization import Optimization
 
 # The newest file may be torn by a failing disk: the one before it is the fallback.
@@ -193,6 +195,19 @@ def read_strategy_state(saved: Mapping[str, Any], path: Path) -> dict[str, objec
     if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
         raise _unreadable_error(path, f"a state of strategies of class {type(state).__name__}")
     return state
+
+
+def describe_steps(problem: Problem) -> str:
+    """Return all that decides which batches an epoch has: a mid-epoch checkpoint fits only the same ones."""
+    batches = problem.batches
+    sampling = f"fanout {batches.describe()}, weighted {batches.weighted}"
+    # Not for the default: checkpoints of earlier versions do not name it.
+    sampling += "" if batches.sampler == NEIGHBOR else f", sampler {batches.sampler}"
+    sampling += f", temporal {batches.temporal_strategy}" if batches.is_temporal else ""
+    return (
+        f"batch_size {batches.size}, {sampling}, seed {problem.seed}, {problem.num_train} to train on"
+        f"{problem.describe_link_steps()}"
+    )
 
 
 def validate_step_signature(progress: TrainingProgress, path: Path, step_signature: str, epochs: int) -> None:

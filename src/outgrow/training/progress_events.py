@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 _SECONDS_BETWEEN = 0.1
@@ -48,6 +49,16 @@ class ProgressReporter:
         """Report the start of a phase, and thereby the end of the previous one."""
         self._phase = phase
         self._send_event(ProgressEvent(phase, 0, total))
+
+    @contextmanager
+    def interrupt_phase(self, phase: str) -> Iterator[None]:
+        """Report another phase within the context, and then the one before again."""
+        before = self._phase
+        self.start_phase(phase)
+        try:
+            yield
+        finally:
+            self.start_phase(before)
 
     def advance_to(self, phase: str, done: int, total: int | None = None) -> None:
         """Report progress, unless the last event was sent just before."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind
-from outgrow.graph.sampling.edge_sampler import NEIGHBOR
+from outgrow.ops.compile_clock import compile_clock
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.training import checkpoint
 from outgrow.training.callback_calls import FAILED, CallbackCalls
@@ -31,8 +30,8 @@ from outgrow.training.progress_events import ProgressReporter
 from outgrow.training.trained_embeddings import TrainedEmbeddings
 
 __all__ = ["EpochReport", "TrainResult", "Trainer"]
-EVALUATE, SAVE = "evaluate", "checkpoint"
-"""Names of the phases between epochs."""
+EVALUATE, SAVE, COMPILE = "evaluate", "checkpoint", "compile"
+"""Names of the phases beside the training of epochs."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,8 +65,7 @@ class Trainer:
         folder: Folder of the checkpoints; None to write none.
         is_interrupted: Called after every epoch; if true on any worker, all workers stop with a checkpoint.
         reporter: Receiver of progress events; None for no events.
-        validate_inputs: Called before the results of steps are reported or saved; raises if the data read may
-            be wrong.
+        validate_inputs: Called before results are reported or saved; raises if the data read may be wrong.
     """
 
     def __init__(
@@ -97,16 +95,9 @@ class Trainer:
         self.progress = TrainingProgress.at_start(evaluation.monitor)
         self.embeddings: TrainedEmbeddings
         self._saved_embeddings: tuple[Path, Mapping[str, Any]] | None = None
-        batches = problem.batches
-        sampling = f"fanout {batches.describe()}, weighted {batches.weighted}"
-        # Not for the default: checkpoints of earlier versions do not name it.
-        sampling += "" if batches.sampler == NEIGHBOR else f", sampler {batches.sampler}"
-        sampling += f", temporal {batches.temporal_strategy}" if batches.is_temporal else ""
-        # All that decides which batches an epoch has: a mid-epoch checkpoint fits only the same ones.
-        self.step_signature = (
-            f"batch_size {batches.size}, {sampling}, seed {problem.seed}, {problem.num_train} to train on"
-            f"{problem.describe_link_steps()}"
-        )
+        self._compiled_before = compile_clock.seconds
+        self.compile_seconds = 0.0
+        self.step_signature = checkpoint.describe_steps(problem)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -152,15 +143,16 @@ class Trainer:
         """Train until the last epoch, lost patience or an interrupt; restore the best model and score it.
 
         Raises:
-            TrainingError: A loss, gradient or parameter is not finite; the step is not applied and nothing is
-                saved.
+            TrainingError: A loss, gradient or parameter is not finite; the step is not applied, nothing is saved.
         """
         stopped = "epochs"
         saved = self.progress.finished_epochs
         saved_rows = self._saved_embeddings
-        options = self.evaluation, strategy, self.config.evaluation, self.reporter
-        prepared = PreparedTraining(self.problem, *options, resumes=saved_rows is not None)
-        with closing(prepared):
+        made = self.problem, self.evaluation, strategy, self.config.evaluation, self.reporter
+        with (
+            compile_clock.notify(self._tell_compilation),
+            closing(PreparedTraining(*made, resumes=saved_rows is not None)) as prepared,
+        ):
             execution, evaluator = prepared.execution, prepared.evaluator
             self.optimization.attach_embeddings(prepared.embeddings)
             self.embeddings = TrainedEmbeddings(self.problem, prepared.embeddings, self.folder)
@@ -200,22 +192,22 @@ class Trainer:
         edges_before = self.ledger.counters["edges_aggregated"]
         seconds_before = progress.seconds_so_far
         lr = self.train_steps(execution, steps)
-        began = time.perf_counter()
+        began = compile_clock.working_time()
         with timeline.span("optimizer"):
             self.optimization.flush()
-        progress.seconds_so_far += time.perf_counter() - began
+        progress.seconds_so_far += compile_clock.working_time() - began
         self.embeddings.require_finite(f"epoch {progress.finished_epochs + 1}")
         seconds = progress.seconds_so_far - seconds_before
-        phases = {name: took for name, took in (timeline.phases - phases_before).items() if name != SAVE}
+        phases = {k: took for k, took in (timeline.phases - phases_before).items() if k not in (SAVE, COMPILE)}
         edges = self.ledger.counters["edges_aggregated"] - edges_before
         progress.end_epoch()
         evaluated = progress.finished_epochs % config.eval_every == 0 and evaluator.validates
-        began = time.perf_counter()
+        began = compile_clock.working_time()
         with timeline.span(EVALUATE):
             metrics = self._evaluate_model(evaluator) if evaluated else None
         progress.val_score.append(None if metrics is None else metrics.score)
         self.optimization.end_epoch(progress.val_score[-1])
-        evaluation_seconds = time.perf_counter() - began if evaluated else 0.0
+        evaluation_seconds = compile_clock.working_time() - began if evaluated else 0.0
         return EpochReport(
             epoch=progress.finished_epochs,
             loss=progress.loss[-1],
@@ -225,6 +217,7 @@ class Trainer:
             best_epoch=progress.best_epoch,
             phases=phases,
             evaluation_seconds=evaluation_seconds,
+            compile_seconds=self._count_compile_seconds(),
             scores={} if metrics is None else metrics.figures,
             lr=lr,
             control=self.callbacks.control,
@@ -239,7 +232,7 @@ class Trainer:
         progress.course = self.step_signature
         reports_steps = self.callbacks.handle_steps
         lr = self.optimization.lr
-        began = time.perf_counter()
+        began = compile_clock.working_time()
         for step in steps:
             # Before the optimizer step: afterwards every parameter would be NaN, and its cause unknown.
             if not (math.isfinite(step.loss) and has_finite_gradient(self.problem.model)):
@@ -253,7 +246,7 @@ class Trainer:
                 updated = self.optimization.step_batch(step.num_seeds)
             progress.add_step(step.loss, step.num_seeds)
             # Before the checkpoint, which saves this number; its own time does not count as training.
-            took = time.perf_counter() - began
+            took = compile_clock.working_time() - began
             progress.seconds_so_far += took
             if reports_steps:
                 self.callbacks.tell_step(progress, step, lr=lr, updated=updated, seconds=took)
@@ -266,17 +259,28 @@ class Trainer:
                 # A barrier: nothing is saved until every worker has validated what it has read.
                 self._all_reduce_when_valid(0)
                 self._save_checkpoint(execution)
-            began = time.perf_counter()
-        progress.seconds_so_far += time.perf_counter() - began
+            began = compile_clock.working_time()
+        progress.seconds_so_far += compile_clock.working_time() - began
         return lr
+
+    @contextmanager
+    def _tell_compilation(self, kernel: str) -> Iterator[None]:
+        with self.reporter.interrupt_phase(f"compiling {kernel}"), self.problem.timeline.span(COMPILE):
+            yield
+
+    def _count_compile_seconds(self) -> float:
+        """Return the seconds of compiling that were not counted yet."""
+        fresh = compile_clock.seconds - self._compiled_before - self.compile_seconds
+        self.compile_seconds += fresh
+        return fresh
 
     def _evaluate_model(self, evaluator: ModelEvaluator) -> Metrics:
         """Return the metrics on the validation set; keep the model if it is the best so far (ties: lower loss)."""
-        began = time.perf_counter()
+        began = compile_clock.working_time()
         with self.optimization.averaged_weights():
             metrics = evaluator.validate()
             is_best = self._compare_with_best(metrics)
-            epoch, seconds = self.progress.finished_epochs, time.perf_counter() - began
+            epoch, seconds = self.progress.finished_epochs, compile_clock.working_time() - began
             self.callbacks.tell_evaluation(epoch, metrics, seconds, is_best=is_best)
         return metrics
 
@@ -331,9 +335,6 @@ class Trainer:
     def _all_reduce_when_valid(self, count: int) -> int:
         """Sum over all workers after each has validated its input; if one fails, none continues."""
         self.validate_inputs()
-        return self._all_reduce_count(count)
-
-    def _all_reduce_count(self, count: int) -> int:
         return int(self.comm.all_reduce(torch.tensor(count)))
 
     def _make_result(self, evaluator: ModelEvaluator, stopped: str) -> TrainResult:
@@ -343,6 +344,7 @@ class Trainer:
         else:
             self.optimization.adopt_averages()
         val, test, logits = evaluator.score_result()
+        self._count_compile_seconds()
         self.embeddings.give_to_model()
         self.callbacks.tell_end(self.progress, stopped, val, test)
         return TrainResult(progress=self.progress, val=val, test=test, logits=logits, stop_reason=stopped)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,14 @@ def test_logs_have_lines_of_epochs_alone(capsys: pytest.CaptureFixture[str]) -> 
     lines.on_progress(ProgressEvent("preparing"))
     lines.on_epoch(REPORT)
     assert capsys.readouterr().err == "epoch 2/2  loss 0.5000  val acc 0.7500 (best epoch 2)  2.5 M edges/s\n"
+
+
+def test_a_line_says_what_compiling_took(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = LineDisplay(2, "val acc")
+    lines.on_epoch(replace(REPORT, compile_seconds=14.2))
+    lines.on_epoch(replace(REPORT, compile_seconds=0.2))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"{second}  14 s of compiling"
 
 
 def test_a_warning_before_memory_is_full(outgrow: Command, npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ def epoch_points(report: EpochReport) -> dict[str, float]:
         "lr": report.lr,
         "time/epoch_seconds": report.seconds,
         "time/evaluation_seconds": report.evaluation_seconds,
+        "time/compile_seconds": report.compile_seconds,
         "time/edges_per_second": report.edges_per_second,
         **{f"val/{name}": value for name, value in report.scores.items()},
         **{f"phase/{name}": seconds for name, seconds in report.phases.items()},

@@ -40,6 +40,7 @@ _ROWS = (
     _SummaryRow("best epoch", ("best_epoch",), str),
     _SummaryRow("epochs", ("epochs",), str),
     _SummaryRow("ended by", ("stopped",), str),
+    _SummaryRow("compiling kernels", ("compile_seconds",), format_seconds),
     _SummaryRow("peak memory of a worker", ("peak_bytes", "device"), format_memory),
     _SummaryRow("gradient equal to the reference", ("exact",), lambda exact: "yes" if exact else "no"),
     _SummaryRow("options", ("train",), _format_named),

@@ -254,6 +254,7 @@ class RunDirectory(Callback):
             "seconds": report.seconds,
             "edges_per_second": report.edges_per_second,
             "evaluation_seconds": report.evaluation_seconds,
+            "compile_seconds": report.compile_seconds,
             "phases": report.phases,
         }
         # Appended rather than replaced, since the file grows with every epoch; not flushed to disk, since

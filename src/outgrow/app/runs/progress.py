@@ -167,7 +167,8 @@ def _format_remaining(task: Task) -> str:
 
 def _format_metrics(report: EpochReport, metric: str) -> str:
     score = "" if report.val_score is None else f"  {metric} {report.val_score:.4f} (best epoch {report.best_epoch})"
-    return f"loss {report.loss:.4f}{score}  {_format_speed(report)}"
+    compiled = f"  {report.compile_seconds:.0f} s of compiling" if report.compile_seconds >= 1 else ""
+    return f"loss {report.loss:.4f}{score}  {_format_speed(report)}{compiled}"
 
 
 def _format_speed(report: EpochReport) -> str:

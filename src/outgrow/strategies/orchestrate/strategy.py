@@ -94,7 +94,7 @@ class Orchestrate(Strategy):
 
     partition: str = "metis"
     hot_ratio: float | None = 0.2
-    super_batch: int = 2
+    super_batch: int = 1
     reuse: str = "embedding"
     hot_gradient: bool = True
     gradient_on: str = "cpu"

@@ -1,0 +1,88 @@
+"""Writes the arrays of `real_graphs.py`: a graph with its own features, once for all rivals.
+
+python -m rivals.real_data FOLDER GRAPH HIDDEN INPUTS DATA_DIR     (in benchmarks/, with outgrow installed)
+
+Features go into the folder as the graph has them: sparse ones in compressed rows, beside the same ones dense, which
+rivals get as their examples do. A graph without features gets INPUTS random columns, and without labels random ones.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from rivals.common import SPARSE
+from rivals.data import LAYERS, make_start
+
+import outgrow as og
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SEED, _CLASSES, _TRAIN_SHARE = 0, 47, 0.5
+
+
+def write(folder: Path, name: str, hidden: int, inputs: int, data_dir: str) -> None:
+    """Edges of all types as edges of one, features and labels, training nodes, parameters to start from."""
+    graph = og.load(name, data_dir=data_dir or None)
+    rng = np.random.default_rng(_SEED)
+    np.save(folder / "indptr.npy", graph.topology.indptr.numpy())
+    np.save(folder / "indices.npy", graph.topology.indices.numpy().astype(np.int32))
+    density, width = _write_features(folder, graph, rng, inputs)
+    classes = _write_labels(folder, graph, rng)
+    widths = width, hidden, classes
+    for model in LAYERS:
+        np.savez(folder / f"start-{model}.npz", **make_start(rng, model, widths))
+    facts = {
+        "graph": name,
+        "hidden": hidden,
+        "inputs": inputs,
+        "nodes": graph.num_nodes,
+        "edges": graph.num_edges,
+        "widths": widths,
+        "density": density,
+    }
+    (folder / "data.json").write_text(json.dumps(facts))
+
+
+def _write_features(folder: Path, graph: og.Graph, rng: np.random.Generator, inputs: int) -> tuple[float, int]:
+    """Returns the share of numbers that are not zero, and the number of columns."""
+    from outgrow.ops.sparse import SparseRows
+
+    features = graph.features
+    if isinstance(features, SparseRows):
+        rows = features.indptr, features.indices, features.values.float()
+        indptr, indices, values = (part.numpy() for part in rows)
+        np.savez(folder / SPARSE, indptr=indptr, indices=indices, values=values, num_columns=features.num_columns)
+        dense = features.to_dense().float().numpy()
+    elif features is None:
+        dense = rng.standard_normal((graph.num_nodes, inputs), dtype=np.float32)
+    else:
+        assert isinstance(features, torch.Tensor)
+        dense = features.float().numpy()
+    np.save(folder / "features.npy", dense)
+    return float(np.count_nonzero(dense)) / dense.size, dense.shape[1]
+
+
+def _write_labels(folder: Path, graph: og.Graph, rng: np.random.Generator) -> int:
+    """Returns the number of classes."""
+    nodes = graph.num_nodes
+    labels: NDArray[np.int64]
+    if graph.labels is None:
+        labels, classes = rng.integers(0, _CLASSES, nodes), _CLASSES
+        train = np.sort(rng.permutation(nodes)[: int(nodes * _TRAIN_SHARE)])
+    else:
+        labels, classes = graph.labels.numpy().astype(np.int64), graph.num_classes
+        train = graph.split.train.numpy()
+        train = train[labels[train] >= 0]
+    np.save(folder / "labels.npy", labels)
+    np.save(folder / "train.npy", train)
+    return classes
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])

@@ -1,0 +1,67 @@
+"""What compiling kernels takes: seconds of this process, and listeners that are told while they pass.
+
+A kernel counts while it is compiled, or while another process compiles it and this one waits; reading it from the disk
+does not count, nor does a part that is compiled within another kernel. Numba's lock lets one thread compile at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+CompileListener = Callable[[str], AbstractContextManager[None]]
+"""Returns a context for the name of a kernel, in which it is compiled by the current thread."""
+
+
+class CompileClock:
+    """Counts kernels that this process compiles, and seconds. Final.
+
+    Attributes:
+        seconds: Seconds so far.
+        num_kernels: Kernels so far.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.num_kernels = 0
+        self._listeners: list[CompileListener] = []
+        self._depth = 0
+
+    def working_time(self) -> float:
+        """Return `time.perf_counter` less the seconds of compiling: what epochs are timed by."""
+        return time.perf_counter() - self.seconds
+
+    @contextmanager
+    def notify(self, listener: CompileListener) -> Iterator[None]:
+        """Tell a listener of kernels that are compiled within the context, by any thread."""
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
+
+    @contextmanager
+    def record(self, kernel: str) -> Iterator[None]:
+        """Count the context as the compilation of a kernel, unless it is within another. Hold Numba's lock."""
+        self._depth += 1
+        if self._depth > 1:
+            try:
+                yield
+            finally:
+                self._depth -= 1
+            return
+        began = time.perf_counter()
+        try:
+            with ExitStack() as stack:
+                for listener in tuple(self._listeners):
+                    stack.enter_context(listener(kernel))
+                yield
+        finally:
+            self._depth -= 1
+            self.num_kernels += 1
+            self.seconds += time.perf_counter() - began
+
+
+compile_clock = CompileClock()
+"""The clock of this process."""
