@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs the tests that are not slow: sh scripts/test.sh PYTHON [ARGUMENTS OF PYTEST]
 # First with kernels that run on one thread, which take a third of the time to compile and give the same bits; then, with
-# kernels as users have them, the tests of kernels (marked parallel_kernels). What launches workers has these as well.
+# kernels that run on all threads, the tests of kernels (marked parallel_kernels). What launches workers has these as well.
 python=$1
 shift
 status=0
@@ -23,6 +23,6 @@ if [ -n "${PYTHONDONTWRITEBYTECODE:-}" ]; then
 fi
 export OUTGROW_KERNELS=serial
 run "$@"
-unset OUTGROW_KERNELS
+export OUTGROW_KERNELS=parallel
 run -m "parallel_kernels and not slow" "$@"
 exit "$status"

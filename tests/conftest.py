@@ -38,6 +38,8 @@ if "OUTGROW_TESTED" not in os.environ:  # processes of a test run, if there are 
     _cache = tempfile.TemporaryDirectory(prefix="outgrow-cache-")
     os.environ["XDG_CACHE_HOME"] = _cache.name  # what a test measures is not kept for its user
 
+# Tests of kernels have small arrays, for which kernels would run on one thread.
+os.environ.setdefault(MODE_VARIABLE, "parallel")
 if os.environ.get(MODE_VARIABLE) == "serial":
     # The matrices of these tests are small, and as many processes run tests as there are cores: threads of torch
     # would wait for each other for longer than they compute.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +14,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from outgrow.ops.backend import as_numpy, as_tensor, gpu_dispatch, num_threads, threading_layer
+from outgrow.ops import backend
+from outgrow.ops.backend import (
+    SMALL_BYTES,
+    as_numpy,
+    as_tensor,
+    gpu_dispatch,
+    num_threads,
+    parallel_kernel,
+    prange,
+    threading_layer,
+)
+from outgrow.ops.kernel_cache import MODE_VARIABLE
 from outgrow.ops.linear import affine
 
 
@@ -110,3 +122,46 @@ def test_fused_operations_refuse_a_second_derivative() -> None:
     (gradient,) = torch.autograd.grad(affine((x, weight)).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
+
+
+@parallel_kernel
+def double_numbers(values: Any) -> None:
+    for i in prange(len(values)):
+        values[i] *= 2
+
+
+@pytest.fixture
+def doubling(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, str], list[str]]:
+    """Doubles as many numbers, in a mode, by a kernel of which nothing was called yet; says in which form it ran."""
+    form: list[str] = []
+
+    def run(in_parallel: bool, values: Any) -> None:
+        form.append("parallel" if in_parallel else "serial")
+        double_numbers.in_parallel(values) if in_parallel else double_numbers.in_series(values)  # type: ignore[attr-defined]
+
+    kernel = backend.LoopKernel(double_numbers, lambda in_parallel: partial(run, in_parallel))
+
+    def double(count: int, mode: str) -> list[str]:
+        monkeypatch.setenv(MODE_VARIABLE, mode)
+        values = np.arange(float(count))
+        kernel(values)
+        assert np.array_equal(values, 2 * np.arange(float(count)))
+        return form
+
+    return double
+
+
+LARGE = SMALL_BYTES // 8 + 1
+
+
+def test_small_arrays_take_one_thread_until_others_were_large(doubling: Callable[[int, str], list[str]]) -> None:
+    doubling(LARGE - 1, "auto")
+    assert doubling(3, "") == ["serial", "serial"]
+    assert doubling(LARGE, "auto") == ["serial", "serial", "parallel"]
+    assert doubling(3, "auto") == ["serial", "serial", "parallel", "parallel"]
+
+
+@pytest.mark.parametrize("mode", ["parallel", "serial"])
+def test_a_mode_that_is_given_holds_for_all_sizes(mode: str, doubling: Callable[[int, str], list[str]]) -> None:
+    doubling(3, mode)
+    assert doubling(LARGE, mode) == [mode, mode]

@@ -18,15 +18,16 @@ from typing import Any, ParamSpec, TypeVar, cast
 import numba
 import numpy as np
 import torch
-from numba.core.dispatcher import Dispatcher
 from numba.extending import intrinsic as numba_intrinsic
 from numba.extending import overload as numba_overload
-from numba.np.ufunc import parallel
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable as mark_once_differentiable
 
-from outgrow.ops.kernel_cache import cache_on_disk, use_serial_loops, uses_parallel_loops
+from outgrow.ops.kernel_cache import AUTO, SERIAL, cache_on_disk, loop_mode
+
+SMALL_BYTES = 4 << 20
+"""Size of the largest array of a kernel that runs on one thread: a few milliseconds of work."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,43 +36,74 @@ R = TypeVar("R")
 def parallel_kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function whose `prange` loops run on all threads. Sums are never reordered.
 
-    With ``OUTGROW_KERNELS=serial`` in the environment they run on one thread, which compiles faster: for
-    tests.
+    See `LoopKernel` for small arrays, and `kernel_cache.loop_mode` for what the environment says.
     """
-    return _compile_parallel(function, {"contract"})
+    return _compile_loops(function, {"contract"})
 
 
 def reducing_kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a `parallel_kernel` whose innermost sums the compiler may reorder, always in the same way."""
-    return _compile_parallel(function, {"contract", "reassoc"})
+    return _compile_loops(function, {"contract", "reassoc"})
 
 
-_PARALLEL_KERNELS: list[Any] = []
+def _compile_loops(function: Callable[P, R], fastmath: set[str]) -> Callable[P, R]:
+    def compile_for(in_parallel: bool) -> Callable[P, R]:
+        compiled = numba.njit(parallel=in_parallel, nogil=True, fastmath=fastmath, error_model="numpy")
+        return cast(Callable[P, R], cache_on_disk(compiled(function)))
+
+    return cast(Callable[P, R], LoopKernel(function, compile_for))
 
 
-def _compile_parallel(function: Callable[P, R], fastmath: set[str]) -> Callable[P, R]:
-    compiled = numba.njit(parallel=uses_parallel_loops(), nogil=True, fastmath=fastmath, error_model="numpy")
-    kernel = cache_on_disk(compiled(function))
-    _PARALLEL_KERNELS.append(kernel)
-    return cast(Callable[P, R], kernel)
+class LoopKernel:
+    """A kernel with `prange` loops in two forms: for all threads, and for one, which compiles in half the time.
+
+    Small arrays take the second, as threads would gain no time worth the compilation; once arrays were large, all
+    take the first. Results are the same. Final.
+
+    Args:
+        function: The function.
+        compile_for: Returns it compiled, for all threads or for one.
+    """
+
+    def __init__(self, function: Callable[..., Any], compile_for: Callable[[bool], Callable[..., Any]]) -> None:
+        functools.update_wrapper(self, function)
+        self.in_parallel, self.in_series = compile_for(True), compile_for(False)
+        self._had_large_arrays = False
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the form that suits the arguments."""
+        global _has_run_kernels
+        _has_run_kernels = True
+        if self._had_large_arrays and not _forked_with_threads:
+            return self.in_parallel(*args)
+        if _runs_serially(args):
+            return self.in_series(*args)
+        self._had_large_arrays = True
+        return self.in_parallel(*args)
+
+
+_has_run_kernels = False
+_forked_with_threads = False
+
+
+def _runs_serially(args: tuple[Any, ...]) -> bool:
+    mode = loop_mode()
+    if mode == AUTO and not _forked_with_threads:
+        return all(not isinstance(each, np.ndarray) or each.nbytes <= SMALL_BYTES for each in args)
+    return mode == SERIAL or _forked_with_threads
 
 
 def _run_serially_after_fork() -> None:
-    """Compile kernels anew, for one thread, in a forked child whose parent has run some on several.
+    """Run kernels on one thread in a forked child whose parent has run some.
 
-    The threads of OpenMP are not in the child, where a loop would wait for them for ever. Results stay the same: they
-    do not depend on threads.
+    The threads of OpenMP, which torch has started by then if no kernel has, are not in the child, where a loop would
+    wait for them for ever. Results stay the same: they do not depend on threads.
     """
-    if not parallel._is_initialized:
+    global _forked_with_threads
+    if not _has_run_kernels:
         return
-    use_serial_loops()
-    # torch's own loops wait for the same threads.
+    _forked_with_threads = True
     torch.set_num_threads(1)
-    for kernel in _PARALLEL_KERNELS:
-        if isinstance(kernel, Dispatcher):  # with NUMBA_DISABLE_JIT it is the Python function
-            compiled: Any = kernel
-            compiled.targetoptions["parallel"] = False
-            compiled._reset_overloads()
 
 
 if sys.platform != "win32":
@@ -162,10 +194,10 @@ def num_threads() -> int:
 
 def threading_layer() -> str:
     """Return the threading layer of parallel kernels, for `outgrow doctor`; ``serial`` without threads."""
-    if not uses_parallel_loops():
+    if loop_mode() == SERIAL:
         return "serial"
     # Numba chooses the layer when the first parallel loop runs.
-    _run_empty_loop(np.zeros(1, dtype=np.int64))
+    cast(LoopKernel, _run_empty_loop).in_parallel(np.zeros(1, dtype=np.int64))
     return str(numba.threading_layer())  # type: ignore[attr-defined]
 
 

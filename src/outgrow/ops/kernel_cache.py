@@ -59,32 +59,27 @@ def kernel_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "outgrow" / "kernels"
 
 
-_serial_from_now_on = False
+AUTO, PARALLEL, SERIAL = "auto", "parallel", "serial"
 
 
-def use_serial_loops() -> None:
-    """Compile kernels that run on one thread from now on, whatever ``$OUTGROW_KERNELS`` says."""
-    global _serial_from_now_on
-    _serial_from_now_on = True
+def loop_mode() -> str:
+    """Return what ``$OUTGROW_KERNELS`` says of loops of kernels.
 
-
-def uses_parallel_loops() -> bool:
-    """Whether loops of kernels run on all threads: they do unless ``$OUTGROW_KERNELS`` is ``serial``.
+    ``auto``, which it is without the variable: on one thread where arrays are small; ``parallel``: on all threads;
+    ``serial``: on one.
 
     Raises:
         InputError: The variable is set to something else.
     """
-    if _serial_from_now_on:
-        return False
-    mode = os.environ.get(MODE_VARIABLE) or "parallel"
-    if mode not in ("parallel", "serial"):
+    mode = os.environ.get(MODE_VARIABLE) or AUTO
+    if mode not in (AUTO, PARALLEL, SERIAL):
         raise InputError(
             f"the environment variable {MODE_VARIABLE} is not understood",
-            needed="parallel (which it is without the variable), or serial",
+            needed=f"{AUTO} (which it is without the variable), {PARALLEL} or {SERIAL}",
             got=repr(mode),
             repair=f"unset {MODE_VARIABLE}",
         )
-    return mode == "parallel"
+    return mode
 
 
 def cache_on_disk(dispatcher: Any) -> Any:
@@ -106,22 +101,23 @@ def _wrap_compile(dispatcher: Any) -> None:
     def load_or_compile(signature: Any) -> Any:
         # Numba's lock before ours in every thread, so that no two wait for each other.
         with global_compiler_lock, ExitStack() as held:
-            dispatcher._cache = _open_cache(dispatcher.py_func, held)
+            in_parallel = bool(dispatcher.targetoptions.get("parallel"))
+            dispatcher._cache = _open_cache(dispatcher.py_func, held, in_parallel=in_parallel)
             return compiling(signature)
 
     dispatcher.compile = load_or_compile
 
 
-def _open_cache(function: Callable[..., Any], held: ExitStack) -> Any:
+def _open_cache(function: Callable[..., Any], held: ExitStack, *, in_parallel: bool) -> Any:
     file = inspect.getfile(function)
     try:
-        place = _ContentLocator.from_function(function, file)
+        place = (_ParallelContentLocator if in_parallel else _ContentLocator).from_function(function, file)
     except (OSError, RuntimeError) as error:
         return _compile_in_memory(str(error), function, held)
     if not all(_first_stat_stamp(each) == _stat_stamp(each) for each in (*_ops_sources(), *_sibling_sources(file))):
         return _compile_in_memory("its sources have changed since they were loaded", function, held)
     place.mark_used()
-    return _KernelCache(function, held)
+    return _KernelCache(function, held, _ParallelKernelImpl if in_parallel else _KernelImpl)
 
 
 def _compile_in_memory(why: str, function: Callable[..., Any], held: ExitStack) -> Any:
@@ -131,12 +127,14 @@ def _compile_in_memory(why: str, function: Callable[..., Any], held: ExitStack) 
 
 
 class _ContentLocator(_CacheLocator):
-    """Location of the compiled versions of a function."""
+    """Location of the compiled versions of a function, for one thread."""
+
+    in_parallel = False
 
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         self._py_file = file  # Numba names it in its warnings
         self._line = function.__code__.co_firstlineno
-        self._state = kernel_folder() / f"{_PREFIX}{_toolchain_stamp(uses_parallel_loops())}"
+        self._state = kernel_folder() / f"{_PREFIX}{_toolchain_stamp(self.in_parallel)}"
         self._folder = self._state / f"{Path(file).stem}-{_hash_contents(_sibling_sources(file))[:16]}"
 
     @classmethod
@@ -169,8 +167,18 @@ class _ContentLocator(_CacheLocator):
                 os.utime(folder)
 
 
+class _ParallelContentLocator(_ContentLocator):
+    """Location of the compiled versions of a function whose loops run on all threads."""
+
+    in_parallel = True
+
+
 class _KernelImpl(CompileResultCacheImpl):
     _locator_classes = [_ContentLocator]  # noqa: RUF012
+
+
+class _ParallelKernelImpl(CompileResultCacheImpl):
+    _locator_classes = [_ParallelContentLocator]  # noqa: RUF012
 
 
 class _KernelCache(FunctionCache):
@@ -179,11 +187,11 @@ class _KernelCache(FunctionCache):
     Args:
         function: Function to compile.
         held: Receives the lock if the function must be compiled.
+        impl: Finds the files of the function.
     """
 
-    _impl_class = _KernelImpl
-
-    def __init__(self, function: Callable[..., Any], held: ExitStack) -> None:
+    def __init__(self, function: Callable[..., Any], held: ExitStack, impl: type[CompileResultCacheImpl]) -> None:
+        self._impl_class = impl
         cast(Any, super()).__init__(function)
         self._held = held
 
