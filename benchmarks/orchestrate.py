@@ -196,7 +196,7 @@ def _parser() -> argparse.ArgumentParser:
         add("--hidden", type=int, default=128)
         add("--layers", nargs="+", type=int, default=[3])
         add("--batch-sizes", nargs="+", type=int, default=[1024], help="seeds of all workers")
-        add("--super-batch", type=int, default=2)
+        add("--super-batch", type=int, default=1)
         add("--ratios", nargs="+", type=float, default=[0.1, 0.2, 0.3] if name == "transfer" else [0.2])
         add("--seed", type=int, default=0)
         add("--out", type=Path)

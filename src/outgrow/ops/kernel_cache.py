@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -110,14 +111,16 @@ def _wrap_compile(dispatcher: Any) -> None:
 
 def _open_cache(function: Callable[..., Any], held: ExitStack, *, in_parallel: bool) -> Any:
     file = inspect.getfile(function)
+    # Numba makes locators by itself, and of a function alone.
+    _locates_parallel.set(in_parallel)
     try:
-        place = (_ParallelContentLocator if in_parallel else _ContentLocator).from_function(function, file)
+        place = _ContentLocator.from_function(function, file)
     except (OSError, RuntimeError) as error:
         return _compile_in_memory(str(error), function, held)
     if not all(_first_stat_stamp(each) == _stat_stamp(each) for each in (*_ops_sources(), *_sibling_sources(file))):
         return _compile_in_memory("its sources have changed since they were loaded", function, held)
     place.mark_used()
-    return _KernelCache(function, held, _ParallelKernelImpl if in_parallel else _KernelImpl)
+    return _KernelCache(function, held)
 
 
 def _compile_in_memory(why: str, function: Callable[..., Any], held: ExitStack) -> Any:
@@ -126,15 +129,17 @@ def _compile_in_memory(why: str, function: Callable[..., Any], held: ExitStack) 
     return NullCache()
 
 
-class _ContentLocator(_CacheLocator):
-    """Location of the compiled versions of a function, for one thread."""
+_locates_parallel = ContextVar("_locates_parallel", default=False)
+"""Whether loops of the functions that are located run on all threads."""
 
-    in_parallel = False
+
+class _ContentLocator(_CacheLocator):
+    """Location of the compiled versions of a function."""
 
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         self._py_file = file  # Numba names it in its warnings
         self._line = function.__code__.co_firstlineno
-        self._state = kernel_folder() / f"{_PREFIX}{_toolchain_stamp(self.in_parallel)}"
+        self._state = kernel_folder() / f"{_PREFIX}{_toolchain_stamp(_locates_parallel.get())}"
         self._folder = self._state / f"{Path(file).stem}-{_hash_contents(_sibling_sources(file))[:16]}"
 
     @classmethod
@@ -167,18 +172,8 @@ class _ContentLocator(_CacheLocator):
                 os.utime(folder)
 
 
-class _ParallelContentLocator(_ContentLocator):
-    """Location of the compiled versions of a function whose loops run on all threads."""
-
-    in_parallel = True
-
-
 class _KernelImpl(CompileResultCacheImpl):
     _locator_classes = [_ContentLocator]  # noqa: RUF012
-
-
-class _ParallelKernelImpl(CompileResultCacheImpl):
-    _locator_classes = [_ParallelContentLocator]  # noqa: RUF012
 
 
 class _KernelCache(FunctionCache):
@@ -187,11 +182,11 @@ class _KernelCache(FunctionCache):
     Args:
         function: Function to compile.
         held: Receives the lock if the function must be compiled.
-        impl: Finds the files of the function.
     """
 
-    def __init__(self, function: Callable[..., Any], held: ExitStack, impl: type[CompileResultCacheImpl]) -> None:
-        self._impl_class = impl
+    _impl_class = _KernelImpl
+
+    def __init__(self, function: Callable[..., Any], held: ExitStack) -> None:
         cast(Any, super()).__init__(function)
         self._held = held
 
