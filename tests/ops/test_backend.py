@@ -161,6 +161,14 @@ def test_small_arrays_take_one_thread_until_others_were_large(doubling: Callable
     assert doubling(3, "auto") == ["serial", "serial", "parallel", "parallel"]
 
 
+def test_a_process_with_one_thread_takes_no_form_for_several(
+    doubling: Callable[[int, str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 1)
+    assert doubling(LARGE, "auto") == ["serial"]
+    assert doubling(LARGE, "parallel") == ["serial", "parallel"]
+
+
 @pytest.mark.parametrize("mode", ["parallel", "serial"])
 def test_a_mode_that_is_given_holds_for_all_sizes(mode: str, doubling: Callable[[int, str], list[str]]) -> None:
     doubling(3, mode)

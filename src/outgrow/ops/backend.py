@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable as mark_once_differentiable
 
-from outgrow.ops.kernel_cache import AUTO, SERIAL, cache_on_disk, loop_mode
+from outgrow.ops.kernel_cache import AUTO, PARALLEL, SERIAL, cache_on_disk, loop_mode
 
 SMALL_BYTES = 4 << 20
 """Size of the largest array of a kernel that runs on one thread: a few milliseconds of work."""
@@ -57,8 +57,8 @@ def _compile_loops(function: Callable[P, R], fastmath: set[str]) -> Callable[P, 
 class LoopKernel:
     """A kernel with `prange` loops in two forms: for all threads, and for one, which compiles in half the time.
 
-    Small arrays take the second, as threads would gain no time worth the compilation; once arrays were large, all
-    take the first. Results are the same. Final.
+    Small arrays take the second, as threads would gain no time worth the compilation, and all arrays in a process with
+    one thread; once arrays were large, all take the first. Results are the same. Final.
 
     Args:
         function: The function.
@@ -88,9 +88,18 @@ _forked_with_threads = False
 
 def _runs_serially(args: tuple[Any, ...]) -> bool:
     mode = loop_mode()
-    if mode == AUTO and not _forked_with_threads:
-        return all(not isinstance(each, np.ndarray) or each.nbytes <= SMALL_BYTES for each in args)
-    return mode == SERIAL or _forked_with_threads
+    if mode != AUTO or _forked_with_threads or _most_threads() == 1:
+        return mode != PARALLEL or _forked_with_threads
+    # Not by `all`: small arrays are asked about in every call.
+    for each in args:  # noqa: SIM110
+        if isinstance(each, np.ndarray) and each.nbytes > SMALL_BYTES:
+            return False
+    return True
+
+
+def _most_threads() -> int:
+    """Return how many threads the process may use, without starting them."""
+    return int(getattr(numba.config, "NUMBA_NUM_THREADS", 1))
 
 
 def _run_serially_after_fork() -> None:
