@@ -169,6 +169,12 @@ def test_a_process_with_one_thread_takes_no_form_for_several(
     assert doubling(LARGE, "parallel") == ["serial", "parallel"]
 
 
+def test_what_measures_a_machine_runs_on_all_threads(doubling: Callable[[int, str], list[str]]) -> None:
+    with backend.run_on_all_threads():
+        assert doubling(3, "serial") == ["serial"]
+        assert doubling(3, "auto") == ["serial", "parallel"]
+
+
 @pytest.mark.parametrize("mode", ["parallel", "serial"])
 def test_a_mode_that_is_given_holds_for_all_sizes(mode: str, doubling: Callable[[int, str], list[str]]) -> None:
     doubling(3, mode)

@@ -12,7 +12,8 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
@@ -83,11 +84,12 @@ class LoopKernel:
 
 
 _has_run_kernels = False
+_ignores_sizes = False
 _forked_with_threads = False
 
 
 def _runs_serially(args: tuple[Any, ...]) -> bool:
-    mode = loop_mode()
+    mode = PARALLEL if _ignores_sizes and loop_mode() == AUTO else loop_mode()
     if mode != AUTO or _forked_with_threads or _most_threads() == 1:
         return mode != PARALLEL or _forked_with_threads
     # Not by `all`: small arrays are asked about in every call.
@@ -95,6 +97,17 @@ def _runs_serially(args: tuple[Any, ...]) -> bool:
         if isinstance(each, np.ndarray) and each.nbytes > SMALL_BYTES:
             return False
     return True
+
+
+@contextmanager
+def run_on_all_threads() -> Iterator[None]:
+    """Run kernels on all threads within the context, however small their arrays are: to measure what a machine can."""
+    global _ignores_sizes
+    before, _ignores_sizes = _ignores_sizes, True
+    try:
+        yield
+    finally:
+        _ignores_sizes = before
 
 
 def _most_threads() -> int:

@@ -11,6 +11,7 @@ from functools import reduce
 from pathlib import Path
 
 from outgrow.core.ledger import Link
+from outgrow.ops.backend import run_on_all_threads
 from outgrow.planning.hardware.measure_layers import LayerSpeed
 from outgrow.planning.hardware.measure_links import measure_link_rates
 from outgrow.planning.hardware.measure_training import compute_efficiency
@@ -52,13 +53,15 @@ def calibrate_machine(comm: Comm, scratch: Path | None, name: str | None = None)
     with scratch_directory(scratch, _ROOM) as folder:
         links = measure_link_rates(comm, folder)
     on_gpu = comm.device.type == "cuda"
+    with run_on_all_threads():
+        speed = measure_worker(comm.device)
     own = WorkerMeasurement(
         host=comm.hosts[comm.rank],
         machine=machine,
         kind=comm.device.type,
         device=machine.gpus[comm.device.index or 0] if on_gpu else machine.processor,
         memory_bytes=total_device_bytes(comm.device),
-        speed=measure_worker(comm.device),
+        speed=speed,
         links=links,
     )
     return combine_measurements(comm.all_gather_object(own), name)
