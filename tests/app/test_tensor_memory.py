@@ -63,7 +63,7 @@ def test_it_keeps_to_its_memory(tmp_path: Path, disk: Path) -> None:
     whole = summary_of(alone(*args, "--out", tmp_path / "whole"))
     assert whole["peak_bytes"]["device"] > least * MIB
     edges = least + (whole["peak_bytes"]["device"] // MIB - least) * 9 // 10
-    for memory, level in ((least, "slices"), (edges, "edges")):
+    for memory, level in ((least, "rows"), (edges, "edges")):
         summary = summary_of(alone(*args, "--memory", f"{memory}MiB", "--out", tmp_path / level))
         assert summary["found"]["in_files"] == level
         assert summary["peak_bytes"]["device"] <= memory * MIB
