@@ -15,7 +15,7 @@ ONE_EPOCH = ("--rounds", 1, "--warmup", 1, "--count", 1, "--trial", 1)
 ONE_ROUND = ("--layers", 2, "--rounds", 1, "--epochs", 1, "--chunks", 4)
 COMMANDS: dict[str, tuple[object, ...]] = {
     "full_graph.py": ("--rivals", "outgrow,outgrow-recompute", *FULL_GRAPH),
-    "real_graphs.py": ("--rivals", "outgrow", "--graphs", "products@0.002", "--rounds", 1, "--epochs", 1, "--warmup", 1),
+    "real_graphs.py": ("--rivals", "outgrow", "--graphs", "products@0.002", *ONE_EPOCH[:4], "--epochs", 1),
     "workers.py": (*FULL_GRAPH, "--workers", "1,2", "--misset-epochs", 1),
     "minibatch.py": ("--only", "outgrow", "--graph", "products@0.002", *ONE_EPOCH),
     "sampling.py": ("--only", "outgrow", "--scale", 8, "--rounds", 1, "--count", 2, "--trial", 1, "--fanouts", "2-2"),
