@@ -25,6 +25,7 @@ from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.csc import cached_transpose
 from outgrow.ops.edge_feature_sums import edge_feature_sum
 from outgrow.ops.edge_features import project_edges
+from outgrow.ops.kernel_cache import MODE_VARIABLE
 from outgrow.ops.kernels import work_split
 from outgrow.ops.kernels.work_split import balanced_work, split_rows
 from outgrow.ops.rows.coalesce import scatter_add_rows
@@ -143,11 +144,22 @@ def test_the_number_of_threads_changes_no_bit(name: str) -> None:
 
 
 @pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("name", CASES)
+def test_nor_does_the_form_of_kernels_for_one_thread(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_two = bits(CASES[name], 2)
+    monkeypatch.setenv(MODE_VARIABLE, "serial")
+    assert all(map(torch.equal, bits(CASES[name], 2), of_two))
+
+
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("name", ["weighted-sum", "max", "gine", "scores-of-gatv2"])
 def test_nor_in_kernels_of_a_fixed_width(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (spmm, work_split):
         monkeypatch.setattr(module, "_LARGE", 0)
-    assert all(map(torch.equal, bits(CASES[name], 1), bits(CASES[name], 2)))
+    of_two = bits(CASES[name], 2)
+    assert all(map(torch.equal, bits(CASES[name], 1), of_two))
+    monkeypatch.setenv(MODE_VARIABLE, "serial")
+    assert all(map(torch.equal, bits(CASES[name], 2), of_two))
 
 
 @pytest.mark.usefixtures("two_threads")

@@ -79,7 +79,7 @@ class LoopKernel:
             return self.in_parallel(*args)
         if _runs_serially(args):
             return self.in_series(*args)
-        self._had_large_arrays = True
+        self._had_large_arrays = loop_mode() == AUTO
         return self.in_parallel(*args)
 
 

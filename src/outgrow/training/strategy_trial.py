@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from outgrow.ops.compile_clock import compile_clock
 from outgrow.strategies.base import Step, Strategy
 from outgrow.training import checkpoint
 from outgrow.training.prepared_training import PreparedTraining
@@ -24,7 +25,10 @@ def try_strategy(trainer: Trainer, strategy: Strategy) -> float:
     """Train the next steps, or epochs if they are short; return the seconds of a step. All workers together."""
     problem = trainer.problem
     options = trainer.evaluation, strategy, trainer.config.evaluation, trainer.reporter
-    with closing(PreparedTraining(problem, *options)) as prepared:
+    with (
+        compile_clock.notify(trainer.tell_compilation),
+        closing(PreparedTraining(problem, *options)) as prepared,
+    ):
         trainer.optimization.attach_embeddings(prepared.embeddings)
         trainer.embeddings = TrainedEmbeddings(problem, prepared.embeddings, trainer.folder)
         left = problem.num_steps - trainer.progress.step

@@ -150,7 +150,7 @@ class Trainer:
         saved_rows = self._saved_embeddings
         made = self.problem, self.evaluation, strategy, self.config.evaluation, self.reporter
         with (
-            compile_clock.notify(self._tell_compilation),
+            compile_clock.notify(self.tell_compilation),
             closing(PreparedTraining(*made, resumes=saved_rows is not None)) as prepared,
         ):
             execution, evaluator = prepared.execution, prepared.evaluator
@@ -230,7 +230,6 @@ class Trainer:
         num_steps = self.problem.num_steps
         self.reporter.start_phase(epoch, num_steps)
         progress.course = self.step_signature
-        reports_steps = self.callbacks.handle_steps
         lr = self.optimization.lr
         began = compile_clock.working_time()
         for step in steps:
@@ -248,7 +247,7 @@ class Trainer:
             # Before the checkpoint, which saves this number; its own time does not count as training.
             took = compile_clock.working_time() - began
             progress.seconds_so_far += took
-            if reports_steps:
+            if self.callbacks.handle_steps:
                 self.callbacks.tell_step(progress, step, lr=lr, updated=updated, seconds=took)
                 if self.callbacks.must_end_now(progress.step):
                     self.validate_inputs()
@@ -264,7 +263,8 @@ class Trainer:
         return lr
 
     @contextmanager
-    def _tell_compilation(self, kernel: str) -> Iterator[None]:
+    def tell_compilation(self, kernel: str) -> Iterator[None]:
+        """Report a kernel that is compiled within the context: a `CompileListener`."""
         with self.reporter.interrupt_phase(f"compiling {kernel}"), self.problem.timeline.span(COMPILE):
             yield
 
