@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
+from outgrow.ops import compile_clock as module
 from outgrow.ops.compile_clock import CompileClock
 
-SHORT = 0.02
+
+class Now:
+    """The time of the tests, which passes when they say so."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def wait(self, seconds: float) -> None:
+        self.seconds += seconds
 
 
 class Listener:
@@ -28,40 +37,67 @@ class Listener:
             self.told.append(f"{kernel} ends")
 
 
-def compile_kernel(clock: CompileClock, name: str) -> None:
-    with clock.record(name):
-        time.sleep(SHORT)
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> Now:
+    now = Now()
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now.seconds))
+    return now
 
 
-def test_seconds_of_compiling_are_no_working_time() -> None:
+def test_seconds_of_compiling_are_no_working_time(now: Now) -> None:
     clock = CompileClock()
-    began, worked = time.perf_counter(), clock.working_time()
-    compile_kernel(clock, "spmm")
-    assert clock.seconds >= SHORT
-    assert clock.working_time() - worked == pytest.approx(time.perf_counter() - began - clock.seconds, abs=1e-3)
+    began = clock.working_time()
+    now.wait(1)
+    with clock.record("spmm"):
+        now.wait(5)
+    now.wait(2)
+    assert (clock.seconds, clock.working_time() - began) == (5, 3)
 
 
-def test_a_part_that_is_compiled_within_a_kernel_counts_with_it() -> None:
+def test_a_kernel_counts_while_it_is_being_compiled(now: Now) -> None:
+    """Else an epoch that begins while another thread compiles would take less than no time."""
+    clock = CompileClock()
+    with clock.record("spmm"):
+        now.wait(5)
+        began = clock.working_time()
+        assert clock.seconds == 5
+        now.wait(2)
+        assert (clock.seconds, clock.working_time() - began) == (7, 0)
+    now.wait(1)
+    assert (clock.seconds, clock.working_time() - began) == (7, 1)
+
+
+def test_a_part_that_is_compiled_within_a_kernel_counts_with_it(now: Now) -> None:
     clock, listener = CompileClock(), Listener()
     with clock.notify(listener), clock.record("whole"):
-        compile_kernel(clock, "part")
-    assert (clock.num_kernels, listener.told) == (1, ["whole begins", "whole ends"])
-    assert SHORT <= clock.seconds < 2 * SHORT
+        now.wait(1)
+        with clock.record("part"):
+            now.wait(2)
+    assert (clock.num_kernels, clock.seconds, listener.told) == (1, 3, ["whole begins", "whole ends"])
 
 
-def test_listeners_hear_of_what_is_compiled_within_their_context_alone() -> None:
+def test_listeners_hear_of_what_is_compiled_within_their_context_alone(now: Now) -> None:
     clock, listener = CompileClock(), Listener()
-    compile_kernel(clock, "before")
-    with clock.notify(listener):
-        compile_kernel(clock, "within")
-    compile_kernel(clock, "after")
-    assert (clock.num_kernels, listener.told) == (3, ["within begins", "within ends"])
+    with clock.record("before"):
+        now.wait(1)
+    with clock.notify(listener), clock.record("within"):
+        now.wait(1)
+    with clock.record("after"):
+        now.wait(1)
+    assert (clock.num_kernels, clock.seconds, listener.told) == (3, 3, ["within begins", "within ends"])
 
 
-def test_a_kernel_that_cannot_be_compiled_counts_too() -> None:
+def test_a_kernel_that_cannot_be_compiled_counts_too(now: Now) -> None:
     clock, listener = CompileClock(), Listener()
-    with pytest.raises(ZeroDivisionError), clock.notify(listener), clock.record("outer"), clock.record("inner"):
-        raise ZeroDivisionError
-    assert (clock.num_kernels, listener.told) == (1, ["outer begins", "outer ends"])
-    compile_kernel(clock, "next")
-    assert clock.num_kernels == 2
+
+    def fail() -> None:
+        with clock.notify(listener), clock.record("outer"), clock.record("inner"):
+            now.wait(4)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert (clock.num_kernels, clock.seconds, listener.told) == (1, 4, ["outer begins", "outer ends"])
+    with clock.record("next"):
+        now.wait(1)
+    assert (clock.num_kernels, clock.seconds) == (2, 5)

@@ -18,19 +18,29 @@ class CompileClock:
     """Counts kernels that this process compiles, and seconds. Final.
 
     Attributes:
-        seconds: Seconds so far.
         num_kernels: Kernels so far.
     """
 
     def __init__(self) -> None:
-        self.seconds = 0.0
         self.num_kernels = 0
+        # Seconds of finished kernels and the start of one that is not: one tuple, as other threads read it.
+        self._passed: tuple[float, float | None] = (0.0, None)
         self._listeners: list[CompileListener] = []
         self._depth = 0
 
+    @property
+    def seconds(self) -> float:
+        """Seconds so far, of the kernel that is being compiled too."""
+        return self._seconds_until(time.perf_counter())
+
     def working_time(self) -> float:
         """Return `time.perf_counter` less the seconds of compiling: what epochs are timed by."""
-        return time.perf_counter() - self.seconds
+        now = time.perf_counter()
+        return now - self._seconds_until(now)
+
+    def _seconds_until(self, now: float) -> float:
+        finished, began = self._passed
+        return finished if began is None else finished + now - began
 
     @contextmanager
     def notify(self, listener: CompileListener) -> Iterator[None]:
@@ -51,7 +61,8 @@ class CompileClock:
             finally:
                 self._depth -= 1
             return
-        began = time.perf_counter()
+        finished, began = self._passed[0], time.perf_counter()
+        self._passed = finished, began
         try:
             with ExitStack() as stack:
                 for listener in tuple(self._listeners):
@@ -60,7 +71,7 @@ class CompileClock:
         finally:
             self._depth -= 1
             self.num_kernels += 1
-            self.seconds += time.perf_counter() - began
+            self._passed = finished + time.perf_counter() - began, None
 
 
 compile_clock = CompileClock()
