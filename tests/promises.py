@@ -9,7 +9,6 @@ import os
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -97,7 +96,7 @@ MUTANTS: dict[str, BrokenPromise] = {
     "waits_for_threads_of_its_parent": BrokenPromise(
         "A forked child runs the loops of its parent, on threads that it does not have.",
         "tests/ops/test_fork.py",
-        lambda: patch("outgrow.ops.backend.parallel", SimpleNamespace(_is_initialized=False)),
+        lambda: patch("outgrow.ops.backend.LoopKernel.__call__", lambda kernel, *args: kernel.in_parallel(*args)),
         in_programs=True,
     ),
     "takes_any_argument": BrokenPromise(

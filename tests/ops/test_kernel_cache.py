@@ -57,7 +57,7 @@ RUN = """
 import ctypes, json, pathlib, sys, time
 import numpy as np
 import tiny
-from outgrow.ops.compile_clock import compile_clock
+from outgrow.core.compile_clock import compile_clock
 
 def unprivileged():
     # without what lets root write everywhere

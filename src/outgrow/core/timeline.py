@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
+from outgrow.core.compile_clock import compile_clock
+
 T = TypeVar("T")
 
 MAIN_THREAD = "compute"
@@ -43,7 +45,7 @@ class Timeline:
         spans: Spans in the order of their ends.
         seconds: Total duration of the spans of each name.
         phases: Seconds of the training thread, by the name of the innermost open span, so that they add up to
-            no more than the elapsed time.
+            no more than the elapsed time; without those in which any thread compiles kernels.
         num_dropped_spans: Number of spans that were not kept.
     """
 
@@ -66,7 +68,7 @@ class Timeline:
             thread: Lane to show it in; None for the lane of the current thread.
         """
         trains = threading.get_ident() == self._trains
-        start = time.monotonic()
+        start, compiled = time.monotonic(), compile_clock.seconds
         if trains:
             self._inside.append(0.0)
         try:
@@ -74,6 +76,7 @@ class Timeline:
         finally:
             took = self.record_since(name, thread or self._thread_name(trains=trains), start)
             if trains:
+                took -= compile_clock.seconds - compiled
                 # Inner spans have counted their own time: subtract it, or phases would count it twice.
                 self.phases[name] += took - self._inside.pop()  # type: ignore[assignment]
                 if self._inside:

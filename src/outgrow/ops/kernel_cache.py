@@ -30,8 +30,8 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
 
+from outgrow.core.compile_clock import compile_clock
 from outgrow.core.errors import InputError
-from outgrow.ops.compile_clock import compile_clock
 
 FOLDER_VARIABLE, MODE_VARIABLE, WARNED_VARIABLE = "OUTGROW_KERNEL_CACHE", "OUTGROW_KERNELS", "OUTGROW_KERNELS_IN_MEMORY"
 _PREFIX = "kernels-"

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from outgrow.ops.compile_clock import compile_clock
+from outgrow.core.compile_clock import compile_clock
 from outgrow.strategies.base import Step, Strategy
 from outgrow.training import checkpoint
 from outgrow.training.prepared_training import PreparedTraining

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outgrow.core.compile_clock import compile_clock
 from outgrow.core.ledger import Kind
-from outgrow.ops.compile_clock import compile_clock
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.training import checkpoint
 from outgrow.training.callback_calls import FAILED, CallbackCalls
@@ -31,7 +31,7 @@ from outgrow.training.trained_embeddings import TrainedEmbeddings
 
 __all__ = ["EpochReport", "TrainResult", "Trainer"]
 EVALUATE, SAVE, COMPILE = "evaluate", "checkpoint", "compile"
-"""Names of the phases beside the training of epochs."""
+"""Names of spans beside the training of epochs."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from outgrow.ops import compile_clock as module
-from outgrow.ops.compile_clock import CompileClock
+from outgrow.core import compile_clock as module
+from outgrow.core.compile_clock import CompileClock
 
 
 class Now:
