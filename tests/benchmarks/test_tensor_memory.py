@@ -14,6 +14,7 @@ NODES = 20_000
 
 
 @pytest.mark.slow
+@pytest.mark.real_processes
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", tensor_memory.MODELS)
 def test_a_graph_three_times_the_limit(name: str, tmp_path: Path) -> None:
