@@ -97,6 +97,11 @@ def compare(
     }
     figures = {"parameters": parameters, "versions": versions(found), "rows": rows, "reports": found}
     print(record.write(name, figures, options.out))
+    require_same_losses(rows)
+
+
+def require_same_losses(rows: Sequence[Mapping[str, Any]]) -> None:
+    """End the process with an error if a row of `summarise` tells of other losses than ours."""
     if any(row.get("same_losses") is False for row in rows):
         sys.exit("some rival computed other losses: the comparison is not one of the same work")
 
@@ -193,6 +198,7 @@ def _against(theirs: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, An
 
 
 def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    """Print the rows of `summarise` as a table."""
     table = Table(title=title)
     for name in ("model", "rival"):
         table.add_column(name)
@@ -213,6 +219,7 @@ def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
 
 
 def versions(found: Reports) -> dict[str, Any]:
+    """Versions of what each rival is made of."""
     return {
         name: report["versions"]
         for rivals in found.values()

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import record
-from comparison import add_options, measure, parse, show, summarise, versions, write_data
+from comparison import add_options, measure, parse, require_same_losses, show, summarise, versions, write_data
 from full_graph import MODELS, RIVALS
 
 GRAPHS = (
@@ -108,9 +107,7 @@ def main() -> None:
     names = ("rounds", "warmup", "epochs", "threads", "memory_gib", "hidden", "inputs")
     parameters = {name: getattr(options, name) for name in names}
     print(record.write("real_graphs", {"parameters": parameters, "means": found, "graphs": graphs}, options.out))
-    rows = [row for figures in graphs.values() for row in figures["rows"]]
-    if any(row.get("same_losses") is False for row in rows):
-        sys.exit("some rival computed other losses: the comparison is not one of the same work")
+    require_same_losses([row for figures in graphs.values() for row in figures["rows"]])
 
 
 if __name__ == "__main__":

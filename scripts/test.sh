@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs the tests that are not slow: sh scripts/test.sh PYTHON [ARGUMENTS OF PYTEST]
 # First with kernels that run on one thread, which take a third of the time to compile and give the same bits; then, with
-# kernels that run on all threads, the tests of kernels (marked parallel_kernels). What launches workers has these as well.
+# kernels that run on all threads, the tests of kernels (marked parallel_kernels). What launches workers has
+# kernels as users have them.
 python=$1
 shift
 status=0
