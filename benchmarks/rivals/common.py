@@ -81,6 +81,30 @@ def read_arrays(folder: Path, *, without: str = "") -> Arrays:
     return Arrays(*arrays)
 
 
+def read_relation(folder: Path) -> NDArray[Any]:
+    """``[E]``: relation of each edge, in the type in which it was saved."""
+    relation: NDArray[Any] = np.load(folder / "relation.npy")
+    return relation
+
+
+class Relations(NamedTuple):
+    """What a model of relations is to be made for.
+
+    Attributes:
+        relations: Number of relations.
+        bases: Weights that the relations of a layer share.
+    """
+
+    relations: int
+    bases: int
+
+
+def read_relations(folder: Path) -> Relations:
+    """What ``data.json`` says of relations."""
+    found = json.loads((folder / "data.json").read_text())
+    return Relations(found["relations"], found["bases"])
+
+
 class Csr(NamedTuple):
     """Features in compressed rows.
 

@@ -45,7 +45,11 @@ def make_start(rng: np.random.Generator, model: str, widths: tuple[int, int, int
 
 
 def _glorot(rng: np.random.Generator, *shape: int) -> NDArray[np.float32]:
-    limit = np.sqrt(6 / sum(shape))
+    return _uniform(rng, shape, sum(shape))
+
+
+def _uniform(rng: np.random.Generator, shape: tuple[int, ...], fans: int) -> NDArray[np.float32]:
+    limit = np.sqrt(6 / fans)
     return rng.uniform(-limit, limit, shape).astype(np.float32)
 
 
@@ -79,6 +83,18 @@ def _gat(rng: np.random.Generator, given: int, wanted: int, heads: int) -> dict[
     each = wanted // heads
     scores = {"source": _glorot(rng, heads, each), "target": _glorot(rng, heads, each)}
     return {"weight": _glorot(rng, given, wanted), **scores, "bias": _bias(rng, wanted)}
+
+
+def make_relational_layer(
+    rng: np.random.Generator, given: int, wanted: int, relations: int, bases: int
+) -> dict[str, Any]:
+    """The parameters of a layer of R-GCN, as `rivals.common.set_start` names them."""
+    return {
+        "basis": _uniform(rng, (bases, given, wanted), given + wanted),
+        "share": _uniform(rng, (relations, bases), relations + bases),
+        "itself": _uniform(rng, (given, wanted), given + wanted),
+        "bias": _bias(rng, wanted),
+    }
 
 
 LAYERS = {"gcn": _gcn, "sage": _sage, "gin": _gin, "gat": _gat}

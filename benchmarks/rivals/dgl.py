@@ -7,7 +7,7 @@ from typing import Any
 import dgl
 import torch
 from dgl import nn as layers
-from rivals.common import Arrays, Job, main, read_arrays, widths
+from rivals.common import Arrays, Job, main, read_arrays, read_relation, read_relations, widths
 from rivals.layers import Kind, drive, mlp, named_mlp
 
 KINDS = {
@@ -40,6 +40,27 @@ KINDS = {
 }
 
 
+def _relational(job: Job) -> Kind:
+    relations, bases = read_relations(job.folder)
+    return Kind(
+        make=lambda given, wanted, heads: layers.RelGraphConv(given, wanted, relations, "basis", bases),
+        named=lambda layer: {
+            "basis": layer.linear_r.W,
+            "share": layer.linear_r.coeff,
+            "itself": layer.loop_weight,
+            "bias": layer.h_bias,
+        },
+    )
+
+
+def _relations(job: Job, arrays: Arrays) -> tuple[torch.Tensor, torch.Tensor]:
+    """Relation of each edge, ``[E]``, and one over the edges of the same destination and relation, ``[E, 1]``."""
+    relation = torch.from_numpy(read_relation(job.folder)).to(torch.int64)
+    pair = torch.from_numpy(arrays.edge_index[1]) * read_relations(job.folder).relations + relation
+    _, place, counts = torch.unique(pair, return_inverse=True, return_counts=True)
+    return relation, (1.0 / counts)[place][:, None]
+
+
 def _graph(job: Job, arrays: Arrays) -> Any:
     ids = torch.int64 if job.form == "int64" else torch.int32
     indptr, indices = torch.from_numpy(arrays.indptr).to(ids), torch.from_numpy(arrays.indices).to(ids)
@@ -54,7 +75,11 @@ def work(job: Job) -> dict[str, Any]:
     """Train; see `rivals.common.main`."""
     arrays = read_arrays(job.folder)
     graph = _graph(job, arrays)
-    return drive(job, KINDS[job.model], widths(job.folder), lambda layer, x: layer(graph, x).flatten(1), arrays)
+    sizes = widths(job.folder)
+    if job.model == "rgcn":
+        relation, mean = _relations(job, arrays)
+        return drive(job, _relational(job), sizes, lambda layer, x: layer(graph, x, relation, mean), arrays)
+    return drive(job, KINDS[job.model], sizes, lambda layer, x: layer(graph, x).flatten(1), arrays)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from rivals.common import (
     Meter,
     main,
     read_arrays,
+    read_relation,
+    read_relations,
     read_sparse_features,
     set_start,
     widths,
@@ -77,14 +79,25 @@ def build_model(job: Job) -> Model:
         "sage": lambda: og.nn.SAGE(*sizes, layers=2, dropout=0.0),
         "gin": lambda: og.nn.GIN(*sizes, layers=2, dropout=0.0),
         "gat": lambda: og.nn.GAT(*sizes, layers=2, dropout=0.0, heads=HEADS, out_heads=1),
+        "rgcn": lambda: _build_relational(job, sizes),
     }
     model: Model = makers[job.model]()
     set_start(job, [_named(job.model, layer.conv) for layer in model.layers_list()])
     return model
 
 
+def _build_relational(job: Job, sizes: tuple[int, int, int]) -> Model:
+    import outgrow as og
+
+    relations, bases = read_relations(job.folder)
+    sparse = (job.folder / SPARSE).exists()
+    return og.nn.RGCN(*sizes, num_relations=relations, bases=bases, sparse_input=sparse, layers=2, dropout=0.0)
+
+
 def _named(model: str, conv: Any) -> dict[str, Any]:
     """Parameters of a convolution by their common names, as views of ``[in, out]``."""
+    if model == "rgcn":
+        return name_relational(conv)
     if model == "gcn":
         return {"weight": conv.project.weight, "bias": conv.bias}
     if model == "sage":
@@ -105,14 +118,36 @@ def _named(model: str, conv: Any) -> dict[str, Any]:
     }
 
 
+def name_relational(conv: Any) -> dict[str, Any]:
+    """Parameters of R-GCN by their common names; of the bases ``[B, in, out]``."""
+    basis_DBO = conv.basis.weight.view(conv.spec.in_features, conv.bases, conv.spec.out_features)
+    return {
+        "basis": basis_DBO.transpose(0, 1),
+        "share": conv.share,
+        "itself": conv.itself.weight,
+        "bias": conv.itself.bias,
+    }
+
+
 def build_trainer(job: Job) -> Trainer:
-    """The trainer of a job on the arrays that `rivals.data` wrote."""
+    """The trainer of a job on the arrays that `rivals.data` or `rivals.real_data` wrote."""
     sparse = read_sparse_features(job.folder / SPARSE)
     arrays = read_arrays(job.folder, without="" if sparse is None else "features")
     graph = make_graph("rmat", arrays, widths(job.folder)[2])
     if sparse is not None:
         graph = replace(graph, features=make_sparse_rows(sparse))
+    if job.model == "rgcn":
+        graph = add_relations(graph, job)
     return make_trainer(job, graph, build_model(job))
+
+
+def add_relations(graph: Graph, job: Job) -> Graph:
+    """The graph with the relations of its edges."""
+    import torch
+
+    relation = torch.from_numpy(read_relation(job.folder))
+    names = tuple(f"relation {number}" for number in range(read_relations(job.folder).relations))
+    return replace(graph, topology=replace(graph.topology, relation=relation), relation_names=names)
 
 
 def make_sparse_rows(features: Csr) -> SparseRows:

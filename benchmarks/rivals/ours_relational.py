@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from rivals.common import Job, main, read_arrays, set_start
 from rivals.ours import (
+    add_relations,
     make_graph,
     make_sparse_rows,
     make_trainer,
     measure,
+    name_relational,
 )  # sets up the threads, so it comes before whatever loads torch
-from rivals.wordnet import RAW, Facts, read_facts, read_raw, read_relation
+from rivals.wordnet import RAW, Facts, read_facts, read_raw
 
 if TYPE_CHECKING:
     from outgrow.graph.graph import Graph
@@ -20,19 +22,8 @@ if TYPE_CHECKING:
 
 
 def _graph(job: Job, facts: Facts) -> Graph:
-    import torch
-
-    graph = make_graph("wordnet", read_arrays(job.folder), facts.widths[2])
-    relation = torch.from_numpy(read_relation(job.folder))
-    features = graph.features
-    if job.model == RAW:
-        features = make_sparse_rows(read_raw(job.folder))
-    return replace(
-        graph,
-        topology=replace(graph.topology, relation=relation),
-        features=features,
-        relation_names=tuple(f"relation {number}" for number in range(facts.relations)),
-    )
+    graph = add_relations(make_graph("wordnet", read_arrays(job.folder), facts.widths[2]), job)
+    return replace(graph, features=make_sparse_rows(read_raw(job.folder))) if job.model == RAW else graph
 
 
 def _model(job: Job, facts: Facts) -> Model:
@@ -46,18 +37,8 @@ def _model(job: Job, facts: Facts) -> Model:
         layers=2,
         dropout=0.0,
     )
-    set_start(job, [_named(layer.conv) for layer in model.layers_list()])
+    set_start(job, [name_relational(layer.conv) for layer in model.layers_list()])
     return model
-
-
-def _named(conv: Any) -> dict[str, Any]:
-    basis_DBO = conv.basis.weight.view(conv.widths.in_features, conv.bases, conv.widths.out_features)
-    return {
-        "basis": basis_DBO.transpose(0, 1),
-        "share": conv.share,
-        "itself": conv.itself.weight,
-        "bias": conv.itself.bias,
-    }
 
 
 def work(job: Job) -> dict[str, Any]:

@@ -1,14 +1,15 @@
-"""PyG in its two forms: an edge index, and a torch CSR matrix of the transposed adjacency."""
+"""PyG in its forms: an edge index, compiled or not, and a torch CSR matrix of the transposed adjacency."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
-from rivals.common import Arrays, Job, main, read_arrays, widths
+from rivals.common import Arrays, Job, main, read_arrays, read_relation, read_relations, widths
 from rivals.layers import Kind, drive, mlp, named_mlp
 from torch import Tensor
-from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
+from torch_geometric.nn import GATConv, GCNConv, GINConv, RGCNConv, SAGEConv
 from torch_geometric.utils import to_torch_csr_tensor
 
 KINDS = {
@@ -41,9 +42,18 @@ KINDS = {
 }
 
 
+def _relational(job: Job) -> Kind:
+    """`RGCNConv`: a pass over the edges of each relation."""
+    relations, bases = read_relations(job.folder)
+    return Kind(
+        make=lambda given, wanted, heads: RGCNConv(given, wanted, relations, num_bases=bases, aggr="mean"),
+        named=lambda layer: {"basis": layer.weight, "share": layer.comp, "itself": layer.root, "bias": layer.bias},
+    )
+
+
 def _graph(job: Job, arrays: Arrays) -> Tensor:
     edge_index = torch.from_numpy(arrays.edge_index)
-    if job.form == "edge_index":
+    if job.form != "csr":
         return edge_index
     csr: Tensor = to_torch_csr_tensor(edge_index.flip(0), size=(len(arrays.labels),) * 2)
     return csr
@@ -52,8 +62,12 @@ def _graph(job: Job, arrays: Arrays) -> Tensor:
 def work(job: Job) -> dict[str, Any]:
     """Train; see `rivals.common.main`."""
     arrays = read_arrays(job.folder)
-    graph = _graph(job, arrays)
-    return drive(job, KINDS[job.model], widths(job.folder), lambda layer, x: layer(x, graph), arrays)
+    graph: tuple[Tensor, ...] = (_graph(job, arrays),)
+    if job.model == "rgcn":
+        graph += (torch.from_numpy(read_relation(job.folder)).to(torch.int64),)
+    kind = _relational(job) if job.model == "rgcn" else KINDS[job.model]
+    form = cache(torch.compile) if job.form == "compiled" else lambda layer: layer
+    return drive(job, kind, widths(job.folder), lambda layer, x: form(layer)(x, *graph), arrays)
 
 
 if __name__ == "__main__":

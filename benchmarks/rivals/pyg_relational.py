@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from rivals.common import Job, main, read_arrays
+from rivals.common import Job, main, read_arrays, read_relation
 from rivals.layers import Kind, drive
-from rivals.wordnet import RAW, read_facts, read_raw, read_relation
+from rivals.wordnet import RAW, read_facts, read_raw
 from torch_geometric.nn import FastRGCNConv, RGCNConv
 
 LAYERS = {"rgcn": RGCNConv, "fast": FastRGCNConv}

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from rivals.common import SPARSE
-from rivals.data import LAYERS, make_start
+from rivals.data import LAYERS, make_relational_layer, make_start
 
 import outgrow as og
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_SEED, _CLASSES, _TRAIN_SHARE = 0, 47, 0.5
+_SEED, _CLASSES, _TRAIN_SHARE, _BASES = 0, 47, 0.5, 4
 
 
 def write(folder: Path, name: str, hidden: int, inputs: int, data_dir: str) -> None:
-    """Edges of all types as edges of one, features and labels, training nodes, parameters to start from."""
+    """Edges of all types with their relations, features and labels, training nodes, parameters to start from."""
     graph = og.load(name, data_dir=data_dir or None)
     rng = np.random.default_rng(_SEED)
     np.save(folder / "indptr.npy", graph.topology.indptr.numpy())
@@ -37,6 +37,7 @@ def write(folder: Path, name: str, hidden: int, inputs: int, data_dir: str) -> N
     widths = width, hidden, classes
     for model in LAYERS:
         np.savez(folder / f"start-{model}.npz", **make_start(rng, model, widths))
+    relations = _write_relations(folder, graph, rng, widths)
     facts = {
         "graph": name,
         "hidden": hidden,
@@ -45,6 +46,8 @@ def write(folder: Path, name: str, hidden: int, inputs: int, data_dir: str) -> N
         "edges": graph.num_edges,
         "widths": widths,
         "density": density,
+        "relations": relations,
+        "bases": _BASES,
     }
     (folder / "data.json").write_text(json.dumps(facts))
 
@@ -66,6 +69,20 @@ def _write_features(folder: Path, graph: og.Graph, rng: np.random.Generator, inp
         dense = features.float().numpy()
     np.save(folder / "features.npy", dense)
     return float(np.count_nonzero(dense)) / dense.size, dense.shape[1]
+
+
+def _write_relations(folder: Path, graph: og.Graph, rng: np.random.Generator, widths: tuple[int, int, int]) -> int:
+    """Returns the number of relations: edges of a graph without them are of one."""
+    relation = graph.topology.relation
+    relations = max(1, graph.num_relations)
+    np.save(folder / "relation.npy", np.zeros(graph.num_edges, np.int8) if relation is None else relation.numpy())
+    start = {
+        f"{index}.{name}": value
+        for index, (given, wanted) in enumerate([widths[:2], widths[1:]])
+        for name, value in make_relational_layer(rng, given, wanted, relations, _BASES).items()
+    }
+    np.savez(folder / "start-rgcn.npz", **start)
+    return relations
 
 
 def _write_labels(folder: Path, graph: og.Graph, rng: np.random.Generator) -> int:

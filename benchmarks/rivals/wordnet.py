@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,12 +39,6 @@ def read_facts(job: Job) -> Facts:
     return Facts((inputs, found["hidden"], found["classes"]), found["relations"], found["bases"])
 
 
-def read_relation(folder: Path) -> NDArray[np.int8]:
-    """``[E]``: relation of each edge."""
-    relation: NDArray[np.int8] = np.load(folder / "relation.npy")
-    return relation
-
-
 def read_raw(folder: Path) -> Csr:
     """The raw features."""
     found = read_sparse_features(folder / "raw.npz")
@@ -54,6 +48,8 @@ def read_raw(folder: Path) -> Csr:
 
 def write(folder: Path, inputs: int, hidden: int, bases: int) -> None:
     """Directed edges as they are, features raw and projected at random, and parameters to start from."""
+    from rivals.data import make_relational_layer
+
     import outgrow as og
     from outgrow.ops.sparse import SparseRows
 
@@ -86,7 +82,7 @@ def write(folder: Path, inputs: int, hidden: int, bases: int) -> None:
         start = {
             f"{index}.{name}": value
             for index, (given, wanted) in layers
-            for name, value in _layer(rng, given, wanted, graph.num_relations, bases).items()
+            for name, value in make_relational_layer(rng, given, wanted, graph.num_relations, bases).items()
         }
         np.savez(folder / f"start-{model}.npz", **start)
     (folder / "data.json").write_text(json.dumps(facts))
@@ -99,20 +95,6 @@ def _projected(rng: np.random.Generator, raw: Csr, inputs: int) -> NDArray[np.fl
     matrix = csr_array((raw.values, raw.indices, raw.indptr), shape=(len(raw.indptr) - 1, raw.num_columns))
     out: NDArray[np.float32] = matrix @ rng.normal(0, inputs**-0.5, (raw.num_columns, inputs)).astype(np.float32)
     return out
-
-
-def _layer(rng: np.random.Generator, given: int, wanted: int, relations: int, bases: int) -> dict[str, Any]:
-    return {
-        "basis": _uniform(rng, (bases, given, wanted), given + wanted),
-        "share": _uniform(rng, (relations, bases), relations + bases),
-        "itself": _uniform(rng, (given, wanted), given + wanted),
-        "bias": rng.uniform(-0.1, 0.1, wanted).astype(np.float32),
-    }
-
-
-def _uniform(rng: np.random.Generator, shape: tuple[int, ...], fans: int) -> NDArray[np.float32]:
-    limit = np.sqrt(6 / fans)
-    return rng.uniform(-limit, limit, shape).astype(np.float32)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ ONE_ROUND = ("--layers", 2, "--rounds", 1, "--epochs", 1, "--chunks", 4)
 COMMANDS: dict[str, tuple[object, ...]] = {
     "full_graph.py": ("--rivals", "outgrow,outgrow-recompute", *FULL_GRAPH),
     "real_graphs.py": ("--rivals", "outgrow", "--graphs", "products@0.002", *ONE_EPOCH[:4], "--epochs", 1),
+    "growth.py": ("--shares", "0.001,0.002", "--workers", "1,2", "--strategies", "full,sampled", "--epochs", 2),
     "workers.py": (*FULL_GRAPH, "--workers", "1,2", "--misset-epochs", 1),
     "minibatch.py": ("--only", "outgrow", "--graph", "products@0.002", *ONE_EPOCH),
     "sampling.py": ("--only", "outgrow", "--scale", 8, "--rounds", 1, "--count", 2, "--trial", 1, "--fanouts", "2-2"),

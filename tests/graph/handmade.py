@@ -130,5 +130,5 @@ def source(edges=None, **changes):
 def graph(*, sparse=False, **changes):
     """A small graph with everything that a graph can have."""
     if sparse:
-        changes["features"] = random_array((40, 9), density=0.3, rng=5, dtype=np.float32, format="csr")
+        changes["features"] = random_array((40, 9), density=0.2, rng=5, dtype=np.float32, format="csr")
     return assemble_graph(source(**changes), undirected=True)

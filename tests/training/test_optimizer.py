@@ -1,4 +1,4 @@
-"""The optimizers are torch's: the same numbers, the same state, in either direction."""
+"""The optimizers are torch's: the same numbers, fused or not, the same state, in either direction."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def advance(kind: torch.optim.Optimizer, seed: int, steps: int) -> None:
 
 def assert_same(ours: torch.optim.Optimizer, theirs: torch.optim.Optimizer) -> None:
     """The same parameters and the same state, to the last bit."""
+    assert ours.param_groups[0]["fused"] is theirs.param_groups[0]["fused"]
     for mine, other in zip(ours.param_groups[0]["params"], theirs.param_groups[0]["params"], strict=True):
         assert torch.equal(mine, other)
     mine, other = ours.state_dict(), theirs.state_dict()
@@ -52,12 +53,15 @@ def assert_same(ours: torch.optim.Optimizer, theirs: torch.optim.Optimizer) -> N
     steps=st.integers(0, 5),
     weight_decay=st.sampled_from([0.0, 0.1]),
     dtype=st.sampled_from([torch.float32, torch.float64]),
+    how=st.sampled_from([{}, {"fused": False}, {"foreach": True}]),
 )
 @settings(max_examples=20, deadline=None)
 def test_numbers_and_state_are_those_of_torch(
-    name: str, seed: int, steps: int, weight_decay: float, dtype: torch.dtype
+    name: str, seed: int, steps: int, weight_decay: float, dtype: torch.dtype, how: dict[str, bool]
 ) -> None:
-    ours, theirs = (kind(parameters(dtype), lr=0.1, weight_decay=weight_decay) for kind in KINDS[name])
+    own, torchs = KINDS[name]
+    ours = own(parameters(dtype), lr=0.1, weight_decay=weight_decay, **how)
+    theirs = torchs(parameters(dtype), lr=0.1, weight_decay=weight_decay, **(how or {"fused": True}))
     for kind in (ours, theirs):
         advance(kind, seed, steps)
     assert_same(ours, theirs)
@@ -74,6 +78,21 @@ def test_a_state_goes_on_in_the_other(name: str, forwards: bool) -> None:
     for kind in (first, second):
         advance(kind, 2, 3)
     assert_same(first, second)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_fused_step_is_one_of_the_loop_whatever_the_order_of_the_gradient(name: str) -> None:
+    own, torchs = KINDS[name]
+    grad = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64).t()
+    found = []
+    for kind in (own, torchs):
+        parameter = torch.arange(12.0, dtype=torch.float64).reshape(3, 4).requires_grad_()
+        optimizer = kind([parameter], lr=0.1)
+        for _ in range(3):
+            parameter.grad = grad
+            optimizer.step()
+        found.append(parameter.detach())
+    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -12,12 +12,12 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import translate
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from outgrow.core.errors import InputError
 from outgrow.core.validation import describe_value, out_of_range_error
@@ -45,14 +45,59 @@ def _unwrap_methods(kind: type[Kind]) -> type[Kind]:
     return kind
 
 
+def _choose_step(parameters: Iterable[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of Adam; unless they say how a step is made, one pass over each parameter makes it."""
+    held = [each for given in parameters for each in (given["params"] if isinstance(given, dict) else [given])]
+    fits = all(isinstance(each, Tensor) and each.is_contiguous() and each.is_floating_point() for each in held)
+    chosen = any(options.get(name) for name in ("foreach", "differentiable", "capturable")) or "fused" in options
+    return {**options} if chosen or not fits else {**options, "fused": True}
+
+
+def _make_contiguous_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """Copy gradients that lie in memory in another order: a fused step reads them as they lie, and would not notice."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None and not parameter.grad.is_contiguous():
+                parameter.grad = parameter.grad.contiguous()
+
+
+_STEPS: dict[type, Callable[..., Any]] = {
+    kind: inspect.unwrap(kind.step) for kind in (torch.optim.Adam, torch.optim.AdamW)
+}
+
+
 @_unwrap_methods
 class Adam(torch.optim.Adam):
-    """`torch.optim.Adam` with bit-identical results and the same state. Steps are not differentiable."""
+    """`torch.optim.Adam` with the same state, fused unless told otherwise; then equal up to rounding.
+
+    Steps are not differentiable.
+    """
+
+    def __init__(self, params: Iterable[Any], **options: Any) -> None:
+        held = list(params)
+        super().__init__(held, **_choose_step(held, options))
+
+    def step(self, closure: Any = None) -> Any:
+        """Make a step."""
+        _make_contiguous_gradients(self)
+        return _STEPS[torch.optim.Adam](self, closure)
 
 
 @_unwrap_methods
 class AdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW` with bit-identical results and the same state. Steps are not differentiable."""
+    """`torch.optim.AdamW` with the same state, fused unless told otherwise; then equal up to rounding.
+
+    Steps are not differentiable.
+    """
+
+    def __init__(self, params: Iterable[Any], **options: Any) -> None:
+        held = list(params)
+        super().__init__(held, **_choose_step(held, options))
+
+    def step(self, closure: Any = None) -> Any:
+        """Make a step."""
+        _make_contiguous_gradients(self)
+        return _STEPS[torch.optim.AdamW](self, closure)
 
 
 def _list_optimizers() -> dict[str, type[torch.optim.Optimizer]]:

@@ -52,7 +52,7 @@ def test_features_keep_their_floating_type(given_dtype, kept):
 
 
 def test_sparse_rows_are_put_in_order_and_duplicates_are_summed():
-    rows = csr_array((np.array([1.0, 2, 3, 4], "f4"), np.array([2, 0, 2, 1]), np.array([0, 3, 4])), shape=(2, 3))
+    rows = csr_array((np.array([1.0, 2, 3, 4], "f4"), np.array([2, 0, 2, 1]), np.array([0, 3, 4])), shape=(2, 9))
     made = assemble_graph(Listed([Edge(0, 1)], NodeTableSource(features=rows))).features
     assert made.indptr.tolist() == [0, 2, 3]
     assert made.indices.tolist() == [0, 2, 1]

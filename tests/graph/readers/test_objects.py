@@ -125,7 +125,7 @@ def test_pyg(pyg):
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 def test_pyg_with_sparse_features_and_label_sets(pyg):
     data = pyg.Data(
-        x=torch.eye(3).to_sparse_csr(),
+        x=torch.eye(3, 8).to_sparse_csr(),
         y=torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]),
         edge_index=torch.tensor([[0], [1]]),
     )

@@ -19,6 +19,7 @@ from outgrow.graph.builders.edge_order import (
     split_chunk,
 )
 from outgrow.graph.builders.edge_policies import edge_policy_for
+from outgrow.graph.builders.feature_form import describe_feature_form
 from outgrow.graph.builders.node_tables import (
     NodeTables,
     infer_num_nodes,
@@ -90,7 +91,7 @@ def assemble_graph(source: GraphSource, *, undirected: bool = False) -> Graph:
             for each in nodes.type_labels
         ),
         held_out_links=validate_held_out_links(source.read_held_out_links(), nodes.num_nodes, len(relation_names)),
-        origin=source.describe_origin(),
+        origin=describe_feature_form(source.describe_origin(), nodes.features),
     )
     check_given_split(graph, allow_overlap=source.allows_overlap, allow_unseen_relations=source.allows_unseen_relations)
     return graph

@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.edge_checks import MAX_NODES
+from outgrow.graph.builders.feature_form import Features, choose_feature_form
 from outgrow.graph.builders.validate import (
     FiniteCheck,
     check_node_types,
@@ -22,7 +23,7 @@ from outgrow.graph.builders.validate import (
 )
 from outgrow.graph.graph import NodeType
 from outgrow.graph.readers.matrices import validate_csr
-from outgrow.graph.readers.source import BlockFeatures, Ids, LazyMatrix, LazySparse, NodeTableSource, TypeLabelTable
+from outgrow.graph.readers.source import Ids, LazyMatrix, LazySparse, NodeTableSource, TypeLabelTable
 from outgrow.graph.readers.times import validate_times
 
 _BLOCK_BYTES = 1 << 22
@@ -64,7 +65,7 @@ class NodeTables:
     """
 
     num_nodes: int
-    features: NDArray[Any] | csr_array | LazyMatrix | LazySparse | BlockFeatures | None
+    features: Features | None
     labels: NDArray[Any] | None
     num_classes: int
     split: tuple[Ids, Ids, Ids]
@@ -136,7 +137,7 @@ def validate_node_tables(tables: NodeTableSource, num_nodes: int) -> NodeTables:
     check_node_types(tables.node_types, num_nodes, 0 if features is None else int(features.shape[1]))
     return NodeTables(
         num_nodes=num_nodes,
-        features=_validate_sparse(features) if isinstance(features, csr_array) else features,
+        features=_check_and_choose_form(features, tables.node_types),
         labels=labels,
         num_classes=num_classes,
         split=split,
@@ -214,6 +215,13 @@ def iter_sparse_blocks(features: csr_array | LazySparse) -> Iterator[SparseBlock
         total = total + part.nnz
         first = last
     check.raise_if_any()
+
+
+def _check_and_choose_form(features: Features | None, node_types: tuple[NodeType, ...]) -> Features | None:
+    checked = _validate_sparse(features) if isinstance(features, csr_array) else features
+    # Columns of their own of several types were given the form that suits them by the reader.
+    own_columns = any(kind.num_columns for kind in node_types)
+    return checked if checked is None or own_columns else choose_feature_form(checked)
 
 
 def _validate_sparse(features: csr_array) -> csr_array:

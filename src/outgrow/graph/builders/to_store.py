@@ -16,6 +16,7 @@ from outgrow.graph.builders.edge_checks import EdgeValidator
 from outgrow.graph.builders.edge_order import CscBuilder, EdgeColumns, split_chunk
 from outgrow.graph.builders.edge_policies import edge_policy_for
 from outgrow.graph.builders.external_sort import ExternalSorter
+from outgrow.graph.builders.feature_form import describe_feature_form
 from outgrow.graph.builders.node_tables import (
     NodeTables,
     infer_num_nodes,
@@ -164,7 +165,7 @@ def build_store(
                 relation_names=policy.name_relations(validator.relation_names),
                 node_types=nodes.node_types,
                 num_splits=len(nodes.splits),
-                origin=source.describe_origin(),
+                origin=describe_feature_form(source.describe_origin(), nodes.features),
                 type_labels=tuple(
                     TypeLabelEntry(name=each.name, num_classes=each.num_classes, class_names=each.class_names)
                     for each in nodes.type_labels
