@@ -74,6 +74,7 @@ def test_a_process_that_dies_is_no_error_and_has_no_successor(processes: Compile
         time.sleep(0.01)
     processes._processes[0].kill()
     processes.wait(lambda *state: None)
+    assert processes.num_missing == 1
     assert run(np.uint16) == (0, 1)
     assert run(np.int8) == (0, 1)
     assert (len(processes._processes), processes.num_kernels) == (1, 0)
@@ -111,7 +112,12 @@ def test_a_kernel_that_cannot_be_compiled_fails_alone(processes: CompileProcesse
 
 @pytest.mark.parametrize(
     ("settings", "number"),
-    [({}, None), ({NUMBER_VARIABLE: "3"}, 3), ({NUMBER_VARIABLE: "0"}, 0), ({"LOCAL_WORLD_SIZE": "2"}, 0)],
+    [
+        ({}, None),
+        ({NUMBER_VARIABLE: "3"}, 3),
+        ({NUMBER_VARIABLE: "0"}, 0),
+        ({"LOCAL_WORLD_SIZE": "2", NUMBER_VARIABLE: "3"}, 0),
+    ],
 )
 def test_how_many(settings: dict[str, str], number: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (NUMBER_VARIABLE, "LOCAL_WORLD_SIZE"):

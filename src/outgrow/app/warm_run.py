@@ -16,6 +16,7 @@ from outgrow.app.runs.progress import make_progress_display
 from outgrow.app.runs.session import Session
 from outgrow.app.runs.workers import Workers
 from outgrow.core.compile_clock import compile_clock
+from outgrow.ops.backend import compile_before_running
 from outgrow.ops.compile_processes import compile_processes
 from outgrow.ops.kernel_cache import kernel_folder
 from outgrow.runtime.storage.tempdir_reaper import temporary_directory
@@ -65,17 +66,19 @@ def compile_run_kernels(
     began, before = time.perf_counter(), _count_kernels()
     by_batch = "batch_size" in options or "fanout" in options
     steps = {"epochs": 1 if by_batch else _FULL_GRAPH_EPOCHS, "eval_every": 1}
-    with temporary_directory("outgrow-warm-") as folder:
-        plan = plan_new_run(
-            graph,
-            model,
-            {**options, **steps},
-            strategy=strategy,
-            out=folder / "run",
-            workers=Workers(number=1, device=device),
-        )
-        _train(plan)
+
+    def train_first_epochs() -> None:
+        workers = Workers(number=1, device=device)
+        with temporary_directory("outgrow-warm-") as folder:
+            _train(
+                plan_new_run(graph, model, {**options, **steps}, strategy=strategy, out=folder / "run", workers=workers)
+            )
+
+    train_first_epochs()
     compile_processes.wait(tell)
+    if compile_processes.num_missing:
+        with compile_before_running():
+            train_first_epochs()
     compiled, found = (now - then for now, then in zip(_count_kernels(), before, strict=True))
     return WarmReport(compiled, found, time.perf_counter() - began, kernel_folder())
 

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing import parent_process
 from typing import Any, NamedTuple
 
 from outgrow.core.errors import InputError
@@ -51,24 +52,26 @@ class CompileRequest(NamedTuple):
 def most_processes() -> int:
     """Return how many processes may compile for this one: ``$OUTGROW_COMPILE_PROCESSES``.
 
-    Without it, one less than the process has cores, at most 4; none for one of several workers.
+    Without it, one less than the process has cores, at most 4. None for one of several workers, or of a pool.
 
     Raises:
         InputError: The variable is not a number of processes.
     """
     given = os.environ.get(NUMBER_VARIABLE)
-    if given:
-        if not given.isdecimal():
-            raise InputError(
-                f"the environment variable {NUMBER_VARIABLE} is not understood",
-                needed="a number of processes; 0 for none",
-                got=repr(given),
-                repair=f"unset {NUMBER_VARIABLE}",
-            )
-        return int(given)
+    if given and not given.isdecimal():
+        raise InputError(
+            f"the environment variable {NUMBER_VARIABLE} is not understood",
+            needed="a number of processes; 0 for none",
+            got=repr(given),
+            repair=f"unset {NUMBER_VARIABLE}",
+        )
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else (os.cpu_count() or 1)
-    is_alone = os.environ.get("LOCAL_WORLD_SIZE", "1") == "1"
-    return min(cores - 1, _MOST) if is_alone and os.name == "posix" else 0
+    is_alone = os.environ.get("LOCAL_WORLD_SIZE", "1") == "1" and parent_process() is None
+    # A program that was frozen into one file would start itself.
+    can_start = os.name == "posix" and bool(sys.executable) and not getattr(sys, "frozen", False)
+    if not (is_alone and can_start):
+        return 0
+    return int(given) if given else min(cores - 1, _MOST)
 
 
 class CompileProcesses:
@@ -100,6 +103,11 @@ class CompileProcesses:
     def num_kernels(self) -> int:
         """Kernels that were compiled."""
         return sum(self._finished.values())
+
+    @property
+    def num_missing(self) -> int:
+        """Kernels that were asked for and could not be compiled."""
+        return len(self._finished) - self.num_kernels
 
     def is_open(self, request: CompileRequest) -> bool:
         """Whether a kernel waits to be compiled, or is being compiled."""
@@ -139,6 +147,7 @@ class CompileProcesses:
         with self._changed:
             self._is_closed = True
             self._last_change = time.monotonic()
+            self._finished |= dict.fromkeys(self._open, False)
             self._queue.clear()
             self._open.clear()
             self._changed.notify_all()
