@@ -30,8 +30,10 @@ from torch.autograd.function import once_differentiable as mark_once_differentia
 from outgrow.ops.compile_processes import CompileRequest, KernelName, compile_processes
 from outgrow.ops.kernel_cache import AUTO, PARALLEL, SERIAL, cache_on_disk, is_stored, loop_mode
 
+TINY_BYTES = 1 << 19
+"""Size of the largest array of a kernel that always runs on one thread: threads would take as long to begin."""
 SMALL_BYTES = 4 << 20
-"""Size of the largest array of a kernel that runs on one thread: a few milliseconds of work."""
+"""The same if nobody else compiles the form for all threads: a few milliseconds of work."""
 MEDIUM_BYTES = 64 << 20
 """Size of the largest array of a kernel that runs on one thread while other processes compile the form for all."""
 
@@ -63,9 +65,9 @@ def _compile_loops(function: Callable[P, R], fastmath: set[str]) -> Callable[P, 
 class LoopKernel:
     """A kernel with `prange` loops in two forms: for all threads, and for one, which compiles in half the time.
 
-    Small arrays take the second, as threads would gain no time worth the compilation, and all arrays in a process with
-    one thread; once arrays were large, all take the first. It stands in for the first while other processes compile
-    that. Results are the same. Final.
+    Tiny arrays take the second, and all arrays in a process with one thread. It stands in for the first while other
+    processes compile that, and for small arrays also where none does: threads would gain no time worth the compilation.
+    Once arrays were large, all take the first. Results are the same. Final.
 
     Args:
         function: The function.
@@ -79,6 +81,7 @@ class LoopKernel:
         functools.update_wrapper(self, function)
         self.in_parallel, self.in_series = compile_for(True), compile_for(False)
         self._had_large_arrays = False
+        self._stays_serial = False
         is_found = function.__qualname__ == function.__name__ and function.__module__.startswith("outgrow.")
         self.name = KernelName(function.__module__, function.__name__) if is_found else None
         if isinstance(self.in_parallel, Dispatcher):
@@ -88,21 +91,27 @@ class LoopKernel:
         """Run the form that suits the arguments."""
         global _has_run_kernels
         _has_run_kernels = True
-        if not (self._had_large_arrays and not _forked_with_threads):
-            if _runs_serially(args):
+        largest = _largest_bytes(args)
+        if not self._had_large_arrays or _forked_with_threads:
+            if _runs_serially(largest, SMALL_BYTES if self._stays_serial else TINY_BYTES):
                 return self.in_series(*args)
-            self._had_large_arrays = loop_mode() == AUTO
-        token = _may_defer.set(_largest_bytes(args) <= MEDIUM_BYTES)
+            self._had_large_arrays = loop_mode() == AUTO and largest > SMALL_BYTES
+        token = _array_bytes.set(largest)
         try:
             return self.in_parallel(*args)
         except _CompiledElsewhere:
             return self.in_series(*args)
         finally:
-            _may_defer.reset(token)
+            _array_bytes.reset(token)
+
+    def give_up_threads(self) -> bool:
+        """Run small arrays on one thread from now on, and return true; false once arrays were large."""
+        self._stays_serial = not self._had_large_arrays
+        return self._stays_serial
 
 
 class _CompiledElsewhere(Exception):
-    """A kernel is being compiled in another process."""
+    """A form is being compiled in another process, or is not worth it: the other one stands in."""
 
 
 def _wrap_compile(kernel: LoopKernel, dispatcher: Any) -> None:
@@ -111,19 +120,23 @@ def _wrap_compile(kernel: LoopKernel, dispatcher: Any) -> None:
 
     @functools.wraps(compiling)
     def compile_here_or_elsewhere(signature: Any) -> Any:
-        if _may_defer.get() and kernel.name is not None and loop_mode() == AUTO and not _compiles_first:
-            request = CompileRequest(kernel.name, tuple(signature))
-            if compile_processes.is_open(request):
+        largest = _array_bytes.get()
+        if largest <= MEDIUM_BYTES and loop_mode() == AUTO and not _compiles_first:
+            request = None if kernel.name is None else CompileRequest(kernel.name, tuple(signature))
+            if request is not None and compile_processes.is_open(request):
                 raise _CompiledElsewhere
-            if not is_stored(dispatcher, request.signature) and compile_processes.submit(request):
-                raise _CompiledElsewhere
+            if not is_stored(dispatcher, tuple(signature)):
+                if request is not None and compile_processes.submit(request):
+                    raise _CompiledElsewhere
+                if kernel.give_up_threads():
+                    raise _CompiledElsewhere
         return compiling(signature)
 
     dispatcher.compile = compile_here_or_elsewhere
 
 
-_may_defer = ContextVar("_may_defer", default=False)
-"""Whether a kernel that is not compiled may run on one thread meanwhile."""
+_array_bytes = ContextVar("_array_bytes", default=MEDIUM_BYTES + 1)
+"""Size of the largest array of the kernel that is being called."""
 
 
 def kernel_factory(make: Callable[P, R]) -> Callable[P, R]:
@@ -154,11 +167,11 @@ _ignores_sizes = _compiles_first = False
 _forked_with_threads = False
 
 
-def _runs_serially(args: tuple[Any, ...]) -> bool:
+def _runs_serially(largest: int, most_bytes: int) -> bool:
     mode = PARALLEL if _ignores_sizes and loop_mode() == AUTO else loop_mode()
     if mode != AUTO or _forked_with_threads or _most_threads() == 1:
         return mode != PARALLEL or _forked_with_threads
-    return _largest_bytes(args) <= SMALL_BYTES
+    return largest <= most_bytes
 
 
 def _largest_bytes(args: tuple[Any, ...]) -> int:
