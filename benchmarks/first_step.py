@@ -1,6 +1,6 @@
 """One start of the library, up to the first training step; `startup.py` runs it in processes of their own.
 
-    python first_step.py MODEL HIDDEN BEGAN
+    python first_step.py GRAPH MODEL HIDDEN EVAL_EVERY BEGAN
 
 BEGAN is the time of the monotonic clock at which the process was started. Nothing may be imported above that `og.train`
 would not import itself. The last line of standard output is the report, as JSON: seconds.
@@ -34,8 +34,8 @@ class _Clock:
         self.losses.append(report.loss)
 
 
-def start(model: str, hidden: int, began: float) -> dict[str, float]:
-    """Import, load, prepare, take two steps; no evaluation before the first is done."""
+def start(name: str, model: str, hidden: int, eval_every: int, began: float) -> dict[str, float]:
+    """Import, load, prepare, take two steps; without an evaluation before the first is done, unless it is asked for."""
     from outgrow import Full, TrainConfig, load
     from outgrow.app.model_registry import build_model
     from outgrow.app.runs.session import make_problem
@@ -43,12 +43,12 @@ def start(model: str, hidden: int, began: float) -> dict[str, float]:
     from outgrow.training.trainer import Trainer
 
     imported = time.monotonic()
-    graph = load("wordnet", undirected=False if model in RELATIONAL else None)
+    graph = load(name, undirected=False if model in RELATIONAL else None)
     loaded = time.monotonic()
     import torch
 
     torch.manual_seed(0)
-    config = TrainConfig(epochs=EPOCHS, eval_every=EPOCHS)
+    config = TrainConfig(epochs=EPOCHS, eval_every=eval_every)
     problem = make_problem(graph, build_model(model, graph, {"hidden": hidden}), config.seed)
     trainer = Trainer(problem, NodeEvaluation(problem, graph.split.val, graph.split.test), config)
     clock = _Clock()
@@ -67,7 +67,7 @@ def start(model: str, hidden: int, began: float) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    report = start(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    report = start(*sys.argv[1:3], *map(int, sys.argv[3:5]), float(sys.argv[5]))
     import json
 
     print("\n" + json.dumps(report))

@@ -1,4 +1,4 @@
-"""Seconds from the start of a process until the first training step on WordNet is done, for each shipped model.
+"""Seconds from the start of a process until the first training step on a graph is done, for each shipped model.
 
     python benchmarks/startup.py --models gcn,gat --rounds 3
 
@@ -37,8 +37,10 @@ _SAME_LOSS = 1e-6
 def start(model: str, options: argparse.Namespace, cache: str) -> dict[str, float]:
     """Start once; the report of `first_step.py`, and the load of the machine before it."""
     load = os.getloadavg()[0]
-    settings = environment(options.threads, {"OUTGROW_KERNEL_CACHE": cache})
-    command = [sys.executable, str(HERE / "first_step.py"), model, str(options.hidden), repr(time.monotonic())]
+    others = {} if options.compile_processes is None else {"OUTGROW_COMPILE_PROCESSES": str(options.compile_processes)}
+    settings = environment(options.threads, {"OUTGROW_KERNEL_CACHE": cache, **others})
+    numbers = (str(options.hidden), "1" if options.evaluate else "2", repr(time.monotonic()))
+    command = [sys.executable, str(HERE / "first_step.py"), options.graph, model, *numbers]
     done = subprocess.run(command, env=settings, stdout=subprocess.PIPE, text=True, check=True)
     report: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return {**report, "torch_alone": torch_alone(settings), "machine_load": load}
@@ -103,6 +105,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--models", type=lambda text: text.split(","), default=list(MODELS), help="some of " + ",".join(MODELS))
+    add("--graph", default="wordnet", help="a data set")
+    add("--evaluate", action="store_true", help="until the first epoch has ended with its evaluation")
+    add("--compile-processes", type=int, help="processes that compile beside; 0: none", default=None)
     add("--rounds", type=int, default=3)
     add("--hidden", type=int, default=64)
     add("--threads", type=int, default=available_cores())
@@ -113,9 +118,13 @@ def main() -> None:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     found = measure(options)
     rows = summarise(found)
-    show(rows, f"WordNet, hidden {options.hidden}, {options.threads} threads: seconds; parts are of the second start")
-    parameters = {name: getattr(options, name) for name in ("rounds", "hidden", "threads")}
-    figures = {"parameters": {"graph": "wordnet", "layers": 2, **parameters}, "rows": rows, "reports": found}
+    show(
+        rows,
+        f"{options.graph}, hidden {options.hidden}, {options.threads} threads: seconds; parts are of the second start",
+    )
+    names = ("graph", "evaluate", "compile_processes", "rounds", "hidden", "threads")
+    parameters = {name: getattr(options, name) for name in names}
+    figures = {"parameters": {"layers": 2, **parameters}, "rows": rows, "reports": found}
     print(record.write("startup", figures, options.out))
     if not all(row["same_losses"] for row in rows):
         sys.exit("some model computed another loss with kernels from the cache")

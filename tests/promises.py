@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -98,6 +98,11 @@ MUTANTS: dict[str, BrokenPromise] = {
         "tests/ops/test_fork.py",
         lambda: patch("outgrow.ops.backend.LoopKernel.__call__", lambda kernel, *args: kernel.in_parallel(*args)),
         in_programs=True,
+    ),
+    "times_what_stands_in": BrokenPromise(
+        "What times steps times the forms that stand in for those that are being compiled.",
+        "tests/ops/test_compile_processes.py",
+        lambda: patch("outgrow.ops.backend.compile_before_running", nullcontext),
     ),
     "takes_any_argument": BrokenPromise(
         "Arguments are not checked against annotations.",

@@ -16,7 +16,7 @@ from outgrow.app.cli.options import parse_assignments
 def test_help_names_every_command_and_no_argument_shows_it(outgrow: Command) -> None:
     result = outgrow("--help")
     assert result.code == 0
-    for command in ("train", "predict", "links", "info", "convert", "append", "datasets", "doctor"):
+    for command in ("train", "predict", "links", "info", "convert", "append", "datasets", "doctor", "warm"):
         assert command in result.out
 
 

@@ -17,12 +17,11 @@ from torch import Tensor
 from outgrow.ops import backend
 from outgrow.ops.backend import (
     SMALL_BYTES,
+    TINY_BYTES,
     as_numpy,
     as_tensor,
     gpu_dispatch,
     num_threads,
-    parallel_kernel,
-    prange,
     threading_layer,
 )
 from outgrow.ops.kernel_cache import MODE_VARIABLE
@@ -124,10 +123,8 @@ def test_fused_operations_refuse_a_second_derivative() -> None:
         gradient.sum().backward()
 
 
-@parallel_kernel
 def double_numbers(values: Any) -> None:
-    for i in prange(len(values)):
-        values[i] *= 2
+    values *= 2
 
 
 @pytest.fixture
@@ -137,7 +134,7 @@ def doubling(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, str], list[str]]
 
     def run(in_parallel: bool, values: Any) -> None:
         form.append("parallel" if in_parallel else "serial")
-        double_numbers.in_parallel(values) if in_parallel else double_numbers.in_series(values)  # type: ignore[attr-defined]
+        double_numbers(values)
 
     kernel = backend.LoopKernel(double_numbers, lambda in_parallel: partial(run, in_parallel))
 
@@ -151,14 +148,15 @@ def doubling(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, str], list[str]]
     return double
 
 
-LARGE = SMALL_BYTES // 8 + 1
+TINY, LARGE = TINY_BYTES // 8, SMALL_BYTES // 8 + 1
 
 
-def test_small_arrays_take_one_thread_until_others_were_large(doubling: Callable[[int, str], list[str]]) -> None:
-    doubling(LARGE - 1, "auto")
-    assert doubling(3, "") == ["serial", "serial"]
-    assert doubling(LARGE, "auto") == ["serial", "serial", "parallel"]
-    assert doubling(3, "auto") == ["serial", "serial", "parallel", "parallel"]
+def test_tiny_arrays_take_one_thread_until_others_were_large(doubling: Callable[[int, str], list[str]]) -> None:
+    doubling(TINY, "auto")
+    assert doubling(TINY + 1, "") == ["serial", "parallel"]
+    assert doubling(3, "auto") == ["serial", "parallel", "serial"]
+    assert doubling(LARGE, "auto") == ["serial", "parallel", "serial", "parallel"]
+    assert doubling(3, "auto") == ["serial", "parallel", "serial", "parallel", "parallel"]
 
 
 def test_a_process_with_one_thread_takes_no_form_for_several(

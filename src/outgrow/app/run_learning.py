@@ -19,6 +19,7 @@ from outgrow.core.errors import InputError, OutgrowError
 from outgrow.graph.graph import Graph
 from outgrow.nn.edge_decoder import EdgeDecoder
 from outgrow.nn.model import Model
+from outgrow.ops.compile_processes import compile_processes
 from outgrow.planning.estimate import Estimate
 from outgrow.planning.estimators.registry import KNOWN, estimate_strategy
 from outgrow.planning.hardware.corrections import NO_CORRECTIONS, Corrections, Observation
@@ -127,6 +128,9 @@ def learn_after_training(run: TrainedRun) -> str | None:
     seconds = run.summary["epoch_seconds"]
     is_planned = isinstance(run.strategy, KNOWN) and not isinstance(run.model.decoder, EdgeDecoder)
     if len(seconds) < _FEWEST_EPOCHS or sum(seconds) < _WORTH_SECONDS or not is_planned:
+        return None
+    # While kernels were compiled in other processes, epochs were slower.
+    if compile_processes.idle_seconds < sum(seconds) / 2:
         return None
     # The run has ended well: what it could teach is no reason to fail.
     try:

@@ -19,10 +19,11 @@ class CompileClock:
 
     Attributes:
         num_kernels: Kernels so far.
+        num_loaded: Kernels that were found on disk.
     """
 
     def __init__(self) -> None:
-        self.num_kernels = 0
+        self.num_kernels = self.num_loaded = 0
         # Seconds of finished kernels and the start of one that is not: one tuple, as other threads read it.
         self._passed: tuple[float, float | None] = (0.0, None)
         self._listeners: list[CompileListener] = []
@@ -50,6 +51,10 @@ class CompileClock:
             yield
         finally:
             self._listeners.remove(listener)
+
+    def count_loaded(self) -> None:
+        """Count a kernel that was found on disk, unless it is within one that is compiled. Hold Numba's lock."""
+        self.num_loaded += self._depth == 0
 
     @contextmanager
     def record(self, kernel: str) -> Iterator[None]:

@@ -14,21 +14,28 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 import numpy as np
 import torch
+from numba.core.dispatcher import Dispatcher
 from numba.extending import intrinsic as numba_intrinsic
 from numba.extending import overload as numba_overload
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable as mark_once_differentiable
 
-from outgrow.ops.kernel_cache import AUTO, PARALLEL, SERIAL, cache_on_disk, loop_mode
+from outgrow.ops.compile_processes import CompileRequest, KernelName, compile_processes
+from outgrow.ops.kernel_cache import AUTO, PARALLEL, SERIAL, cache_on_disk, is_stored, loop_mode
 
+TINY_BYTES = 1 << 19
+"""Size of the largest array of a kernel that always runs on one thread: threads would take as long to begin."""
 SMALL_BYTES = 4 << 20
-"""Size of the largest array of a kernel that runs on one thread: a few milliseconds of work."""
+"""The same if nobody else compiles the form for all threads: a few milliseconds of work."""
+MEDIUM_BYTES = 64 << 20
+"""Size of the largest array of a kernel that runs on one thread while other processes compile the form for all."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,56 +65,148 @@ def _compile_loops(function: Callable[P, R], fastmath: set[str]) -> Callable[P, 
 class LoopKernel:
     """A kernel with `prange` loops in two forms: for all threads, and for one, which compiles in half the time.
 
-    Small arrays take the second, as threads would gain no time worth the compilation, and all arrays in a process with
-    one thread; once arrays were large, all take the first. Results are the same. Final.
+    Tiny arrays take the second, and all arrays in a process with one thread. It stands in for the first while other
+    processes compile that, and for small arrays also where none does: threads would gain no time worth the compilation.
+    Once arrays were large, all take the first. Results are the same. Final.
 
     Args:
         function: The function.
         compile_for: Returns it compiled, for all threads or for one.
+
+    Attributes:
+        name: What finds the kernel in another process; None for one that is not the library's.
     """
 
     def __init__(self, function: Callable[..., Any], compile_for: Callable[[bool], Callable[..., Any]]) -> None:
         functools.update_wrapper(self, function)
         self.in_parallel, self.in_series = compile_for(True), compile_for(False)
         self._had_large_arrays = False
+        self._stays_serial = False
+        is_found = function.__qualname__ == function.__name__ and function.__module__.startswith("outgrow.")
+        self.name = KernelName(function.__module__, function.__name__) if is_found else None
+        if isinstance(self.in_parallel, Dispatcher):
+            _wrap_compile(self, self.in_parallel)
 
     def __call__(self, *args: Any) -> Any:
         """Run the form that suits the arguments."""
         global _has_run_kernels
         _has_run_kernels = True
-        if self._had_large_arrays and not _forked_with_threads:
+        largest = _largest_bytes(args)
+        if not self._had_large_arrays or _forked_with_threads:
+            if _runs_serially(largest, SMALL_BYTES if self._stays_serial else TINY_BYTES):
+                return self.in_series(*args)
+            self._had_large_arrays = loop_mode() == AUTO and largest > SMALL_BYTES
+        token = _array_bytes.set(largest)
+        try:
             return self.in_parallel(*args)
-        if _runs_serially(args):
+        except _CompiledElsewhere:
             return self.in_series(*args)
-        self._had_large_arrays = loop_mode() == AUTO
-        return self.in_parallel(*args)
+        finally:
+            _array_bytes.reset(token)
+
+    def give_up_threads(self) -> bool:
+        """Run small arrays on one thread from now on, and return true; false once arrays were large."""
+        self._stays_serial = not self._had_large_arrays
+        return self._stays_serial
+
+
+class _CompiledElsewhere(Exception):
+    """A form is being compiled in another process, or is not worth it: the other one stands in."""
+
+
+def _wrap_compile(kernel: LoopKernel, dispatcher: Any) -> None:
+    # Numba calls it for types of arguments that are new: calls of what is compiled pay nothing for it.
+    compiling = dispatcher.compile
+
+    @functools.wraps(compiling)
+    def compile_here_or_elsewhere(signature: Any) -> Any:
+        largest = _array_bytes.get()
+        if largest <= MEDIUM_BYTES and loop_mode() == AUTO and not _compiles_first:
+            request = None if kernel.name is None else CompileRequest(kernel.name, tuple(signature))
+            if request is not None and compile_processes.is_open(request):
+                raise _CompiledElsewhere
+            if not is_stored(dispatcher, tuple(signature)):
+                if request is not None and compile_processes.submit(request):
+                    raise _CompiledElsewhere
+                if kernel.give_up_threads():
+                    raise _CompiledElsewhere
+        return compiling(signature)
+
+    dispatcher.compile = compile_here_or_elsewhere
+
+
+_array_bytes = ContextVar("_array_bytes", default=MEDIUM_BYTES + 1)
+"""Size of the largest array of the kernel that is being called."""
+
+
+def kernel_factory(make: Callable[P, R]) -> Callable[P, R]:
+    """Keep the kernels that a function makes, by its arguments, which are numbers, None or tuples of them."""
+
+    @functools.cache
+    def make_once(*args: Any) -> Any:
+        kernel = cast(Callable[..., Any], make)(*args)
+        if isinstance(kernel, LoopKernel):
+            kernel.name = KernelName(make.__module__, make.__name__, args)
+        return kernel
+
+    return cast(Callable[P, R], functools.wraps(make)(make_once))
+
+
+def find_kernel(name: KernelName) -> Any:
+    """Return a kernel by its name.
+
+    Raises:
+        AttributeError: There is none.
+    """
+    found = getattr(importlib.import_module(name.module), name.name)
+    return found if name.arguments is None else found(*name.arguments)
 
 
 _has_run_kernels = False
-_ignores_sizes = False
+_ignores_sizes = _compiles_first = False
 _forked_with_threads = False
 
 
-def _runs_serially(args: tuple[Any, ...]) -> bool:
+def _runs_serially(largest: int, most_bytes: int) -> bool:
     mode = PARALLEL if _ignores_sizes and loop_mode() == AUTO else loop_mode()
     if mode != AUTO or _forked_with_threads or _most_threads() == 1:
         return mode != PARALLEL or _forked_with_threads
-    # Not by `all`: small arrays are asked about in every call.
-    for each in args:  # noqa: SIM110
-        if isinstance(each, np.ndarray) and each.nbytes > SMALL_BYTES:
-            return False
-    return True
+    return largest <= most_bytes
+
+
+def _largest_bytes(args: tuple[Any, ...]) -> int:
+    largest = 0
+    # Not by `max`: small arrays are asked about in every call.
+    for each in args:
+        if isinstance(each, np.ndarray) and each.nbytes > largest:
+            largest = each.nbytes
+    return largest
 
 
 @contextmanager
 def run_on_all_threads() -> Iterator[None]:
-    """Run kernels on all threads within the context, however small their arrays are: to measure what a machine can."""
+    """Run kernels on all threads within the context, however small their arrays are: to measure what a machine can.
+
+    See also `compile_before_running`.
+    """
     global _ignores_sizes
     before, _ignores_sizes = _ignores_sizes, True
     try:
-        yield
+        with compile_before_running():
+            yield
     finally:
         _ignores_sizes = before
+
+
+@contextmanager
+def compile_before_running() -> Iterator[None]:
+    """Let no form stand in for one that is being compiled within the context: for what times steps."""
+    global _compiles_first
+    before, _compiles_first = _compiles_first, True
+    try:
+        yield
+    finally:
+        _compiles_first = before
 
 
 def _most_threads() -> int:

@@ -9,7 +9,6 @@ columns of the weight.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple, cast
 
@@ -20,7 +19,15 @@ from torch import Tensor
 
 from outgrow.core.block import Edges
 from outgrow.core.errors import InputError
-from outgrow.ops.backend import as_numpy, device_function, gpu_dispatch, once_differentiable, parallel_kernel, prange
+from outgrow.ops.backend import (
+    as_numpy,
+    device_function,
+    gpu_dispatch,
+    kernel_factory,
+    once_differentiable,
+    parallel_kernel,
+    prange,
+)
 from outgrow.ops.kernels.numerics import as_float, kernel_view
 
 Array = NDArray[Any]
@@ -182,7 +189,7 @@ def add_edge_product(features: Array, starts: Array | None, weight: Array, e: in
                     total[f] += weight[row, f]
 
 
-@cache
+@kernel_factory
 def _make_projection_kernel(fixed: int | None) -> Callable[..., None]:
     @parallel_kernel
     def projection_kernel(features: Array, starts: Array | None, weight: Array, out: Array) -> None:
@@ -200,7 +207,7 @@ def _make_projection_kernel(fixed: int | None) -> Callable[..., None]:
     return projection_kernel
 
 
-@cache
+@kernel_factory
 def _make_gradient_kernel(fixed: int | None) -> Callable[..., None]:
     @parallel_kernel
     def gradient_kernel(features: Array, starts: Array | None, grad: Array, sums: Array) -> None:

@@ -16,11 +16,11 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import llvmlite
 import numba
@@ -32,6 +32,7 @@ from numba.core.registry import cpu_target
 
 from outgrow.core.compile_clock import compile_clock
 from outgrow.core.errors import InputError
+from outgrow.ops.file_lock import hold_file_lock
 
 FOLDER_VARIABLE, MODE_VARIABLE, WARNED_VARIABLE = "OUTGROW_KERNEL_CACHE", "OUTGROW_KERNELS", "OUTGROW_KERNELS_IN_MEMORY"
 _PREFIX = "kernels-"
@@ -41,9 +42,6 @@ _SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO
 _MAX_STAMPS, _MAX_FILE_VERSIONS = 16, 4
 """Folders to keep: of states of everything, and of one file with kernels within a state."""
 _IN_USE_SECONDS = 3600.0
-_PATIENCE_SECONDS = 120.0
-"""Time to wait for the compiler of another process, which may have hung, before compiling here."""
-_LOOK_SECONDS = 0.02
 
 
 def kernel_folder() -> Path:
@@ -109,24 +107,36 @@ def _wrap_compile(dispatcher: Any) -> None:
     dispatcher.compile = load_or_compile
 
 
+def is_stored(dispatcher: Any, signature: tuple[Any, ...]) -> bool:
+    """Whether a version of a compiled function is on disk; it is not loaded."""
+    in_parallel = bool(dispatcher.targetoptions.get("parallel"))
+    if _why_not_on_disk(dispatcher.py_func, in_parallel=in_parallel) is not None:
+        return False
+    return _KernelCache(dispatcher.py_func, ExitStack()).holds(signature, dispatcher.targetctx)
+
+
 def _open_cache(function: Callable[..., Any], held: ExitStack, *, in_parallel: bool) -> Any:
+    why = _why_not_on_disk(function, in_parallel=in_parallel)
+    if why is not None:
+        _warn_once(why)
+        held.enter_context(compile_clock.record(function.__name__))
+        return NullCache()
+    return _KernelCache(function, held)
+
+
+def _why_not_on_disk(function: Callable[..., Any], *, in_parallel: bool) -> str | None:
+    """Return why compiled code can be neither read nor kept; None if a `_KernelCache` can do both."""
     file = inspect.getfile(function)
     # Numba makes locators by itself, and of a function alone.
     _locates_parallel.set(in_parallel)
     try:
         place = _ContentLocator.from_function(function, file)
     except (OSError, RuntimeError) as error:
-        return _compile_in_memory(str(error), function, held)
+        return str(error)
     if not all(_first_stat_stamp(each) == _stat_stamp(each) for each in (*_ops_sources(), *_sibling_sources(file))):
-        return _compile_in_memory("its sources have changed since they were loaded", function, held)
+        return "its sources have changed since they were loaded"
     place.mark_used()
-    return _KernelCache(function, held)
-
-
-def _compile_in_memory(why: str, function: Callable[..., Any], held: ExitStack) -> Any:
-    _warn_once(why)
-    held.enter_context(compile_clock.record(function.__name__))
-    return NullCache()
+    return None
 
 
 _locates_parallel = ContextVar("_locates_parallel", default=False)
@@ -196,8 +206,10 @@ class _KernelCache(FunctionCache):
             self._held.enter_context(compile_clock.record(self._py_func.__name__))
             with suppress(OSError):
                 self._impl.locator.ensure_cache_path()
-                self._held.enter_context(_hold_file_lock(Path(self._cache_path) / f"{self._impl.filename_base}.lock"))
+                self._held.enter_context(hold_file_lock(Path(self._cache_path) / f"{self._impl.filename_base}.lock"))
                 found = self._load_if_readable(sig, target_context)
+        else:
+            compile_clock.count_loaded()
         return found
 
     def _load_if_readable(self, sig: Any, target_context: Any) -> Any:
@@ -206,6 +218,15 @@ class _KernelCache(FunctionCache):
         # The files cannot be read, are incomplete after a crash, or are not Numba's.
         except Exception:
             return None
+
+    def holds(self, sig: Any, target_context: Any) -> bool:
+        """Whether there is an entry for a signature."""
+        numbas = cast(Any, self)
+        try:
+            return numbas._cache_file.load(numbas._index_key(sig, target_context.codegen())) is not None
+        # As in `_load_if_readable`.
+        except Exception:
+            return False
 
     def save_overload(self, sig: Any, data: Any) -> None:
         numbas = cast(Any, super())
@@ -223,51 +244,6 @@ class _KernelCache(FunctionCache):
                 numbas.save_overload(sig, data)
         except OSError as error:
             _warn_once(f"{kernel_folder()}: {error.strerror or error}")
-
-
-@contextmanager
-def _hold_file_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a file within the context: the first process compiles a kernel, the others load it.
-
-    A function keeps its lock while it waits for one that it calls; no two functions call each other, so there
-    is no deadlock. If the file system has no locks, or the holder keeps its lock for too long, continue
-    without: code that is compiled twice is the same.
-
-    Raises:
-        OSError: The file cannot be created.
-    """
-    with path.open("a") as file:
-        held = os.name == "posix" and _try_lock_until(file)
-        try:
-            yield
-        finally:
-            if held:
-                _release_lock(file)
-
-
-def _try_lock_until(file: IO[str]) -> bool:
-    import fcntl
-
-    latest = time.monotonic() + _PATIENCE_SECONDS
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > latest:
-                return False
-            time.sleep(_LOOK_SECONDS)
-        # The file system has no locks.
-        except OSError:
-            return False
-        else:
-            return True
-
-
-def _release_lock(file: IO[str]) -> None:
-    """Release the lock, also for copies of the file descriptor in forked processes."""
-    import fcntl
-
-    fcntl.flock(file, fcntl.LOCK_UN)
 
 
 @functools.cache

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from outgrow.ops.backend import (
     as_numpy,
     as_tensor,
     gpu_dispatch,
+    kernel_factory,
     once_differentiable,
     parallel_kernel,
     prange,
@@ -148,7 +148,7 @@ def distmult_scores(
     run(balanced_work(as_kernel_array(indptr)), *given, x_NF.shape[1], as_kernel_array(out_P))
 
 
-@cache
+@kernel_factory
 def _make_distmult_kernel(fixed: int | None) -> Callable[..., None]:
     @reducing_kernel
     def distmult_kernel(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from outgrow.core.compile_clock import compile_clock
+from outgrow.ops.backend import compile_before_running
 from outgrow.strategies.base import Step, Strategy
 from outgrow.training import checkpoint
 from outgrow.training.prepared_training import PreparedTraining
@@ -26,6 +27,7 @@ def try_strategy(trainer: Trainer, strategy: Strategy) -> float:
     problem = trainer.problem
     options = trainer.evaluation, strategy, trainer.config.evaluation, trainer.reporter
     with (
+        compile_before_running(),
         compile_clock.notify(trainer.tell_compilation),
         closing(PreparedTraining(problem, *options)) as prepared,
     ):

@@ -25,6 +25,7 @@ from outgrow.app.cli import (
     predict,
     report,
     train,
+    warm,
 )
 from outgrow.app.messages import log_warning
 from outgrow.core.errors import InputError, OutgrowError, WorkerError
@@ -43,6 +44,7 @@ app = typer.Typer(
 for command in (
     train.train,
     plan.plan,
+    warm.warm,
     predict.predict,
     links.links,
     report.report,

@@ -8,7 +8,6 @@ heads. The number of heads is small, and a compile-time constant of the kernels.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Edges
-from outgrow.ops.backend import as_numpy, device_function, gpu_dispatch, once_differentiable, parallel_kernel, prange
+from outgrow.ops.backend import (
+    as_numpy,
+    device_function,
+    gpu_dispatch,
+    kernel_factory,
+    once_differentiable,
+    parallel_kernel,
+    prange,
+)
 from outgrow.ops.csc import cached_transpose
 from outgrow.ops.kernels.numerics import NUMBERS_AHEAD, exp_nonpositive, prefetch_line
 from outgrow.ops.kernels.work_split import (
@@ -93,7 +100,7 @@ def add_edge_values(parts: Array, indptr: Array, edge: Array, values: Array, out
     add_split_rows(parts, indptr, out, cut)
 
 
-@cache
+@kernel_factory
 def _make_softmax_kernel(heads: int) -> Callable[..., None]:
     @parallel_kernel
     def softmax_kernel(
@@ -140,7 +147,7 @@ def _make_softmax_kernel(heads: int) -> Callable[..., None]:
     return softmax_kernel
 
 
-@cache
+@kernel_factory
 def _make_softmax_backward_kernel(heads: int) -> Callable[..., None]:
     @parallel_kernel
     def softmax_backward_kernel(

@@ -10,13 +10,12 @@ by ``J`` numbers; ``P`` parts of the work. Rows ``[N, K * I]`` are given as ``[N
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.ops.backend import device_function, parallel_kernel, prange, reducing_kernel
+from outgrow.ops.backend import device_function, kernel_factory, parallel_kernel, prange, reducing_kernel
 from outgrow.ops.kernels.numerics import LINE_BYTES, prefetch_distance, prefetch_line
 from outgrow.ops.kernels.registers import add_scaled_row, add_to_row, store_accumulator, zero_accumulator
 from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, row_span, store_row
@@ -76,7 +75,7 @@ def _add_product(
     store_accumulator(product, total, k)
 
 
-@cache
+@kernel_factory
 def make_block_sum(blocks: int, inner: int, outer: int) -> Callable[..., None]:
     """Make the kernel of ``out[m] = sum over edges i of m of (weight[edge[i]] * rows[indices[i]]) @ matrix[relation]``.
 
@@ -117,7 +116,7 @@ def make_block_sum(blocks: int, inner: int, outer: int) -> Callable[..., None]:
     return block_sum_kernel
 
 
-@cache
+@kernel_factory
 def make_block_dot(blocks: int, inner: int, outer: int) -> Callable[..., None]:
     """Make the kernel of ``out[edge[i], k] = (rows[indices[i], k] @ matrix[relation, k]) . other[m, k]``.
 
@@ -161,7 +160,7 @@ def make_block_dot(blocks: int, inner: int, outer: int) -> Callable[..., None]:
     return block_dot_kernel
 
 
-@cache
+@kernel_factory
 def make_block_gradient(blocks: int, inner: int, outer: int) -> Callable[..., None]:
     """Make the kernel of the gradients of own rows and of the matrices, from the out-edges of each row ``m``.
 

@@ -8,13 +8,12 @@ inputs that the features are, ``K`` scales of an edge, ``W`` columns of all of t
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outgrow.ops.backend import device_function, parallel_kernel, prange, reducing_kernel
+from outgrow.ops.backend import device_function, kernel_factory, parallel_kernel, prange, reducing_kernel
 from outgrow.ops.edge_features import add_edge_product
 from outgrow.ops.kernels.numerics import as_float, prefetch_distance, prefetch_row
 from outgrow.ops.kernels.registers import add_scaled_row, add_to_row, store_accumulator, zero_accumulator
@@ -66,7 +65,7 @@ def _fill_in_registers(
     store_accumulator(total, z, 0)
 
 
-@cache
+@kernel_factory
 def make_sum_kernel(fixed: int | None) -> Callable[..., None]:
     """Make the kernel of ``out[v] = sum over in-edges e of weight[e] * leaky_relu(z[e])``."""
 
@@ -107,7 +106,7 @@ def make_sum_kernel(fixed: int | None) -> Callable[..., None]:
     return relu_sum_kernel
 
 
-@cache
+@kernel_factory
 def make_score_kernel(fixed: tuple[int, int] | None, in_registers: bool) -> Callable[..., None]:
     """Make the kernel of ``out[e, k] = attention[k] . leaky_relu(z[e, k])``.
 
@@ -156,7 +155,7 @@ def make_score_kernel(fixed: tuple[int, int] | None, in_registers: bool) -> Call
     return relu_score_kernel
 
 
-@cache
+@kernel_factory
 def make_grad_src_kernel(fixed: tuple[int, int] | None, in_registers: bool) -> Callable[..., None]:
     """Make the kernel of ``out[u] = sum over out-edges e of scale[e] * rate[v] * leaky_relu'(z[e])``.
 
@@ -224,7 +223,7 @@ def make_grad_src_kernel(fixed: tuple[int, int] | None, in_registers: bool) -> C
     return grad_src_kernel
 
 
-@cache
+@kernel_factory
 def make_grad_terms_kernel(fixed: tuple[int, int] | None, in_registers: bool) -> Callable[..., None]:
     """Make the kernel of the gradients of ``terms``, of destinations, and of the attention where there is one.
 

@@ -6,7 +6,6 @@ Letters: ``Vs`` sources, ``Vd`` destinations, ``E`` edges, ``R`` relations, ``F`
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch import Tensor
 from outgrow.core.block import Block
 from outgrow.ops.aggregation.base import Aggregation, PairKernels, pair_sum
 from outgrow.ops.aggregation.relation_edges import relation_pairs
-from outgrow.ops.backend import gpu_dispatch, parallel_kernel, prange
+from outgrow.ops.backend import gpu_dispatch, kernel_factory, parallel_kernel, prange
 from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, launch_balanced, row_span, store_row
 
 Array = NDArray[Any]
@@ -113,7 +112,7 @@ def film_grad_src(
 _KERNELS = PairKernels(film_sum, film_grad_dst, film_grad_src)
 
 
-@cache
+@kernel_factory
 def _make_film_kernel(fixed: int | None) -> Callable[..., None]:
     @parallel_kernel
     def film_kernel(
@@ -151,7 +150,7 @@ def _make_film_kernel(fixed: int | None) -> Callable[..., None]:
     return film_kernel
 
 
-@cache
+@kernel_factory
 def _make_grad_dst_kernel(fixed: int | None) -> Callable[..., None]:
     @parallel_kernel
     def grad_dst_kernel(
@@ -197,7 +196,7 @@ def _make_grad_dst_kernel(fixed: int | None) -> Callable[..., None]:
     return grad_dst_kernel
 
 
-@cache
+@kernel_factory
 def _make_grad_src_kernel(fixed: int | None) -> Callable[..., None]:
     @parallel_kernel
     def grad_src_kernel(

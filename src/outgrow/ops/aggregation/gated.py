@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from outgrow.core.block import Block
 from outgrow.ops.aggregation.base import Aggregation, PairKernels, pair_sum
-from outgrow.ops.backend import device_function, gpu_dispatch, parallel_kernel, prange
+from outgrow.ops.backend import device_function, gpu_dispatch, kernel_factory, parallel_kernel, prange
 from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, launch_balanced, row_span, store_row
 
 Array = NDArray[Any]
@@ -126,7 +126,7 @@ def _sigmoid_gate(one: Any, src: Any, dst: Any, exponentials: bool) -> Any:
     return one / (one + (src * dst if exponentials else np.exp(-(src + dst))))
 
 
-@cache
+@kernel_factory
 def _make_gated_kernel(exponentials: bool, fixed: int | None) -> Callable[..., None]:
     @parallel_kernel
     def gated_kernel(
@@ -158,7 +158,7 @@ def _make_gated_kernel(exponentials: bool, fixed: int | None) -> Callable[..., N
     return gated_kernel
 
 
-@cache
+@kernel_factory
 def _make_grad_dst_kernel(exponentials: bool, fixed: int | None) -> Callable[..., None]:
     @parallel_kernel
     def grad_dst_kernel(
@@ -198,7 +198,7 @@ def _make_grad_dst_kernel(exponentials: bool, fixed: int | None) -> Callable[...
     return grad_dst_kernel
 
 
-@cache
+@kernel_factory
 def _make_grad_src_kernel(exponentials: bool, fixed: int | None) -> Callable[..., None]:
     @parallel_kernel
     def grad_src_kernel(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,15 @@ from torch import Tensor
 
 from outgrow.core.block import Block, Edges
 from outgrow.ops.aggregation.base import Aggregation
-from outgrow.ops.backend import as_numpy, gpu_dispatch, once_differentiable, parallel_kernel, prange, serial_kernel
+from outgrow.ops.backend import (
+    as_numpy,
+    gpu_dispatch,
+    kernel_factory,
+    once_differentiable,
+    parallel_kernel,
+    prange,
+    serial_kernel,
+)
 from outgrow.ops.csc import cached_transpose
 from outgrow.ops.kernels.work_split import (
     END_ROW,
@@ -98,7 +105,7 @@ class _SegmentMax(torch.autograd.Function):
         return out, None
 
 
-@cache
+@kernel_factory
 def _make_max_kernel(fixed: int | None) -> Callable[..., None]:
     @parallel_kernel
     def max_kernel(
@@ -155,7 +162,7 @@ def _merge_split_rows(parts: Array, indptr: Array, out: Array, winner: Array, cu
                     winner[v, f] = cut_winner[part, f]
 
 
-@cache
+@kernel_factory
 def _make_max_backward_kernel(fixed: int | None) -> Callable[..., None]:
     @parallel_kernel
     def max_backward_kernel(

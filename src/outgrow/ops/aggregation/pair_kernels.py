@@ -8,14 +8,13 @@ is multiplied while it is in the cache. No table of pairs exists, and a matrix i
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outgrow.ops.aggregation.pair_edges import sort_by_relation
-from outgrow.ops.backend import parallel_kernel, prange, serial_kernel
+from outgrow.ops.backend import kernel_factory, parallel_kernel, prange, serial_kernel
 from outgrow.ops.kernels.numerics import prefetch_distance, prefetch_row
 from outgrow.ops.kernels.register_tiles import add_product, tile_height
 from outgrow.ops.kernels.registers import add_scaled_row, copy_row, store_accumulator, zero_accumulator
@@ -39,7 +38,7 @@ def _find_block(parts: Array, part: int, indptr: Array, first: int) -> tuple[int
     return last, begin, min(indptr[last], parts[part, END_EDGE])
 
 
-@cache
+@kernel_factory
 def make_pair_kernel(inner: int, outer: int, own_width: int, itemsize: int) -> Callable[..., None]:
     """Make the kernel of products and gradients of the sums ``s[m, r]`` over the edges of row ``m`` and relation ``r``.
 

@@ -8,7 +8,6 @@ threads.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from outgrow.core.block import Block, Edges
 from outgrow.ops.aggregation.base import Aggregate, Aggregation
 from outgrow.ops.aggregation.relation_edges import self_loop_relation, validate_relations
-from outgrow.ops.backend import as_numpy, gpu_dispatch, once_differentiable, parallel_kernel, prange
+from outgrow.ops.backend import as_numpy, gpu_dispatch, kernel_factory, once_differentiable, parallel_kernel, prange
 from outgrow.ops.csc import cached_transpose
 from outgrow.ops.edge_weight import apply_sample_weight, divide_by_totals, require_divisible_block
 from outgrow.ops.kernels.numerics import accumulate_dtype
@@ -257,7 +256,7 @@ def _basis_grad_kernel(relation: Array, scale: Array, grad: Array, sums: Array) 
                 sums[share, relation[e], b] += scale[e] * grad[e, b]
 
 
-@cache
+@kernel_factory
 def _make_relational_spmm(fixed: int | None) -> Callable[..., None]:
     @parallel_kernel
     def relational_spmm_kernel(
@@ -291,7 +290,7 @@ def _make_relational_spmm(fixed: int | None) -> Callable[..., None]:
     return relational_spmm_kernel
 
 
-@cache
+@kernel_factory
 def _make_scale_grad_kernel(fixed: int | None) -> Callable[..., None]:
     @parallel_kernel
     def scale_grad_kernel(

@@ -9,14 +9,13 @@ weights of an edge, ``F`` columns.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outgrow.ops.backend import as_numpy, gpu_dispatch, parallel_kernel, prange, reducing_kernel
+from outgrow.ops.backend import as_numpy, gpu_dispatch, kernel_factory, parallel_kernel, prange, reducing_kernel
 from outgrow.ops.kernels.numerics import NUMBERS_AHEAD, as_float, prefetch_distance, prefetch_row
 from outgrow.ops.kernels.registers import fits_in_registers, make_narrow_spmm
 from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, balanced_work, continues_row, row_span
@@ -168,7 +167,7 @@ def _is_large(num_edges: int, widths: Widths) -> bool:
     return num_edges * widths[0] * widths[2] >= _LARGE
 
 
-@cache
+@kernel_factory
 def _make_spmm_kernel(fixed: Widths | None) -> Callable[..., None]:
     # Frozen by Numba: each ``fixed > 0`` below is decided at compile time.
     fixed_weights, fixed_channels, fixed_columns = fixed or (0, 0, 0)
@@ -226,7 +225,7 @@ def _make_spmm_kernel(fixed: Widths | None) -> Callable[..., None]:
     return spmm_kernel
 
 
-@cache
+@kernel_factory
 def _make_sum_heads_kernel(fixed: Widths | None) -> Callable[..., None]:
     fixed_weights, _, fixed_columns = fixed or (0, 0, 0)
 
@@ -267,7 +266,7 @@ def _make_sum_heads_kernel(fixed: Widths | None) -> Callable[..., None]:
     return sum_heads_kernel
 
 
-@cache
+@kernel_factory
 def _make_sddmm_kernel(fixed: Widths | None) -> Callable[..., None]:
     fixed_weights, fixed_channels, fixed_columns = fixed or (0, 0, 0)
 
@@ -296,7 +295,7 @@ def _make_sddmm_kernel(fixed: Widths | None) -> Callable[..., None]:
     return sddmm_kernel
 
 
-@cache
+@kernel_factory
 def _make_backward_kernel(fixed: Widths | None) -> Callable[..., None]:
     fixed_weights, fixed_channels, fixed_columns = fixed or (0, 0, 0)
 

@@ -11,7 +11,6 @@ Letters: ``M`` result rows, ``N`` input rows, ``E`` edges, ``F`` columns.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from numba.core import cgutils
 from numba.extending import models, register_model
 from numpy.typing import NDArray
 
-from outgrow.ops.backend import device_function, intrinsic, parallel_kernel, prange
+from outgrow.ops.backend import device_function, intrinsic, kernel_factory, parallel_kernel, prange
 from outgrow.ops.kernels.numerics import NUMBERS_AHEAD, prefetch_distance, prefetch_row
 from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, continues_row, row_span
 
@@ -170,7 +169,7 @@ def fits_in_registers(rows: Array, out: Array, columns: int) -> bool:
     return rows.dtype == out.dtype and columns * out.itemsize <= MOST_BYTES
 
 
-@cache
+@kernel_factory
 def make_narrow_spmm(columns: int) -> Callable[..., None]:
     """Make the kernel of ``out[m] = sum over edges i of m of weight[edge[i] or i, 0] * rows[indices[i]]``.
 

@@ -28,6 +28,7 @@ from torch.distributed.elastic.multiprocessing import (
 )
 
 from outgrow.core.errors import InputError, WorkerError
+from outgrow.ops.compile_processes import NUMBER_VARIABLE
 from outgrow.runtime.distributed.failures import WorkerExit, root_cause_error
 from outgrow.runtime.distributed.heartbeat import LivenessProbe
 from outgrow.runtime.distributed.job_files import (
@@ -247,6 +248,8 @@ def _start_workers(job_files: JobFiles, workers: int) -> SubprocessContext:
         **thread_environment(workers),
         "GLOO_SOCKET_IFNAME": loopback_interface(),
         "PYTHONFAULTHANDLER": "1",
+        # Workers take turns to compile; with processes of their own there would be several for each core.
+        **({NUMBER_VARIABLE: "0"} if workers > 1 else {}),
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
     }
     with _preserve_signal_handlers(), _silence_torch_logs():
