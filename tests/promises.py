@@ -104,6 +104,11 @@ MUTANTS: dict[str, BrokenPromise] = {
         "tests/ops/test_compile_processes.py",
         lambda: patch("outgrow.ops.backend.compile_before_running", nullcontext),
     ),
+    "keeps_an_old_environment": BrokenPromise(
+        "The server that forks workers is used again after the environment has changed.",
+        "tests/runtime/distributed/test_fork_server.py",
+        lambda: patch("outgrow.runtime.distributed.fork_server._launcher_state", lambda environment: (os.getpid(),)),
+    ),
     "takes_any_argument": BrokenPromise(
         "Arguments are not checked against annotations.",
         "tests/fuzz/test_public_calls.py",
