@@ -58,10 +58,10 @@ def list_mutants() -> list[Mutant]:
     from tests.nn.test_edge_layers import MUTANTS as EDGE_LAYERS
     from tests.nn.test_hetero_gradients import MUTANTS as HETERO_LAYERS
     from tests.nn.test_typed_layers import MUTANTS as TYPED_LAYERS
-    from tests.ops.rows.test_row_encoding import MUTANTS as ROW_ENCODINGS
     from tests.planning.hardware.test_corrections import MUTANTS as CORRECTIONS
     from tests.planning.test_link_traffic import MUTANTS as PLANNED_LINKS
     from tests.planning.test_typed_traffic import MUTANTS as PLANNED_TRAFFIC
+    from tests.strategies.offload.test_storage_precision import MUTANTS as ROW_ENCODINGS
     from tests.strategies.split.test_threads import MUTANTS as THREADS
 
     from promises import MUTANTS as PROMISES
@@ -114,7 +114,7 @@ def list_mutants() -> list[Mutant]:
         "engine/test_constant.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in CONSTANTS.items()
         },
-        "ops/rows/test_row_encoding.py::test_a_mutant_is_found": {
+        "strategies/offload/test_storage_precision.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in ROW_ENCODINGS.items()
         },
         "inference/test_link_ranking.py::test_a_mutant_is_found": {

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.errors import InputError
@@ -18,14 +21,16 @@ from outgrow.engine.shard import FullGraphShard
 from outgrow.nn import GAT, GCN, SAGE
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeClassification
-from outgrow.ops.rows.row_encoding import BFLOAT16, FULL, INT8, STORAGE_PRECISIONS
+from outgrow.ops.rows import row_encoding
+from outgrow.ops.rows.row_encoding import BFLOAT16, FULL, INT8, STORAGE_PRECISIONS, RowEncoding
 from outgrow.runtime.distributed.comm import SingleProcessComm
 from outgrow.strategies.base import Problem
 from outgrow.strategies.offload.execution import ChunkedExecution
 from outgrow.strategies.offload.strategy import Offload
 from planted import WIDTH, planted
-from support import disk_folder
+from support import disk_folder, normal
 
+Array = NDArray[Any]
 MODELS: dict[str, Callable[[], Model]] = {
     "gcn": lambda: GCN(WIDTH, 16, 2, layers=3),
     "sage": lambda: SAGE(WIDTH, 16, 2),
@@ -110,3 +115,48 @@ def test_what_is_refused() -> None:
     problem.shard.comm.device = torch.device("cuda")
     with pytest.raises(InputError, match="for rows on a disk"):
         Offload(storage_precision=BFLOAT16).prepare(problem)
+
+
+def test_roundings_of_known_rows() -> None:
+    """Those of rows of different sizes: half a step of each row at most, which mutants get wrong."""
+    rows = normal(7, 9, dtype=torch.float32) * normal(7, 1, seed=1, dtype=torch.float32).exp()
+    assert torch.equal(RowEncoding(torch.float32, BFLOAT16).encode_rows(rows), rows.bfloat16())
+    stored = RowEncoding(torch.float32, INT8).encode_rows(rows)
+    scale = stored[:, -4:].contiguous().view(torch.float32)
+    assert ((stored[:, :9] * scale - rows).abs() <= 0.501 / 127 * rows.abs().amax(1, keepdim=True)).all()
+
+
+@contextmanager
+def truncated_instead_of_rounded() -> Iterator[None]:
+    """A bfloat16 is the upper half of a float32, whatever the lower half is."""
+
+    def truncate(bits: Array, out: Array) -> None:
+        out[:] = bits >> 16
+
+    with patch.object(row_encoding, "_round_to_bfloat16", truncate):
+        yield
+
+
+@contextmanager
+def scale_of_another_row() -> Iterator[None]:
+    """A row of int8 has the scale of the row before it."""
+    scale = row_encoding._scale_to_int8
+
+    def misplace(rows: Array, out: Array, scales: Array) -> None:
+        scale(rows, out, scales)
+        scales[:] = np.roll(scales, 1, axis=0)
+
+    with patch.object(row_encoding, "_scale_to_int8", misplace):
+        yield
+
+
+MUTANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    each.__name__: each for each in (truncated_instead_of_rounded, scale_of_another_row)
+}
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found(name: str) -> None:
+    with MUTANTS[name](), pytest.raises(AssertionError):
+        test_roundings_of_known_rows()
