@@ -61,6 +61,7 @@ def list_mutants() -> list[Mutant]:
     from tests.planning.hardware.test_corrections import MUTANTS as CORRECTIONS
     from tests.planning.test_link_traffic import MUTANTS as PLANNED_LINKS
     from tests.planning.test_typed_traffic import MUTANTS as PLANNED_TRAFFIC
+    from tests.strategies.offload.test_storage_precision import MUTANTS as ROW_ENCODINGS
     from tests.strategies.split.test_threads import MUTANTS as THREADS
 
     from promises import MUTANTS as PROMISES
@@ -112,6 +113,9 @@ def list_mutants() -> list[Mutant]:
         },
         "engine/test_constant.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in CONSTANTS.items()
+        },
+        "strategies/offload/test_storage_precision.py::test_a_mutant_is_found": {
+            name: (each.__doc__, each) for name, each in ROW_ENCODINGS.items()
         },
         "inference/test_link_ranking.py::test_a_mutant_is_found": {
             name: (each.__doc__, each) for name, each in RANKINGS.items()

@@ -58,6 +58,7 @@ NUMBERS = {
     "tests/nn/test_hetero_gradients.py": 5,
     "tests/nn/test_typed_layers.py": 7,
     "tests/engine/features/test_block_rows.py": 3,
+    "tests/strategies/offload/test_storage_precision.py": 2,
     "tests/planning/test_link_traffic.py": 4,
     "tests/strategies/split/test_threads.py": 2,
     "tests/strategies/orchestrate/test_warm_epochs.py": 6,

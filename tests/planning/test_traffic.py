@@ -99,6 +99,8 @@ OFFLOADED = {
         "vanilla": Offload(chunks=3, sharing=False, reuse=False, cache=False),
         "reuse alone": Offload(chunks=4, sharing=False),
         "sharing alone": Offload(chunks=4, reuse=False, partition="hash"),
+        "rows in bfloat16": Offload(chunks=3, storage_precision="bfloat16"),
+        "rows in int8": Offload(chunks=3, storage_precision="int8"),
     }.items()
 }
 OTHERS: dict[str, Callable[[], Model]] = {

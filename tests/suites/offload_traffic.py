@@ -96,11 +96,12 @@ class Traffic:
         volumes: Rows that an assembled layer moves.
         nodes: Number of nodes.
         features: Features of a node.
-        number: Bytes of an activation or a gradient.
+        number: Bytes of an activation or a gradient that crosses between workers.
         feature: Bytes of a feature.
         constant: Whether the first aggregate is computed once.
         cache: Whether other aggregates without parameters are kept.
         by_type: The volumes of the rows of each node type; empty if there are no types.
+        storage: How activations and gradients are stored in HOST.
     """
 
     layers: tuple[LayerRows, ...]
@@ -112,6 +113,12 @@ class Traffic:
     constant: bool
     cache: bool
     by_type: tuple[Volumes, ...] = ()
+    storage: str = "full"
+
+    def row(self, width: int) -> int:
+        """Bytes of a row of activations or gradients in HOST: of int8 whole words, and a scale."""
+        in_words = -(-width // 4) * 4
+        return {"full": width * self.number, "bfloat16": width * 2, "int8": in_words + 4 * (width > 0)}[self.storage]
 
     def prepared(self) -> Bytes:
         """A constant aggregate is computed and written."""
@@ -138,13 +145,17 @@ class Traffic:
             moved += self._aggregate_read(index) if known else self._assembled(index)
             moved += self._inputs(index)
             if index > 0:
-                moved += self._gradients(Link.DEVICE_TO_HOST, self.nodes * layer.target)
-                moved += self._gradients(Link.HOST_TO_DEVICE, self.nodes * (layer.source + layer.target))
+                moved += self._gradients(Link.DEVICE_TO_HOST, self.nodes * self.row(layer.target))
+                moved += self._gradients(
+                    Link.HOST_TO_DEVICE, self.nodes * (self.row(layer.source) + self.row(layer.target))
+                )
             if index > 0 or not layer.raw:
-                moved += self._gradients(Link.DEVICE_TO_HOST, self.volumes.stored * layer.source)
-                moved += self._gradients(Link.PEER, self._between(layer, back=True))
+                moved += self._gradients(Link.DEVICE_TO_HOST, self.volumes.stored * self.row(layer.source))
+                moved += self._gradients(Link.PEER, self._between(layer, back=True) * self.number)
         if not self.layers[0].raw:
-            moved += self._features() + self._gradients(Link.HOST_TO_DEVICE, self.nodes * self.layers[0].source)
+            moved += self._features() + self._gradients(
+                Link.HOST_TO_DEVICE, self.nodes * self.row(self.layers[0].source)
+            )
         return moved
 
     def inference(self) -> Bytes:
@@ -159,7 +170,7 @@ class Traffic:
     def _assembled(self, index: int) -> Bytes:
         layer, volumes = self.layers[index], self.volumes
         kind, size = (Kind.FEATURES, self.feature) if index == 0 and layer.raw else (Kind.ACTIVATIONS, self.number)
-        row_bytes = layer.source * size
+        row_bytes = layer.source * size if kind is Kind.FEATURES else self.row(layer.source)
         return Bytes({
             (Link.HOST_TO_DEVICE, kind): volumes.loaded * row_bytes,
             (Link.PEER, kind): self._between(layer) * size,
@@ -173,21 +184,22 @@ class Traffic:
         return sum((rows.sent_back if back else rows.sent) * numbers for rows, numbers in given)
 
     def _inputs(self, index: int) -> Bytes:
-        target = self.nodes * self.layers[index].target
+        target = self.layers[index].target
         if index == 0:
-            return Bytes({(Link.HOST_TO_DEVICE, Kind.FEATURES): target * self.feature})
-        return Bytes({(Link.HOST_TO_DEVICE, Kind.ACTIVATIONS): target * self.number})
+            return Bytes({(Link.HOST_TO_DEVICE, Kind.FEATURES): self.nodes * target * self.feature})
+        return Bytes({(Link.HOST_TO_DEVICE, Kind.ACTIVATIONS): self.nodes * self.row(target)})
 
     def _features(self) -> Bytes:
         """All features, once."""
         return Bytes({(Link.HOST_TO_DEVICE, Kind.FEATURES): self.nodes * self.features * self.feature})
 
     def _written(self, width: int) -> Bytes:
-        return Bytes({(Link.DEVICE_TO_HOST, Kind.ACTIVATIONS): self.nodes * width * self.number})
+        return Bytes({(Link.DEVICE_TO_HOST, Kind.ACTIVATIONS): self.nodes * self.row(width)})
 
     def _aggregate_read(self, index: int) -> Bytes:
         width = self.layers[index].aggregate
-        return Bytes({(Link.HOST_TO_DEVICE, Kind.ACTIVATIONS): self.nodes * width * self.number})
+        return Bytes({(Link.HOST_TO_DEVICE, Kind.ACTIVATIONS): self.nodes * self.row(width)})
 
-    def _gradients(self, link: Link, numbers: int) -> Bytes:
-        return Bytes({(link, Kind.GRADIENTS): numbers * self.number})
+    @staticmethod
+    def _gradients(link: Link, num_bytes: int) -> Bytes:
+        return Bytes({(link, Kind.GRADIENTS): num_bytes})

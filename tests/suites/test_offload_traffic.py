@@ -68,6 +68,7 @@ class Plan(NamedTuple):
     reorganise: bool = True
     overlap: bool = True
     cache: bool = True
+    storage_precision: str = "full"
 
 
 class Seen(NamedTuple):
@@ -87,6 +88,7 @@ SWITCHES = [
     *(Plan("sage", 5, *flags) for flags in product((True, False), repeat=2)),
     Plan("gat sends columns and scores", 4, sharing=False),
     *(Plan("sage", chunks, reorganise=False, overlap=False) for chunks in (1, 7)),
+    *(Plan(name, 3, storage_precision=narrow) for name in MODELS for narrow in ("bfloat16", "int8")),
 ]
 EVERYTHING = [
     Plan(name, chunks, sharing=sharing, reuse=reuse, reorganise=reorganise, cache=cache)
@@ -176,6 +178,7 @@ def require_formula(plan: Plan, by_worker: list[Seen]) -> None:
         feature=2 if kinds.half else 8,
         constant=kinds.constant,
         cache=plan.cache,
+        storage=plan.storage_precision,
     )
     assert sum((each.prepared for each in by_worker), Counter()) == +traffic.prepared()
     for epoch in range(EPOCHS):
@@ -221,6 +224,19 @@ def test_volumes_that_are_told(workers: int, plan: Plan) -> None:
             }
         assert facts["replication"] == pytest.approx(sum(len(nodes) for waves in reads for nodes in waves) / NODES)
         assert facts["chunks"] == plan.chunks
+
+
+@pytest.mark.parametrize("model", ["gcn projects first", "sage"])
+def test_narrow_rows_take_a_quarter_of_the_bytes_of_float64(model: str) -> None:
+    """In bfloat16; those between workers are as many."""
+    full, narrow = (
+        sum((each[Plan(model, 3, storage_precision=name)].epochs[1] for each in seen(3, tuple(SWITCHES))), Counter())
+        for name in ("full", "bfloat16")
+    )
+    for kind in (Kind.ACTIVATIONS, Kind.GRADIENTS):
+        assert narrow[Link.PEER, kind] == full[Link.PEER, kind]
+        for link in (Link.HOST_TO_DEVICE, Link.DEVICE_TO_HOST):
+            assert 4 * narrow[link, kind] == full[link, kind] > 0
 
 
 def numbered(reads: Sets) -> list[range]:

@@ -26,9 +26,7 @@ def form(request: pytest.FixtureRequest):
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        for name in (
-            "_read_segments", "_write_segments", "_end_of_read", "_scatter_words", "_read_in_order", "_write_in_order"
-        ):  # fmt: skip
+        for name in ("_read_segments", "_write_segments", "_end_of_read", "_read_in_order", "_write_in_order"):
             patch.setattr(segment_io, name, getattr(segment_io, name).py_func)
         yield
 

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outgrow.core.errors import InputError
+from outgrow.ops.rows.row_encoding import BFLOAT16, FULL, INT8, RowEncoding
 from outgrow.runtime.storage.row_file import IoPool
 from outgrow.runtime.storage.segment_file import SegmentFile
 from support import disk_folder, normal
@@ -39,9 +40,11 @@ def on_disk(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def segments(kind: str, folder: Path, counts: list[int], width: int, dtype: torch.dtype) -> Iterator[SegmentFile]:
+def segments(
+    kind: str, folder: Path, counts: list[int], width: int, dtype: torch.dtype, precision: str = FULL
+) -> Iterator[SegmentFile]:
     disk, path = IoPool(in_flight=2, run_bytes=2 * PAGE), folder / "segments"
-    made = SegmentFile(disk, path, np.array(counts), width, dtype, direct=kind == "direct")
+    made = SegmentFile(disk, path, np.array(counts), width, RowEncoding(dtype, precision), direct=kind == "direct")
     try:
         yield made
     finally:
@@ -80,6 +83,42 @@ def test_any_of_them_are_read_as_they_were_written(
         assert torch.equal(wide, expected)
 
 
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    kind=st.sampled_from(KINDS),
+    counts=st.lists(st.integers(0, 3000), min_size=1, max_size=6),
+    width=st.sampled_from([1, 7, 2000]),
+    precision=st.sampled_from([BFLOAT16, INT8]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    data=st.data(),
+)
+def test_narrow_rows_are_read_as_they_were_rounded(
+    on_disk: Path, kind: str, counts: list[int], width: int, precision: str, dtype: torch.dtype, data: st.DataObject
+) -> None:
+    counts = [count if width < 2000 else count % 9 for count in counts]
+    rows = normal(sum(counts), width, dtype=dtype) * normal(sum(counts), 1, seed=1, dtype=dtype).exp()
+    numbers = range(len(counts))
+    encoding = RowEncoding(dtype, precision)
+    with segments(kind, on_disk, counts, width, dtype, precision) as made:
+        stored = encoding.encode_rows(rows)
+        made.write_segments(numbers, stored)
+        some = sorted(data.draw(st.sets(st.sampled_from(numbers))))
+        chosen = torch.cat([torch.arange(0), *(torch.arange(len(rows)).split(counts)[i] for i in some)])
+        raw = torch.zeros(len(chosen), stored.shape[1], dtype=stored.dtype)
+        made.read_segments(some, raw)
+        assert torch.equal(raw, stored[chosen])
+        out = torch.zeros(len(chosen), width, dtype=dtype)
+        made.read_segments(some, out)
+        scale = rows.abs().amax(1, keepdim=True) if precision == INT8 else rows.abs()
+        assert ((out - rows[chosen]).abs() <= scale[chosen] * (0.0041 if precision == INT8 else 2.0**-8)).all()
+        to = torch.randperm(len(chosen) + 2, generator=torch.Generator().manual_seed(0))[: len(chosen)].int()
+        wide = torch.full((len(chosen) + 2, width + 1), -1.0, dtype=dtype)
+        expected = wide.clone()
+        expected[to.long(), 1:] = out
+        made.read_segments(some, wide[:, 1:], to)
+        assert torch.equal(wide, expected)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_types_and_other_numbers_of_rows_are_refused(kind: str, on_disk: Path) -> None:
     with segments(kind, on_disk, [2, 3], 4, torch.float32) as made:
@@ -104,7 +143,7 @@ def test_new_ones_are_zero(kind: str, on_disk: Path) -> None:
 @pytest.mark.parametrize("direct", [False, True])
 def test_bytes_are_counted(direct: bool, on_disk: Path) -> None:
     told = IoPool(in_flight=2)
-    made = SegmentFile(told, on_disk / "a", np.array([1, 2]), 1000, torch.float32, direct=direct)
+    made = SegmentFile(told, on_disk / "a", np.array([1, 2]), 1000, RowEncoding(torch.float32), direct=direct)
     paged = direct and hasattr(os, "O_DIRECT")
     made.write_segments([0, 1], torch.zeros(3, 1000))
     assert told.written_bytes == (3 * PAGE if paged else 12000)
@@ -133,7 +172,7 @@ def test_where_a_file_system_keeps_all_in_memory(on_disk: Path, monkeypatch: pyt
 
 def test_a_file_that_was_cut_is_told(on_disk: Path) -> None:
     told = IoPool()
-    made = SegmentFile(told, on_disk / "a", np.array([10]), 100, torch.float32, direct=False)
+    made = SegmentFile(told, on_disk / "a", np.array([10]), 100, RowEncoding(torch.float32), direct=False)
     os.truncate(on_disk / "a", 5)
     with pytest.raises(InputError, match="ends before"):
         made.read_segments([0], torch.zeros(10, 100))
@@ -144,7 +183,7 @@ def test_a_file_that_was_cut_is_told(on_disk: Path) -> None:
 
 def test_a_full_disk_is_told(on_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = IoPool()
-    made = SegmentFile(told, on_disk / "a", np.array([10]), 100, torch.float32, direct=False)
+    made = SegmentFile(told, on_disk / "a", np.array([10]), 100, RowEncoding(torch.float32), direct=False)
 
     def full(*given: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -161,6 +200,6 @@ def test_an_existing_file_is_not_overwritten(on_disk: Path) -> None:
     (on_disk / "a").write_bytes(b"mine")
     told = IoPool()
     with pytest.raises(FileExistsError):
-        SegmentFile(told, on_disk / "a", np.array([10]), 100, torch.float32, direct=True)
+        SegmentFile(told, on_disk / "a", np.array([10]), 100, RowEncoding(torch.float32), direct=True)
     assert (on_disk / "a").read_bytes() == b"mine"
     told.close()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.ledger import Kind, Ledger, Link
+from outgrow.ops.rows.row_encoding import RowEncoding
 from outgrow.runtime.distributed.comm import SingleProcessComm
 from outgrow.runtime.storage.row_file import IoPool
 from outgrow.runtime.storage.segment_file import SegmentFile
@@ -43,7 +44,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
 
         def make_segments(counts: NDArray[np.int64] | list[int]) -> SegmentFile:
             path, rows = folder / str(next(numbers)), np.array(counts).reshape(-1)
-            made = SegmentFile(disk, path, rows, WIDTH, torch.float64, direct=False)
+            made = SegmentFile(disk, path, rows, WIDTH, RowEncoding(torch.float64), direct=False)
             stack.callback(made.close)
             return made
 

@@ -166,7 +166,7 @@ def train(
             "val_links, test_links, split_seed, rank_self, ranking_candidates) or of the strategy "
             "(auto: trial and inexact, whether it may choose orchestrate, true or false; "
             "full: partition, overlap; offload: host_memory, chunks, scratch_dir, sharing, reuse, reorganise, "
-            "overlap, cache; tensor: chunks, cache_first_aggregate, attention, on_disk, "
+            "overlap, cache, storage_precision; tensor: chunks, cache_first_aggregate, attention, on_disk, "
             "scratch_dir, nn_device; sampled: partition, cache, cache_by, cache_scope, sampling_threads, prefetch; "
             "split: partition, cache, cache_by, sampling_threads, prefetch, partial_sums; migrate: partition, "
             "move_model, pregather, merge, time_steps, cache, cache_by, cache_scope, sampling_threads, prefetch; "

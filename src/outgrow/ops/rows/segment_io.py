@@ -17,6 +17,7 @@ from torch import Tensor
 from outgrow.ops.backend import serial_kernel
 from outgrow.ops.rows.file_io import PAGE_BYTES, count_pages, io_kernel, pread_memory, pwrite_memory, raise_errno
 from outgrow.ops.rows.gather import WORDS
+from outgrow.ops.rows.row_encoding import RowEncoding, decode_row
 
 Array = NDArray[Any]
 
@@ -28,10 +29,12 @@ def read_segments(
     page: int,
     staged_B: Array,
     out: tuple[Tensor, Array | None],
+    encoding: RowEncoding | None = None,
 ) -> tuple[int, int]:
     """Read ``out[to[i]] = row i`` of the rows of all segments, numbered one after another.
 
-    Rows in order, without rounding to pages, are read into ``out`` directly.
+    Rows in order, without rounding to pages, are read into ``out`` directly. Those of an encoding that is not full
+    are decoded, unless ``out`` has the type in which they are stored.
 
     Args:
         file: Descriptor of the file.
@@ -41,8 +44,8 @@ def read_segments(
         page: Bytes that reads are aligned to: a power of two; 1 for none.
         staged_B: uint8, aligned and overwritten: whole pages, for at least one row with those that it lies
             in.
-        out: ``[M, W]`` of the type of the file, written, and ``[N]`` integer distinct rows of it; None for
-            the first ones, in order.
+        out: ``[M, W]``, written, and ``[N]`` integer distinct rows of it; None for the first ones, in order.
+        encoding: How rows are stored; ``out`` is of its type, or of its stored type. None: as ``out`` has them.
 
     Returns:
         Number of reads, and of the pages of `PAGE_BYTES` that they lie in.
@@ -51,14 +54,19 @@ def read_segments(
         EOFError: The file ends too early.
         OSError: The read failed.
     """
-    word = WORDS[out[0].dtype.itemsize]
-    rows = out[0].detach().view(word).numpy()
-    to = out[1]
-    if to is None and page == 1 and rows.flags.c_contiguous:
-        error, reads, pages = _read_in_order(file, places, row_range, rows.shape[1], rows.reshape(-1))
+    given, to = out[0].detach(), out[1]
+    if encoding is not None and given.dtype != encoding.stored_dtype:
+        rows, staged = given.numpy(), staged_B.view(encoding.stored_array_dtype)
+        stride = encoding.stored_width(rows.shape[1])
+    else:
+        # Bits are copied as integers of their size, so that all types of a size share one compiled kernel.
+        rows = given.view(WORDS[given.dtype.itemsize]).numpy()
+        staged, stride = staged_B.view(rows.dtype), rows.shape[1]
+    if to is None and page == 1 and rows.flags.c_contiguous and staged.dtype == rows.dtype:
+        error, reads, pages = _read_in_order(file, places, row_range, stride, rows.reshape(-1))
     else:
         to = np.arange(len(rows)) if to is None else to
-        error, reads, pages = _read_segments(file, places, row_range, page, staged_B.view(rows.dtype), rows, to)
+        error, reads, pages = _read_segments(file, places, row_range, (page, stride), staged, rows, to)
     raise_errno(error)
     return reads, pages
 
@@ -133,12 +141,19 @@ def _write_in_order(file: int, begins: Array, ends: Array, rows: Array) -> tuple
 
 @io_kernel
 def _read_segments(
-    file: int, places: tuple[Array, Array], row_range: tuple[int, int], page: int, staged: Array, out: Array, to: Array
+    file: int,
+    places: tuple[Array, Array],
+    row_range: tuple[int, int],
+    units: tuple[int, int],
+    staged: Array,
+    out: Array,
+    to: Array,
 ) -> tuple[int, int, int]:
     begins, ends = places
     low, high = row_range
+    page, stride = units
     size = staged.itemsize
-    row_bytes = out.shape[1] * staged.itemsize
+    row_bytes = stride * staged.itemsize
     reads = 0
     pages = 0
     at = low
@@ -160,7 +175,7 @@ def _read_segments(
                 segment += 1
             count = min(ends[segment + 1], last) - at
             word = (begins[segment] + (at - ends[segment]) * row_bytes - base) // size
-            _scatter_words(staged[word : word + count * out.shape[1]], out, to[at : at + count])
+            _scatter_rows(staged[word : word + count * stride], stride, out, to[at : at + count])
             at += count
     return 0, reads, pages
 
@@ -185,12 +200,9 @@ def _end_of_read(
 
 
 @serial_kernel
-def _scatter_words(staged: Array, out: Array, to: Array) -> None:
-    columns = out.shape[1]
+def _scatter_rows(staged: Array, stride: int, out: Array, to: Array) -> None:
     for i in range(len(to)):
-        target, first = to[i], i * columns
-        for column in range(columns):
-            out[target, column] = staged[first + column]
+        decode_row(staged, i * stride, stride, out, to[i])
 
 
 @io_kernel

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from outgrow.core.ledger import Kind, Link
+from outgrow.ops.rows.row_encoding import stored_row_bytes
 from outgrow.planning.cost_model import CostModel, step_seconds
 from outgrow.planning.estimate import (
     EpochPart,
@@ -37,6 +38,8 @@ _LAYERS_OF_WAVE = 12
 _ADDED = (Link.DEVICE_TO_HOST, Kind.GRADIENTS)
 _PASSES_OF_SUM = 8
 """How often a number is read or written where rows of gradients are added to those of other chunks, in random order."""
+_WIDE = 1024
+"""Numbers of a row of which a scale, where it has one, hardly counts."""
 _STEP = 1
 """Step of `fewest_chunks`: the number of chunks doubles until it fits, so few numbers are estimated."""
 
@@ -64,7 +67,8 @@ def offload_peak_bytes(strategy: Offload, work: Workload, costs: CostModel) -> i
     """Return an upper bound on the bytes that a worker holds with the strategy's chunks, cached waves left out."""
     base = base_bytes(work, costs) + _link_bytes(strategy, work, costs)
     extent = _max_wave_sizes(strategy, work, costs)
-    return chunked_bytes(base, work.model.layer_plans, extent, work.model.number_bytes)
+    size = work.model.number_bytes
+    return chunked_bytes(base, work.model.layer_plans, extent, size, strategy.storage_precision)
 
 
 def count_cached_waves(strategy: Offload, work: Workload, costs: CostModel) -> int:
@@ -210,7 +214,8 @@ def offload_parts(
     small = costs.layer_overhead_seconds(_LAYERS_OF_WAVE * len(layers) * (strategy.chunks - 1))
     found.append(EpochPart(name="small steps of chunks", seconds=small))
     added = sum(count for (link, kind), count in traffic.epoch.items() if (link, kind) == _ADDED)
-    numbers = _PASSES_OF_SUM * added / work.model.number_bytes / costs.layout.workers
+    row_bytes = stored_row_bytes(_WIDE, work.model.number_bytes, strategy.storage_precision)
+    numbers = _PASSES_OF_SUM * added * _WIDE / row_bytes / costs.layout.workers
     found.append(EpochPart(name="gradients added in files", seconds=costs.memory_pass_seconds(numbers)))
     busy = sum(part.seconds for part in found)
     waves = strategy.chunks * passes

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from outgrow.core.ledger import Kind, Link
+from outgrow.ops.rows.row_encoding import stored_row_bytes
 from outgrow.planning.graph_stats.chunk_waves import WaveStats
 from outgrow.planning.model_sizes import LayerSizes
 from outgrow.planning.traffic import Bytes, Traffic, WorkerLayout, add_bytes, count_sent_numbers
@@ -109,16 +110,16 @@ class PassTraffic(NamedTuple):
             target = self._target_width(layer)
             # Target gradients are written chunk by chunk; the layer below, or the encoder, then loads the sums.
             if index > 0 or not self.work.model.reads_features:
-                moved += self._gradient_bytes(Link.DEVICE_TO_HOST, nodes * target)
-                moved += self._gradient_bytes(Link.HOST_TO_DEVICE, nodes * (layer.source_width + target))
+                moved += self._gradient_bytes(Link.DEVICE_TO_HOST, nodes, target)
+                moved += self._gradient_bytes(Link.HOST_TO_DEVICE, nodes, layer.source_width)
+                moved += self._gradient_bytes(Link.HOST_TO_DEVICE, nodes, target)
             elif not self._source_is_features:
-                moved += self._gradient_bytes(Link.HOST_TO_DEVICE, nodes * layer.source_width)
+                moved += self._gradient_bytes(Link.HOST_TO_DEVICE, nodes, layer.source_width)
             if index > 0 or not self._source_is_features:
                 waves = self.waves[layer.spec.self_loops]
                 # Gradients of source rows go back by the way the rows came: to HOST, and to the other workers.
-                moved += self._gradient_bytes(Link.DEVICE_TO_HOST, waves.loaded_rows * layer.source_width)
-                for link, count in self._sent_numbers(layer, waves).items():
-                    moved += self._gradient_bytes(link, count)
+                moved += self._gradient_bytes(Link.DEVICE_TO_HOST, waves.loaded_rows, layer.source_width)
+                add_bytes(moved, Kind.GRADIENTS, self._sent_numbers(layer, waves), self.work.model.number_bytes)
         if not self._source_is_features:
             moved += self._feature_bytes()
         if self.work.links is not None:
@@ -165,8 +166,9 @@ class PassTraffic(NamedTuple):
         waves = self.waves[layer.spec.self_loops]
         moved = Counter[tuple[Link, Kind]]()
         # Rows lie on HOST as wide as those of the widest type; to others only what is used of them is sent.
-        crossed = {Link.HOST_TO_DEVICE: waves.loaded_rows * layer.source_width, **self._sent_numbers(layer, waves)}
-        add_bytes(moved, kind, crossed, size)
+        row_bytes = layer.source_width * size if raw else self._row_bytes(layer.source_width)
+        add_bytes(moved, kind, {Link.HOST_TO_DEVICE: waves.loaded_rows}, row_bytes)
+        add_bytes(moved, kind, self._sent_numbers(layer, waves), size)
         return moved
 
     def _sent_numbers(self, layer: LayerSizes, waves: WaveStats) -> dict[Link, int]:
@@ -177,7 +179,7 @@ class PassTraffic(NamedTuple):
         target = self._target_width(self.layers[index])
         if index == 0 and self.work.model.reads_features:
             return self._feature_bytes() if target else Counter()
-        return self._activation_bytes(Link.HOST_TO_DEVICE, target * self.work.graph.nodes)
+        return self._activation_bytes(Link.HOST_TO_DEVICE, target)
 
     def _feature_bytes(self) -> Bytes:
         """Return the bytes of all raw features, loaded once, chunk by chunk."""
@@ -188,13 +190,18 @@ class PassTraffic(NamedTuple):
         return Counter({(Link.HOST_TO_DEVICE, Kind.FEATURES): num_bytes})
 
     def _write_bytes(self, width: int) -> Bytes:
-        return self._activation_bytes(Link.DEVICE_TO_HOST, self.work.graph.nodes * width)
+        return self._activation_bytes(Link.DEVICE_TO_HOST, width)
 
     def _read_aggregate_bytes(self, index: int) -> Bytes:
-        return self._activation_bytes(Link.HOST_TO_DEVICE, self.work.graph.nodes * self.layers[index].aggregate_width)
+        return self._activation_bytes(Link.HOST_TO_DEVICE, self.layers[index].aggregate_width)
 
-    def _activation_bytes(self, link: Link, numbers: float) -> Bytes:
-        return Counter({(link, Kind.ACTIVATIONS): round(numbers) * self.work.model.number_bytes})
+    def _row_bytes(self, width: int) -> int:
+        """Return the bytes of a row of activations or gradients in HOST."""
+        return stored_row_bytes(width, self.work.model.number_bytes, self.strategy.storage_precision)
 
-    def _gradient_bytes(self, link: Link, numbers: float) -> Bytes:
-        return Counter({(link, Kind.GRADIENTS): round(numbers) * self.work.model.number_bytes})
+    def _activation_bytes(self, link: Link, width: int) -> Bytes:
+        """Return the bytes of a row of every node."""
+        return Counter({(link, Kind.ACTIVATIONS): self.work.graph.nodes * self._row_bytes(width)})
+
+    def _gradient_bytes(self, link: Link, rows: float, width: int) -> Bytes:
+        return Counter({(link, Kind.GRADIENTS): round(rows) * self._row_bytes(width)})

@@ -1,6 +1,7 @@
 """Rows in the HOST tier, stored in segments that are contiguous on disk, so that reading one needs no seeks.
 
-Letters: ``W`` columns, ``P`` segments, ``N`` rows in some segments, ``M`` rows of the other tensor.
+Letters: ``W`` columns, ``S`` stored columns, ``P`` segments, ``N`` rows in some segments, ``M`` rows of the other
+tensor.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from outgrow.ops.backend import as_numpy
 from outgrow.ops.rows.file_io import PAGE_BYTES
+from outgrow.ops.rows.row_encoding import RowEncoding
 from outgrow.ops.rows.segment_io import read_segments, write_segments
 from outgrow.runtime.storage.row_file import IoPool, explain_os_error
 
@@ -40,24 +42,25 @@ class SegmentFile:
         path: Path of the file, which must not exist.
         counts_P: ``[P]`` int64, number of rows of each segment.
         width: ``W``.
-        dtype: Dtype of the values.
+        encoding: How rows are stored.
         direct: Whether to bypass the page cache (O_DIRECT) if possible: faster for data larger than memory,
             slower for data that fits.
 
     Attributes:
         width: ``W``.
-        dtype: Dtype of the values.
+        encoding: As given.
+        row_bytes: Bytes of a stored row.
     """
 
     def __init__(
-        self, io_pool: IoPool, path: Path, counts_P: Array, width: int, dtype: torch.dtype, *, direct: bool
+        self, io_pool: IoPool, path: Path, counts_P: Array, width: int, encoding: RowEncoding, *, direct: bool
     ) -> None:
-        self.width, self.dtype = width, dtype
-        self._io_pool, self._row_bytes = io_pool, width * dtype.itemsize
+        self.width, self.encoding = width, encoding
+        self._io_pool, self.row_bytes = io_pool, encoding.row_bytes(width)
         self._counts_P = np.asarray(counts_P, dtype=np.int64)
         self._file, self._page = _create_file(path, direct=direct)
         # With O_DIRECT offsets must be multiples of a page, so segments are padded to whole pages.
-        sizes = -(-self._counts_P * self._row_bytes // self._page) * self._page
+        sizes = -(-self._counts_P * self.row_bytes // self._page) * self._page
         self._segment_offsets = np.concatenate(([0], sizes.cumsum()))
         self._file.truncate(int(self._segment_offsets[-1]))
 
@@ -66,32 +69,33 @@ class SegmentFile:
 
         Args:
             segments: Numbers of the segments, ascending.
-            out_MW: ``[M, W]`` of the same dtype, output; any strides.
+            out_MW: ``[M, W]`` of the type that is computed with, output; any strides. Or ``[M, S]`` of the stored
+                type, which gets rows as they are stored.
             to_N: ``[N]`` integer, distinct; None for the first rows in order.
         """
         count = len(out_MW) if to_N is None else len(to_N)
-        places = self._locate_segments(segments, count, out_MW.dtype)
+        places = self._locate_segments(segments, count, out_MW.dtype, self.encoding.dtype)
         to = None if to_N is None else as_numpy(to_N)
-        # Reads of whole pages go through staging memory, which needs explicit targets; made once for all
-        # shares.
-        if to is None and self._page > 1:
+        # Reads of whole pages, and rows to decode, go through staging memory, which needs explicit targets; made
+        # once for all shares.
+        if to is None and (self._page > 1 or not self.encoding.is_full):
             to = np.arange(count)
-        most = max(1, _LEAST_SHARE // self._row_bytes, -(-count // (4 * self._io_pool.in_flight)))
+        most = max(1, _LEAST_SHARE // self.row_bytes, -(-count // (4 * self._io_pool.in_flight)))
         self._io_pool.run_tasks(
             partial(self._read_part, places, (low, min(low + most, count)), (out_MW, to))
             for low in range(0, count, most)
         )
 
-    def write_segments(self, segments: Array | Sequence[int], rows_NW: Tensor) -> None:
+    def write_segments(self, segments: Array | Sequence[int], rows_NS: Tensor) -> None:
         """Write segments on one thread: file systems serialise writers that extend a file.
 
         Args:
             segments: Numbers of the segments, ascending.
-            rows_NW: ``[N, W]`` of the same dtype: their rows, concatenated.
+            rows_NS: ``[N, S]``: their rows as they are stored (`RowEncoding.encode_rows`), concatenated.
         """
-        begins, ends = self._locate_segments(segments, len(rows_NW), rows_NW.dtype)
-        places = begins, ends * self._row_bytes
-        given = rows_NW.detach().contiguous().view(-1).view(torch.uint8).numpy()
+        begins, ends = self._locate_segments(segments, len(rows_NS), rows_NS.dtype)
+        places = begins, ends * self.row_bytes
+        given = rows_NS.detach().contiguous().view(-1).view(torch.uint8).numpy()
         with self._explain_errors():
             written = write_segments(self._file.fileno(), places, self._page, self._staging_buffer(), given)
         self._io_pool.count_io(0, 0, written)
@@ -100,10 +104,12 @@ class SegmentFile:
         """Close the file; further calls do nothing."""
         self._file.close()
 
-    def _locate_segments(self, segments: Array | Sequence[int], rows: int, dtype: torch.dtype) -> tuple[Array, Array]:
+    def _locate_segments(
+        self, segments: Array | Sequence[int], rows: int, dtype: torch.dtype, *also: torch.dtype
+    ) -> tuple[Array, Array]:
         """Return the offset of each segment in the file, and the number of rows before each, and in total."""
-        if dtype != self.dtype:
-            raise TypeError(f"rows of {dtype} for segments of {self.dtype}")
+        if dtype not in (self.encoding.stored_dtype, *also):
+            raise TypeError(f"rows of {dtype} for segments of {self.encoding.stored_dtype}")
         chosen = np.asarray(segments, dtype=np.int64)
         ends = np.concatenate(([0], self._counts_P[chosen].cumsum()))
         if ends[-1] != rows:
@@ -112,11 +118,12 @@ class SegmentFile:
 
     def _read_part(self, places: tuple[Array, Array], share: tuple[int, int], out: tuple[Tensor, Array | None]) -> None:
         with self._explain_errors():
-            moved = read_segments(self._file.fileno(), places, share, self._page, self._staging_buffer(), out)
+            staged = self._staging_buffer()
+            moved = read_segments(self._file.fileno(), places, share, self._page, staged, out, self.encoding)
         self._io_pool.count_io(*moved)
 
     def _staging_buffer(self) -> Array:
-        least = -(-self._row_bytes // PAGE_BYTES) * PAGE_BYTES + PAGE_BYTES
+        least = -(-self.row_bytes // PAGE_BYTES) * PAGE_BYTES + PAGE_BYTES
         return self._io_pool.page_buffer(max(least, self._io_pool.run_bytes // PAGE_BYTES * PAGE_BYTES))
 
     def _explain_errors(self) -> AbstractContextManager[None]:

@@ -12,6 +12,7 @@ from outgrow.core.errors import InputError
 from outgrow.engine.layer_plan import LayerPlan, full_graph_bytes
 from outgrow.engine.shard import GraphShard
 from outgrow.graph.chunk_graph import ChunkGraph
+from outgrow.ops.rows.row_encoding import FULL
 from outgrow.strategies.offload.memory import (
     WaveSizes,
     cached_wave_bytes,
@@ -162,6 +163,7 @@ class ChunkPlanner:
         number_bytes: Of a number of a row.
         base_bytes: Bytes that the worker has resident without chunks.
         edge_bytes: Bytes that a step takes besides for each edge of a wave.
+        precision: In which rows are stored.
     """
 
     shard: GraphShard
@@ -173,6 +175,7 @@ class ChunkPlanner:
     number_bytes: int
     base_bytes: int
     edge_bytes: int = 0
+    precision: str = FULL
 
     def plan_chunks(self, count: int) -> ChunkPlan:
         """Cut into so many chunks, which are the same in all views of the graph."""
@@ -240,7 +243,7 @@ class ChunkPlanner:
         )
 
     def _peak_bytes(self, wave_sizes: WaveSizes) -> int:
-        waves = chunked_bytes(self.base_bytes, self.layer_plans, wave_sizes, self.number_bytes)
+        waves = chunked_bytes(self.base_bytes, self.layer_plans, wave_sizes, self.number_bytes, self.precision)
         return waves + wave_sizes.num_edges * self.edge_bytes
 
     @property

@@ -20,6 +20,7 @@ from outgrow.engine.objective import LinkTargets, StepObjective
 from outgrow.graph.chunk_graph import ChunkGraph
 from outgrow.ops import memory_pool
 from outgrow.ops.rng import fold_in
+from outgrow.ops.rows.row_encoding import RowEncoding
 from outgrow.runtime.storage.row_file import IoPool
 from outgrow.runtime.storage.scratch_dir import scratch_directory
 from outgrow.strategies.base import Problem, Step
@@ -63,6 +64,10 @@ class OffloadOptions(Protocol):
     @property
     def reorganise(self) -> bool:
         """Whether an order of the chunks is looked for."""
+
+    @property
+    def storage_precision(self) -> str:
+        """How rows are stored on a disk."""
 
     @property
     def transfer_options(self) -> TransferOptions:
@@ -131,7 +136,8 @@ class ChunkedExecution:
             self._validate_memory(options, chunking, limit)
             own = len(problem.shard.owned_nodes)
             loaded = chunking.wave_sizes.loaded_rows
-            tables = list_tables(self._layer_plans, own, loaded, cutter.number_bytes, _feature_row_bytes(problem))
+            sizes = cutter.number_bytes, _feature_row_bytes(problem), cutter.precision
+            tables = list_tables(self._layer_plans, own, loaded, *sizes)
             needed = scratch.pin_tables(tables, self._pinnable_bytes(options), stack)
             if len(scratch.pinned_tables) < len(tables):
                 copies = scratch.plan_feature_copies(cutter, chunking, problem)
@@ -242,10 +248,14 @@ class ChunkedExecution:
     ) -> tuple[ChunkPlanner, OffloadStorage]:
         problem = self.problem
         share = self.problem.shard
-        dtype = problem.model.dtype
+        encoding = RowEncoding(problem.model.dtype, options.storage_precision)
         num_nodes = share.topology.num_nodes
         on_disk = share.comm.device.type == "cpu"  # beside a GPU there may be memory enough
-        needed = table_bytes(layer_plans, num_nodes, num_nodes, dtype.itemsize) if on_disk else 0
+        needed = (
+            table_bytes(layer_plans, num_nodes, num_nodes, encoding.dtype.itemsize, encoding.precision)
+            if on_disk
+            else 0
+        )
         parent = None if options.scratch_dir is None else Path(options.scratch_dir)
         folder = stack.enter_context(scratch_directory(parent, needed))
         views = sorted({each.layer.spec.self_loops for each in layer_plans})
@@ -256,11 +266,12 @@ class ChunkedExecution:
             transfer_options=options.transfer_options,
             reorganise=options.reorganise,
             bandwidths=DISK_BANDWIDTHS if on_disk else PINNED_BANDWIDTHS,
-            number_bytes=dtype.itemsize,
+            number_bytes=encoding.dtype.itemsize,
+            precision=encoding.precision,
             base_bytes=limit.base_bytes,
             edge_bytes=problem.hidden_edge_bytes,
         )
-        return cutter, OffloadStorage(share, folder, self._io_pool, dtype, sharing=options.sharing)
+        return cutter, OffloadStorage(share, folder, self._io_pool, encoding, sharing=options.sharing)
 
     def _pinnable_bytes(self, options: OffloadOptions) -> int:
         if options.host_memory is not None:

@@ -22,6 +22,7 @@ from outgrow.engine.layer_plan import (
     target_width,
 )
 from outgrow.graph.chunk_graph import ChunkGraph
+from outgrow.ops.rows.row_encoding import FULL, stored_row_bytes
 from outgrow.strategies.offload.wave import LOADED
 from outgrow.strategies.offload.wave_plan import TransferOptions, WaveRequirements, load_evict_events
 
@@ -132,7 +133,9 @@ def wave_bytes(layer_plans: Sequence[LayerPlan], index: int, wave_sizes: WaveSiz
     )
 
 
-def chunked_bytes(base: int, layer_plans: Sequence[LayerPlan], wave_sizes: WaveSizes, number_bytes: int) -> int:
+def chunked_bytes(
+    base: int, layer_plans: Sequence[LayerPlan], wave_sizes: WaveSizes, number_bytes: int, precision: str = FULL
+) -> int:
     """The most that a worker will have resident when it trains in chunks.
 
     Args:
@@ -140,12 +143,27 @@ def chunked_bytes(base: int, layer_plans: Sequence[LayerPlan], wave_sizes: WaveS
         layer_plans: The layers.
         wave_sizes: Of its waves.
         number_bytes: Of a number of a row.
+        precision: In which rows are stored.
     """
     waves = max(wave_bytes(layer_plans, index, wave_sizes, number_bytes) for index in range(len(layer_plans)))
+    if precision != FULL:
+        # Rows that are written are there a second time, as they are stored.
+        waves += max(_written_bytes(each, wave_sizes, number_bytes, precision) for each in layer_plans)
     return base + FIXED_BYTES + _LISTED_BYTES * wave_sizes.loaded_rows + waves * _MARGIN // 100
 
 
-def table_bytes(layer_plans: Sequence[LayerPlan], num_nodes: int, num_loaded: int, number_bytes: int) -> int:
+def _written_bytes(plan: LayerPlan, wave_sizes: WaveSizes, number_bytes: int, precision: str) -> int:
+    """Return the most bytes that rows of a layer take as they are stored, all at once."""
+    widest = max(plan.aggregate_width, plan.source_width, plan.layer.spec.in_features)
+    return max(
+        wave_sizes.num_rows * stored_row_bytes(widest, number_bytes, precision),
+        wave_sizes.evicted_rows * stored_row_bytes(plan.source_width, number_bytes, precision),
+    )
+
+
+def table_bytes(
+    layer_plans: Sequence[LayerPlan], num_nodes: int, num_loaded: int, number_bytes: int, precision: str = FULL
+) -> int:
     """What is kept of some nodes on a disk.
 
     Args:
@@ -153,15 +171,20 @@ def table_bytes(layer_plans: Sequence[LayerPlan], num_nodes: int, num_loaded: in
         num_nodes: How many nodes.
         num_loaded: How often their rows arrive in the waves of a layer, and leave: they lie there so often.
         number_bytes: Of a number of a row.
+        precision: In which rows are stored.
     """
     by_node = moved = 0
     for each in layer_plans:
+        source, aggregate, target = (
+            stored_row_bytes(width, number_bytes, precision)
+            for width in (each.source_width, each.aggregate_width, each.layer.spec.in_features)
+        )
         if not each.source_is_input or each.source_requires_grad:
-            moved += each.source_width
-        moved += each.source_width * each.source_requires_grad
-        by_node += each.aggregate_width * (each.aggregate_policy in (AggregatePolicy.CACHED, AggregatePolicy.CONSTANT))
-        by_node += 2 * each.layer.spec.in_features * each.reads_input
-    return (by_node * num_nodes + moved * num_loaded) * number_bytes
+            moved += source
+        moved += source * each.source_requires_grad
+        by_node += aggregate * (each.aggregate_policy in (AggregatePolicy.CACHED, AggregatePolicy.CONSTANT))
+        by_node += 2 * target * each.reads_input
+    return by_node * num_nodes + moved * num_loaded
 
 
 def cached_wave_bytes(layer_plans: Sequence[LayerPlan], wave_sizes: WaveSizes) -> int:

@@ -106,15 +106,16 @@ class ChunkRows:
     def write_rows(self, first: int, rows_NW: Tensor) -> None:
         """Write the rows of the chunk that begins with own row ``first``."""
         if len(rows_NW):
-            self._segments.write_segments((self._chunk_number[first],), to_host(rows_NW))
-            self._ledger.add_bytes(Link.DEVICE_TO_HOST, self._kind, rows_NW.nbytes)
+            stored = self._segments.encoding.encode_rows(to_host(rows_NW))
+            self._segments.write_segments((self._chunk_number[first],), stored)
+            self._ledger.add_bytes(Link.DEVICE_TO_HOST, self._kind, stored.nbytes)
 
     def read_range(self, first: int, last: int) -> Tensor:
         """Return ``[n, W]`` rows of the chunk from own row ``first`` to ``last - 1``."""
-        out = pooled_empty((last - first, self._segments.width), _ON_CPU, self._segments.dtype)
+        out = pooled_empty((last - first, self._segments.width), _ON_CPU, self._segments.encoding.dtype)
         if len(out):
             self._segments.read_segments((self._chunk_number[first],), out)
-            self._ledger.add_bytes(Link.HOST_TO_DEVICE, self._kind, out.nbytes)
+            self._ledger.add_bytes(Link.HOST_TO_DEVICE, self._kind, len(out) * self._segments.row_bytes)
         return out.to(self._device)
 
     def close(self) -> None:
@@ -147,27 +148,26 @@ class WaveOrderedRows:
         self._chunk_order_copy = chunk_order_copy
         self._ledger = comm.ledger
         self.width = segments.width
-        self.dtype = segments.dtype
+        self.dtype = segments.encoding.dtype
 
     def write_rows(self, first: int, rows_NW: Tensor) -> None:
         """Write the rows of the chunk from own row ``first`` on, once for each wave that loads them."""
-        rows_NW = to_host(rows_NW)
+        stored = self._segments.encoding.encode_rows(to_host(rows_NW))
         # Duplicate rows on write, so that each wave reads its rows sequentially.
-        for segments, rows in self._index.segments_of_chunk(first, first + len(rows_NW)):
-            out = pooled_empty((len(rows), self.width), _ON_CPU, self.dtype)
-            gather_rows(rows_NW, rows, out, None)
+        for segments, rows in self._index.segments_of_chunk(first, first + len(stored)):
+            out = pooled_empty((len(rows), stored.shape[1]), _ON_CPU, stored.dtype)
+            gather_rows(stored, rows, out, None)
             self._segments.write_segments(segments, out)
         # Count the rows once: copies in the file do not cross the device link again.
         if self._chunk_order_copy is None:
-            self._ledger.add_bytes(Link.DEVICE_TO_HOST, self._kind, rows_NW.nbytes)
+            self._ledger.add_bytes(Link.DEVICE_TO_HOST, self._kind, stored.nbytes)
         else:
             self._chunk_order_copy.write_rows(first, rows_NW)
 
     def read_wave(self, row_list: RowList, at_N: Tensor, out_BW: Tensor, wave: int) -> None:
         """Read the rows that a wave loads into their slots."""
         via_host(partial(self._segments.read_segments, self._index.segments_of_wave(wave)), out_BW, at_N)
-        moved = len(at_N) * self.width * self.dtype.itemsize
-        self._ledger.add_bytes(Link.HOST_TO_DEVICE, self._kind, moved)
+        self._ledger.add_bytes(Link.HOST_TO_DEVICE, self._kind, len(at_N) * self._segments.row_bytes)
 
     def read_range(self, first: int, last: int) -> Tensor:
         """Return ``[n, W]``: all rows of a chunk."""
@@ -199,18 +199,20 @@ class WaveOrderedGradients:
     def write_wave(self, wave: int, values_NW: Tensor) -> None:
         """Write the gradients that a wave evicts."""
         # Append the partial sums instead of adding in place, which would read each row back first.
-        self._segments.write_segments(self._index.segments_of_wave(wave), to_host(values_NW))
-        self._ledger.add_bytes(Link.DEVICE_TO_HOST, Kind.GRADIENTS, values_NW.nbytes)
+        stored = self._segments.encoding.encode_rows(to_host(values_NW))
+        self._segments.write_segments(self._index.segments_of_wave(wave), stored)
+        self._ledger.add_bytes(Link.DEVICE_TO_HOST, Kind.GRADIENTS, stored.nbytes)
 
     def read_range(self, first: int, last: int) -> Tensor:
         """Return ``[n, W]`` sums for the chunk that begins with own row ``first``, added wave by wave."""
-        out = pooled_empty((last - first, self._segments.width), _ON_CPU, self._segments.dtype).zero_()
+        dtype = self._segments.encoding.dtype
+        out = pooled_empty((last - first, self._segments.width), _ON_CPU, dtype).zero_()
         for segments, rows in self._index.segments_of_chunk(first, last):
-            part = pooled_empty((len(rows), self._segments.width), _ON_CPU, self._segments.dtype)
+            part = pooled_empty((len(rows), self._segments.width), _ON_CPU, dtype)
             self._segments.read_segments(segments, part)
             # Segments come in wave order, so the sum of a row does not depend on the grouping.
             scatter_add_rows(out, rows, part, torch.arange(len(rows)))
-        self._ledger.add_bytes(Link.HOST_TO_DEVICE, Kind.GRADIENTS, out.nbytes)
+        self._ledger.add_bytes(Link.HOST_TO_DEVICE, Kind.GRADIENTS, len(out) * self._segments.row_bytes)
         return out.to(self._device)
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from outgrow.engine.layer_plan import AggregatePolicy, LayerPlan
 from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
+from outgrow.ops.rows.row_encoding import RowEncoding
 from outgrow.runtime.storage.row_file import IoPool, RowFile, open_npy_rows
 from outgrow.runtime.storage.row_storage import InMemoryRows, RowStorage, allocate_pinned_rows, pin_rows
 from outgrow.runtime.storage.scratch_dir import free_disk_bytes, validate_free_space
@@ -50,7 +51,7 @@ class OffloadStorage:
         shard: What the worker owns.
         folder: Its folder, which is empty.
         io_pool: The threads that read.
-        dtype: Of the numbers in rows.
+        encoding: How rows are stored; in full where they lie by node.
         sharing: See `TransferOptions`.
 
     Attributes:
@@ -59,11 +60,13 @@ class OffloadStorage:
         feature_copies: The copies of features that are made.
     """
 
-    def __init__(self, shard: GraphShard, folder: Path, io_pool: IoPool, dtype: torch.dtype, *, sharing: bool) -> None:
+    def __init__(
+        self, shard: GraphShard, folder: Path, io_pool: IoPool, encoding: RowEncoding, *, sharing: bool
+    ) -> None:
         self._shard = shard
         self._folder = folder
         self._io_pool = io_pool
-        self._dtype = dtype
+        self._encoding = encoding
         self._chunk_ranges: Sequence[RowRange] = ()
         self.direct_io = False
         self.pinned_tables = frozenset[str]()
@@ -145,14 +148,18 @@ class OffloadStorage:
         """
         comm = self._shard.comm
         if name in self.pinned_tables:
-            return NodeRows(self._allocate_pinned(name, width, self._dtype), kind, comm)
+            return NodeRows(self._allocate_pinned(name, width, self._encoding.dtype), kind, comm)
         rows = dict[int, RowStorage]()
-        own = RowFile.create(self._io_pool, self._folder / name, len(self._shard.owned_nodes), width, self._dtype)
+        own = RowFile.create(
+            self._io_pool, self._folder / name, len(self._shard.owned_nodes), width, self._encoding.dtype
+        )
         comm.barrier()
         for rank, (folder, num_rows) in enumerate(self._peers):
             path = folder / name
             there = rank != comm.rank
-            rows[rank] = RowFile.open_existing(self._io_pool, path, num_rows, width, self._dtype) if there else own
+            rows[rank] = (
+                RowFile.open_existing(self._io_pool, path, num_rows, width, self._encoding.dtype) if there else own
+            )
         return NodeRows(rows, kind, comm)
 
     def _allocate_pinned(self, name: str, width: int, dtype: torch.dtype) -> dict[int, RowStorage]:
@@ -185,10 +192,10 @@ class OffloadStorage:
         return WaveOrderedGradients(self._make_segments(name, index.counts, width), index, self._shard.comm)
 
     def _make_segments(
-        self, name: str, counts: NDArray[np.int64], width: int, dtype: torch.dtype | None = None
+        self, name: str, counts: NDArray[np.int64], width: int, encoding: RowEncoding | None = None
     ) -> SegmentFile:
-        path = self._folder / name
-        return SegmentFile(self._io_pool, path, counts.reshape(-1), width, dtype or self._dtype, direct=self.direct_io)
+        path, chosen = self._folder / name, encoding or self._encoding
+        return SegmentFile(self._io_pool, path, counts.reshape(-1), width, chosen, direct=self.direct_io)
 
     def make_feature_rows(self, model: Model, features: Features, file: Path | None) -> FeatureRows | NodeRows:
         """Raw features in the HOST tier.
@@ -211,13 +218,13 @@ class OffloadStorage:
         self, features: FeatureRows, wave_file: WaveFile
     ) -> tuple[WaveOrderedRows | None, ChunkRows | None]:
         """Make the copies of features that pay."""
-        made, width, dtype = self.feature_copies, features.width, features.dtype
+        made, width, encoding = self.feature_copies, features.width, RowEncoding(features.dtype)
         index = wave_file.load_index
         sizes = np.array([last - first for first, last in self._chunk_ranges])
-        of_chunks = self._make_segments("features-by-chunk", sizes, width, dtype) if made.chunk_bytes else None
+        of_chunks = self._make_segments("features-by-chunk", sizes, width, encoding) if made.chunk_bytes else None
         by_wave = None
         if made.wave_bytes:
-            by_wave = self._make_segments("features-by-wave", index.counts, width, dtype), index
+            by_wave = self._make_segments("features-by-wave", index.counts, width, encoding), index
         return write_feature_copies(features, self._chunk_ranges, by_wave, of_chunks, self._shard.comm)
 
     def _pin_features(self, feature_rows: FeatureRows) -> NodeRows:

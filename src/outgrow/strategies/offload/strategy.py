@@ -15,14 +15,18 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass
 
+import torch
+
 from outgrow.core.arguments import check_arguments
 from outgrow.core.deprecation import renamed_options
 from outgrow.core.errors import InputError
 from outgrow.core.memory_limits import parse_bytes
 from outgrow.core.validation import validate_choice, validate_positive
+from outgrow.engine.batches import BatchConfig
 from outgrow.engine.layer_plan import LayerPlan, plan_layers
 from outgrow.engine.nodewise import predicts_links_by_node
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
+from outgrow.ops.rows.row_encoding import FULL, STORAGE_PRECISIONS
 from outgrow.runtime.system.device import free_device_bytes, used_device_bytes
 from outgrow.runtime.system.process_memory import return_freed_memory
 from outgrow.strategies.base import Execution, FullGraphExecution, Problem, Strategy
@@ -55,6 +59,9 @@ class Offload(Strategy):
             computed.
         cache: Whether aggregates without parameters are kept for the backward pass; else they are computed
             again.
+        storage_precision: How rows of activations and gradients are stored on a disk: ``full``, ``bfloat16``, or
+            ``int8`` with a scale for each row. They are computed with, and summed, in the type of the parameters; a
+            run in less than ``full`` is not exact.
     """
 
     name = "offload"
@@ -70,6 +77,7 @@ class Offload(Strategy):
     reorganise: bool = True
     overlap: bool = True
     cache: bool = True
+    storage_precision: str = FULL
 
     def __post_init__(self) -> None:
         validate_choice("partition", self.partition, WITHOUT_CHUNKS)
@@ -77,6 +85,25 @@ class Offload(Strategy):
             if given is not None:
                 parse_bytes(given)
         validate_positive(self.name, chunks=self.chunks)
+        validate_choice("storage_precision", self.storage_precision, dict.fromkeys(STORAGE_PRECISIONS))
+
+    def is_exact(self, batches: BatchConfig) -> bool:
+        """Whether the gradient is exact: where rows are stored in full."""
+        return self.storage_precision == FULL
+
+    def validate_workers(self, num_workers: int, num_hosts: int) -> None:
+        """Check that gradients of workers meet in memory, not in rows that are rounded each time.
+
+        Raises:
+            InputError: They would be added up in rounded rows on a disk.
+        """
+        if self.storage_precision != FULL and num_workers > 1 and not self.sharing:
+            raise InputError(
+                f"storage_precision {self.storage_precision} cannot be combined with sharing=false",
+                needed="sharing=true, or one worker: without it workers add up gradients in rows on the disk",
+                got=f"sharing=false on {num_workers} workers",
+                repair="leave sharing or storage_precision out",
+            )
 
     def options(self) -> dict[str, object]:
         """See `Strategy.options`."""
@@ -92,6 +119,7 @@ class Offload(Strategy):
         began = time.perf_counter()
         return_freed_memory()
         comm = problem.shard.comm
+        self._validate_device(comm.device)
         traits = plan_layers(
             problem.model, problem.all_features, cache=self.cache, keeps_constants=not problem.hides_edges
         )
@@ -110,6 +138,15 @@ class Offload(Strategy):
             problem.run_facts.update(chunks=0, memory_bytes=budget)
             return FullGraphExecution(problem)
         return ChunkedExecution(problem, self, traits, MemoryBounds(base, budget), began)
+
+    def _validate_device(self, device: torch.device) -> None:
+        if self.storage_precision != FULL and device.type != "cpu":
+            raise InputError(
+                f"storage_precision {self.storage_precision} is for rows on a disk",
+                needed="device cpu: beside a GPU rows are in pinned memory, in full",
+                got=f"device {device.type}",
+                repair="leave storage_precision out",
+            )
 
     def computes_read_rows(self, problem: Problem) -> bool:
         """See `Strategy.computes_read_rows`: where nothing of a node depends on others, unless chunks are asked for."""

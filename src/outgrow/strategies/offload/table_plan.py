@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from outgrow.engine.layer_plan import AggregatePolicy, LayerPlan
+from outgrow.ops.rows.row_encoding import FULL, stored_row_bytes
 
 FEATURES = "features"
 """Name of the table of raw features."""
@@ -31,7 +32,12 @@ class TableBytes(NamedTuple):
 
 
 def list_tables(
-    layer_plans: Sequence[LayerPlan], num_own: int, num_loaded: int, number_bytes: int, feature_row_bytes: int
+    layer_plans: Sequence[LayerPlan],
+    num_own: int,
+    num_loaded: int,
+    number_bytes: int,
+    feature_row_bytes: int,
+    precision: str = FULL,
 ) -> list[TableBytes]:
     """Return all tables of a worker.
 
@@ -41,12 +47,13 @@ def list_tables(
         num_loaded: Rows that arrive in the waves of a layer; as many gradients leave.
         number_bytes: Of a number of a row.
         feature_row_bytes: Of a row of dense features; 0 where features are not in a table.
+        precision: In which other rows are stored.
     """
     found = list[TableBytes]()
 
-    def add(name: str, row_bytes: int, lying: int, moved: int) -> None:
-        if row_bytes:
-            found.append(TableBytes(name, num_own * row_bytes, lying * row_bytes, moved * row_bytes))
+    def add(name: str, size: int, lying: int, moved: int) -> None:
+        if size:
+            found.append(TableBytes(name, num_own * size, lying * size, moved * size))
 
     first = layer_plans[0]
     waves = num_loaded * _count_wave_passes(first)
@@ -55,7 +62,12 @@ def list_tables(
     add(FEATURES, feature_row_bytes, 0, (waves if first.source_is_features else 0) + chunks)
     for index, plan in enumerate(layer_plans):
         for name, width, by_wave, moved in _list_layer_tables(plan, num_own, num_loaded):
-            add(f"{name}-{index}", width * number_bytes, num_loaded if by_wave else num_own, moved)
+            add(
+                f"{name}-{index}",
+                stored_row_bytes(width, number_bytes, precision),
+                num_loaded if by_wave else num_own,
+                moved,
+            )
     return found
 
 
