@@ -175,7 +175,7 @@ def _import_library() -> None:
     import outgrow
 
     for found in pkgutil.walk_packages(outgrow.__path__, "outgrow."):
-        if not found.name.endswith(("__main__", "worker_main")) and ".gpu" not in found.name:
+        if not found.name.endswith("_main") and not found.name.endswith("__main__") and ".gpu" not in found.name:
             with suppress(ImportError):
                 importlib.import_module(found.name)
     target = importlib.import_module("numba.core.registry").cpu_target

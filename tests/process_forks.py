@@ -26,9 +26,15 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import outgrow
+
 LARGEST_REQUEST = 1 << 17  # bytes
 POOL = str(Path(__file__).with_name("pool.py"))
-_MODULES = ("outgrow", "outgrow.runtime.distributed.worker_main")
+_MODULES = (
+    "outgrow",
+    "outgrow.runtime.distributed.worker_main",
+    "outgrow.runtime.distributed.fork_server_main",
+)
 _SERVER = str(Path(__file__).with_name("fork_server.py"))
 _ANSWER_SECONDS = 60.0
 _IMPORT_SECONDS = 240.0  # of a server, on a machine that is busy with other work
@@ -194,9 +200,9 @@ def read_on_import(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...
 
 def _start_server(environment: Mapping[str, str]) -> ForkServer:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    settings = {**environment, _ROOM_VARIABLE: _ROOM}
-    for name in ("PYTHONPATH", "TMPDIR"):  # of the process, not of the server
-        settings.pop(name, None)
+    # PYTHONPATH and TMPDIR are of the process, not of the server, which imports the library that is tested here.
+    settings = {**environment, _ROOM_VARIABLE: _ROOM, "PYTHONPATH": str(Path(outgrow.__file__).parents[1])}
+    settings.pop("TMPDIR", None)
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-P", _SERVER, str(theirs.fileno()), _ROOM],

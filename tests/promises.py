@@ -99,6 +99,11 @@ MUTANTS: dict[str, BrokenPromise] = {
         lambda: patch("outgrow.ops.backend.LoopKernel.__call__", lambda kernel, *args: kernel.in_parallel(*args)),
         in_programs=True,
     ),
+    "keeps_an_old_environment": BrokenPromise(
+        "The server that forks workers is used again after the environment has changed.",
+        "tests/runtime/distributed/test_fork_server.py",
+        lambda: patch("outgrow.runtime.distributed.fork_server._launcher_state", lambda environment: (os.getpid(),)),
+    ),
     "takes_any_argument": BrokenPromise(
         "Arguments are not checked against annotations.",
         "tests/fuzz/test_public_calls.py",

@@ -30,7 +30,6 @@ MAPPED = (
 ONLY_IN = {
     "torch.distributed": (
         "runtime/distributed/comm.py",
-        "runtime/distributed/launch.py",
         "runtime/distributed/rendezvous.py",
         "runtime/distributed/process_group.py",
         "runtime/distributed/worker.py",

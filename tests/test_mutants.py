@@ -52,7 +52,7 @@ NUMBERS = {
     "tests/suites/test_typed.py": 6,
     "tests/suites/test_typed_traffic.py": 2,
     "tests/suites/test_disagreements.py": 4,
-    "tests/test_promises.py": 19,
+    "tests/test_promises.py": 20,
     "tests/nn/test_conformance.py": 8,
     "tests/nn/test_edge_layers.py": 3,
     "tests/nn/test_hetero_gradients.py": 5,

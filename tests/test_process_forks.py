@@ -60,7 +60,8 @@ def test_it_looks_as_if_it_had_been_started(tmp_path: Path) -> None:
 
 
 def look(place: WorkerContext) -> tuple[int, bool, str, int]:
-    return os.getppid(), is_forked(os.getpid()), os.environ["OMP_NUM_THREADS"], torch.get_num_threads()
+    launcher = psutil.Process(os.getppid()).ppid()
+    return launcher, is_forked(os.getpid()), os.environ["OMP_NUM_THREADS"], torch.get_num_threads()
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -126,6 +126,10 @@ class JobFiles:
     def _reserved_path(self, rank: int) -> Path:
         return self.folder / f"reserve-{rank}"
 
+    def output_path(self, rank: int) -> Path:
+        """What a worker has printed."""
+        return self.folder / f"output-{rank}"
+
     def messages_path(self, rank: int) -> Path:
         """File of the messages that a worker has sent so far."""
         return self.folder / f"told-{rank}"

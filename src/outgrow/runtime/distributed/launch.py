@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import codecs
 import itertools
-import logging
 import os
 import pickle
-import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
-
-from torch.distributed.elastic.multiprocessing import (
-    DefaultLogsSpecs,
-    SignalException,
-    Std,
-    SubprocessContext,
-    start_processes,
-)
 
 from outgrow.core.errors import InputError, WorkerError
 from outgrow.runtime.distributed.failures import WorkerExit, root_cause_error
@@ -38,9 +26,9 @@ from outgrow.runtime.distributed.job_files import (
     read_last_lines,
     serialize_by_value,
 )
-from outgrow.runtime.distributed.worker import WorkerContext, loopback_interface
+from outgrow.runtime.distributed.worker import WorkerContext
+from outgrow.runtime.distributed.worker_processes import WorkerProcesses, prepare_processes, worker_processes
 from outgrow.runtime.storage.tempdir_reaper import temporary_directory
-from outgrow.runtime.system.environment import thread_environment
 
 T = TypeVar("T")
 _LOOK_SECONDS = 0.1
@@ -76,7 +64,7 @@ def run_workers(
     on_message: Callable[[object], None] = lambda message: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[T]:
-    """Run a task in new processes on this host and wait for the results. Needs no main guard, nor a script.
+    """Run a task in processes of their own on this host and wait for the results. Needs no main guard, nor a script.
 
     The output of worker 0 goes to standard error; that of the others is kept for the error if they fail.
 
@@ -101,6 +89,7 @@ def run_workers(
     """
     serialized = _serialize_task(task)
     with _run_folder() as folder:
+        prepare_processes(workers)
         prepare(folder)
         for attempt in itertools.count():
             try:
@@ -147,26 +136,22 @@ def _running_workers(task: bytes, workers: int, attempt: int, folder: Path) -> I
             job_files.reserve_failure_record(rank)
             # Before the start: a worker without this file takes the run for over and exits.
             job_files.heartbeat_path(rank).touch()
-        context = _start_workers(job_files, workers)
-    try:
-        yield _WorkerGroup(job_files, context)
-    finally:
-        _kill_processes(context)
+            job_files.output_path(rank).touch()
+    with worker_processes(job_files, workers) as processes:
+        yield _WorkerGroup(job_files, processes)
 
 
 class _WorkerGroup:
     """Running worker processes and the folder through which they communicate."""
 
-    def __init__(self, job_files: JobFiles, context: SubprocessContext) -> None:
+    def __init__(self, job_files: JobFiles, processes: WorkerProcesses) -> None:
         self._job_files = job_files
-        self._context = context
-        self._ranks = range(context.nprocs)
-        self._logs = [Path(context.stderrs[rank]) for rank in self._ranks]
+        self._processes = processes
+        self._ranks = range(len(processes.pids))
+        self._logs = [job_files.output_path(rank) for rank in self._ranks]
         self._output_tail = _OutputTail(self._logs[0])
         self._readers = [MessageReader(job_files.messages_path(rank)) for rank in self._ranks]
-        self._probes = [
-            LivenessProbe(job_files.heartbeat_path(rank), pid) for rank, pid in sorted(context.pids().items())
-        ]
+        self._probes = [LivenessProbe(job_files.heartbeat_path(rank), pid) for rank, pid in enumerate(processes.pids)]
 
     def wait_for_results(
         self, heartbeat_seconds: float, on_message: Callable[[object], None], should_stop: Callable[[], bool]
@@ -187,7 +172,7 @@ class _WorkerGroup:
             if all(ended) or any(silent) or (deadline is not None and time.monotonic() > deadline):
                 break
             time.sleep(_LOOK_SECONDS)
-        exit_codes = _kill_processes(self._context)
+        exit_codes = self._processes.end()
         # Messages and output that were written between the last poll and the end.
         self._forward_messages(on_message)
         results = [self._job_files.result_path(rank) for rank in self._ranks]
@@ -224,80 +209,6 @@ class _WorkerGroup:
     def _read_failure(self, rank: int) -> Any:
         path = self._job_files.failure_path(rank)
         return pickle.loads(path.read_bytes()) if path.exists() else None
-
-
-def _kill_processes(context: SubprocessContext) -> list[int | None]:
-    """Kill the processes that still run, and their children; return the exit code of each worker."""
-    handlers = [context.subprocess_handlers[rank] for rank in range(context.nprocs)]
-    for handler in handlers:
-        # Safe even if it has just ended: until it is reaped, the system does not reuse its process id.
-        if handler.proc.returncode is None:
-            with suppress(OSError):
-                handler.close(signal.SIGKILL)
-    for handler in handlers:
-        # A process in uninterruptible sleep, such as on a dead disk, survives even SIGKILL.
-        with suppress(subprocess.TimeoutExpired):
-            handler.proc.wait(_FINISH_SECONDS)
-    return [handler.proc.returncode for handler in handlers]
-
-
-def _start_workers(job_files: JobFiles, workers: int) -> SubprocessContext:
-    """Start the processes, each in its own session, so that Ctrl-C reaches only this process."""
-    settings = {
-        **thread_environment(workers),
-        "GLOO_SOCKET_IFNAME": loopback_interface(),
-        "PYTHONFAULTHANDLER": "1",
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-    }
-    with _preserve_signal_handlers(), _silence_torch_logs():
-        context = start_processes(
-            name="outgrow",
-            entrypoint=sys.executable,
-            # With ``-P`` workers search exactly PYTHONPATH; ``-m`` alone puts the current folder first.
-            args={
-                rank: ("-P", "-m", "outgrow.runtime.distributed.worker_main", str(job_files.folder), str(rank))
-                for rank in range(workers)
-            },
-            envs={rank: dict(settings) for rank in range(workers)},
-            logs_specs=DefaultLogsSpecs(log_dir=str(job_files.folder / "logs"), redirects=Std.ALL),
-        )
-    assert isinstance(context, SubprocessContext)
-    return context
-
-
-@contextmanager
-def _preserve_signal_handlers() -> Iterator[None]:
-    """Restore this process's signal handlers, which torch replaces permanently."""
-    # Python, and so torch, sets signal handlers in the main thread only.
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-    handlers = {number: signal.getsignal(number) for number in numbers}
-    caught = None
-    try:
-        yield
-    except SignalException as error:  # torch has already stopped its processes
-        caught = error.sigval
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    # Deliver the signal again, now to the handler that the user knows.
-    if caught is not None:
-        signal.raise_signal(caught)
-        raise KeyboardInterrupt
-
-
-@contextmanager
-def _silence_torch_logs() -> Iterator[None]:
-    """Suppress torch's log messages about signals and threads."""
-    logger = logging.getLogger("torch.distributed.elastic.multiprocessing.api")
-    before = logger.disabled
-    logger.disabled = True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 class _OutputTail:

@@ -1,4 +1,4 @@
-"""Entry point of a worker process: ``python -m outgrow.runtime.distributed.worker_main FOLDER RANK``."""
+"""What a worker process does, and entry point of one that is not forked: ``python -m ...worker_main FOLDER RANK``."""
 
 import os
 import sys
@@ -11,13 +11,21 @@ from outgrow.runtime.system.environment import gc_paused_import
 
 
 def main() -> None:
-    """Run one worker: start its heartbeat first, then import torch."""
+    """Run the worker that the command line names."""
     job_files = JobFiles(Path(sys.argv[1]))
-    rank = int(sys.argv[2])
-    heartbeat = Heartbeat(
-        lambda: touch_heartbeat(job_files.heartbeat_path(rank)), job_files.read_job_spec().parent, job_files.run_folder
-    )
     end_with_parent()
+    run_worker(job_files, int(sys.argv[2]), job_files.read_job_spec().parent)
+
+
+def run_worker(job_files: JobFiles, rank: int, parent: int) -> None:
+    """Run one worker: start its heartbeat first, then import torch.
+
+    Args:
+        job_files: Files of the attempt.
+        rank: Number of the worker.
+        parent: Id of the process that started this one, with which it ends: see `end_with_parent`.
+    """
+    heartbeat = Heartbeat(lambda: touch_heartbeat(job_files.heartbeat_path(rank)), parent, job_files.run_folder)
     # The parent may have ended before the system was asked to signal its death.
     heartbeat.exit_if_orphaned()
     with heartbeat:
