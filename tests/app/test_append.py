@@ -49,9 +49,17 @@ def growing_graphs(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+def rows_of(drawn: dict[str, Any]) -> np.ndarray:
+    """Features of all nodes; sparse ones have a number other than zero in every fifth row."""
+    rows = np.random.default_rng(0).normal(size=(drawn["nodes"], 3)).round(2).astype(np.float32)
+    if drawn["sparse"]:
+        rows[:, 1:] = rows[np.arange(drawn["nodes"]) % 5 > 0] = 0
+    return rows
+
+
 def make(drawn: dict[str, Any], nodes: int, edges: int) -> Graph:
     index = np.array(drawn["edges"][:edges], np.int64).reshape(-1, 2).T
-    features = np.random.default_rng(0).normal(size=(drawn["nodes"], 3)).round(2).astype(np.float32)[:nodes]
+    features = rows_of(drawn)[:nodes]
     labels = np.r_[0, 1, np.arange(2, nodes) % 3 - 1]
     graph = og.from_arrays(
         index,
@@ -74,8 +82,9 @@ def names_of(drawn: dict[str, Any]) -> list[int] | list[str]:
 def write_growth(drawn: dict[str, Any], folder: Path) -> tuple[Path, Path]:
     names = list(range(drawn["nodes"])) if drawn["ids"] == "none" else names_of(drawn)
     whole = make(drawn, drawn["nodes"], len(drawn["edges"]))
+    assert whole.sparse == drawn["sparse"]
     features = whole.features if isinstance(whole.features, torch.Tensor) else None
-    rows = np.random.default_rng(0).normal(size=(drawn["nodes"], 3)).round(2).astype(np.float32)
+    rows = rows_of(drawn)
     assert features is None or torch.equal(features, torch.from_numpy(rows))
     assert whole.labels is not None
     test = {v for v in whole.split.test.tolist() if v >= drawn["before"]}

@@ -79,7 +79,7 @@ def label_column() -> Arrays:
 
 def sparse_label_column() -> Arrays:
     given = label_column()
-    return given | {"features": csr_array(given["features"])}
+    return given | {"features": csr_array(np.pad(given["features"], ((0, 0), (0, 36))))}
 
 
 def target_column() -> Arrays:
@@ -204,7 +204,9 @@ def test_a_sample_finds_what_all_edges_show(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_features_are_sampled_where_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     given = id_column()
+    given["features"] = np.pad(given["features"], ((0, 0), (0, 36)))
     dense, sparse = build(given), build(given | {"features": csr_array(given["features"])})
+    assert (dense.sparse, sparse.sparse) == (False, True)
     monkeypatch.setattr(feature_statistics, "_COUNTED_VALUES", 100)
     monkeypatch.setattr(feature_statistics, "_SAMPLED_ROWS", 50)
     for graph in (dense, sparse):
@@ -228,6 +230,7 @@ def test_features_counted_by_hand() -> None:
 def test_sparse_features_are_counted_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.random.default_rng(0).integers(-2, 3, (60, 4)).astype(np.float32)
     rows[:, 2], rows[7] = 1, 0
+    rows = np.pad(rows, ((0, 0), (0, 16)))
     whole = describe_graph(og.from_arrays(np.array([[0], [1]]), features=rows))
     monkeypatch.setattr(feature_statistics, "_BLOCK_STORED", 9)
     part = describe_graph(og.from_arrays(np.array([[0], [1]]), features=csr_array(rows)))

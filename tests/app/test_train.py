@@ -77,7 +77,8 @@ def test_every_model_trains_and_predicts(outgrow: Command, tmp_path: Path, model
 
 def write_sparse(file: Path, model: str) -> Path:
     arrays = planted()
-    sparse = csr_array(np.where(arrays.pop("features") > 0.8, 1, 0).astype(np.float32))
+    ones = np.where(arrays.pop("features") > 0.8, 1, 0).astype(np.float32)
+    sparse = csr_array(np.pad(ones, ((0, 0), (0, 8))))
     arrays |= {"feat_indptr": sparse.indptr, "feat_indices": sparse.indices, "feat_data": sparse.data}
     arrays |= {"feat_shape": np.array(sparse.shape), **edge_data(arrays["edge_index"], model)}
     np.savez(file, **arrays)

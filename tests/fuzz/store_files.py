@@ -41,7 +41,7 @@ def _seeds() -> tuple[Case, ...]:
     weight, kinds = np.ones(7, np.float32), np.arange(7) % 2
     forms: dict[str, dict[str, Any]] = {
         "dense": {"features": np.eye(_NODES, 4, dtype=np.float32), **known},
-        "sparse": {"features": csr_array(np.eye(_NODES, 4, dtype=np.float32)), **known},
+        "sparse": {"features": csr_array(np.eye(_NODES, 8, dtype=np.float32)), **known},
         "types and weights": {"relation": kinds, "weight": weight, **known},
         "halves and sets": {"features": np.ones((_NODES, 2), np.float16), "labels": np.eye(_NODES, 3, dtype=int)},
         "bfloat16": {"features": torch.ones(_NODES, 2, dtype=torch.bfloat16), **known},
