@@ -95,12 +95,17 @@ def assert_equal(one: nn.Module, other: nn.Module, *, close: bool = False) -> No
         assert torch.allclose(a, b, rtol=1e-13, atol=1e-15) if close else torch.equal(a, b)
 
 
+FUSED = {name: {"fused": True} for name in ("adam", "adamw")}
+"""What ours are unless they are told otherwise."""
+
+
 @pytest.mark.parametrize("name", STEPPING)
 def test_each_optimizer_by_name(name: str) -> None:
     ours, theirs = plain_model(), plain_model()
     train(ours, of(ours, optimizer=name, lr=0.05))
     weight_decay = {} if name == "rprop" else {"weight_decay": 0.0}
-    plain_loop(theirs, OPTIMIZERS[name](theirs.parameters(), lr=0.05, **weight_decay), None)  # type: ignore[call-arg]
+    made = OPTIMIZERS[name](theirs.parameters(), lr=0.05, **weight_decay, **FUSED.get(name, {}))  # type: ignore[call-arg]
+    plain_loop(theirs, made, None)
     assert_equal(ours, theirs)
 
 
@@ -149,7 +154,8 @@ def test_all_of_it_at_once(optimizer: str, accumulate: int) -> None:
         accumulate=accumulate, ema=0.9, **options,
     )  # fmt: skip
     train(ours, optimization)
-    made = OPTIMIZERS[optimizer](theirs.parameters(), lr=0.1, **options)  # type: ignore[call-arg]
+    fused = FUSED.get(optimizer, {})
+    made = OPTIMIZERS[optimizer](theirs.parameters(), lr=0.1, **options, **fused)  # type: ignore[call-arg]
     averaged = plain_loop(
         theirs,
         made,
