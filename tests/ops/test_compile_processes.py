@@ -83,11 +83,12 @@ def test_a_process_that_dies_is_no_error_and_has_no_successor(processes: Compile
 
 def test_small_arrays_do_not_wait_for_threads(processes: CompileProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = LoopKernel(KERNEL.__wrapped__, lambda in_parallel: numba.njit(parallel=in_parallel)(KERNEL.__wrapped__))
-    monkeypatch.setenv(NUMBER_VARIABLE, "0")
     small, large = (np.zeros(count, np.int64) for count in (SMALL_BYTES // 8, SMALL_BYTES // 8 + 1))
     for _ in range(2):
         kernel(small)
     assert (len(kernel.in_parallel.signatures), len(kernel.in_series.signatures)) == (0, 1)  # type: ignore[attr-defined]
+    assert processes._processes == []
+    monkeypatch.setenv(NUMBER_VARIABLE, "0")
     kernel(large)
     kernel(small)
     assert len(kernel.in_parallel.signatures) == 1  # type: ignore[attr-defined]

@@ -33,7 +33,7 @@ from outgrow.ops.kernel_cache import AUTO, PARALLEL, SERIAL, cache_on_disk, is_s
 TINY_BYTES = 1 << 19
 """Size of the largest array of a kernel that always runs on one thread: threads would take as long to begin."""
 SMALL_BYTES = 4 << 20
-"""The same if nobody else compiles the form for all threads: a few milliseconds of work."""
+"""The same if the form for all threads is not on disk: a few milliseconds of work."""
 MEDIUM_BYTES = 64 << 20
 """Size of the largest array of a kernel that runs on one thread while other processes compile the form for all."""
 
@@ -65,9 +65,9 @@ def _compile_loops(function: Callable[P, R], fastmath: set[str]) -> Callable[P, 
 class LoopKernel:
     """A kernel with `prange` loops in two forms: for all threads, and for one, which compiles in half the time.
 
-    Tiny arrays take the second, and all arrays in a process with one thread. It stands in for the first while other
-    processes compile that, and for small arrays also where none does: threads would gain no time worth the compilation.
-    Once arrays were large, all take the first. Results are the same. Final.
+    Tiny arrays take the second, and all arrays in a process with one thread; so do small ones where the first is not on
+    disk: threads would gain no time worth the compilation. Once arrays were large, all take the first, for which the
+    second stands in while other processes compile it. Results are the same. Final.
 
     Args:
         function: The function.
@@ -126,9 +126,10 @@ def _wrap_compile(kernel: LoopKernel, dispatcher: Any) -> None:
             if request is not None and compile_processes.is_open(request):
                 raise _CompiledElsewhere
             if not is_stored(dispatcher, tuple(signature)):
-                if request is not None and compile_processes.submit(request):
-                    raise _CompiledElsewhere
+                # Not for small arrays: the other process would take more from a short run than threads give.
                 if kernel.give_up_threads():
+                    raise _CompiledElsewhere
+                if request is not None and compile_processes.submit(request):
                     raise _CompiledElsewhere
         return compiling(signature)
 
