@@ -95,17 +95,15 @@ def assert_equal(one: nn.Module, other: nn.Module, *, close: bool = False) -> No
         assert torch.allclose(a, b, rtol=1e-13, atol=1e-15) if close else torch.equal(a, b)
 
 
-FUSED = {name: {"fused": True} for name in ("adam", "adamw")}
-"""What ours are unless they are told otherwise."""
+FUSED = {name: {"fused": True} for name in ("adam", "adamw")}  # as ours are, unless told otherwise
 
 
 @pytest.mark.parametrize("name", STEPPING)
 def test_each_optimizer_by_name(name: str) -> None:
     ours, theirs = plain_model(), plain_model()
     train(ours, of(ours, optimizer=name, lr=0.05))
-    weight_decay = {} if name == "rprop" else {"weight_decay": 0.0}
-    made = OPTIMIZERS[name](theirs.parameters(), lr=0.05, **weight_decay, **FUSED.get(name, {}))  # type: ignore[call-arg]
-    plain_loop(theirs, made, None)
+    given = ({} if name == "rprop" else {"weight_decay": 0.0}) | FUSED.get(name, {})
+    plain_loop(theirs, OPTIMIZERS[name](theirs.parameters(), lr=0.05, **given), None)  # type: ignore[call-arg]
     assert_equal(ours, theirs)
 
 
@@ -148,14 +146,13 @@ def test_each_schedule_by_name(name: str, per: str) -> None:
 def test_all_of_it_at_once(optimizer: str, accumulate: int) -> None:
     ours, theirs = plain_model(), plain_model()
     steps = EPOCHS * -(-len(SIZES) // accumulate)
-    options = {"momentum": 0.9} if optimizer == "sgd" else {}
+    options = {"momentum": 0.9} if optimizer == "sgd" else FUSED["adam"]
     optimization = of(
         ours, optimizer=optimizer, lr=0.1, schedule="cosine", schedule_per="step", clip_grad_norm=0.1,
         accumulate=accumulate, ema=0.9, **options,
     )  # fmt: skip
     train(ours, optimization)
-    fused = FUSED.get(optimizer, {})
-    made = OPTIMIZERS[optimizer](theirs.parameters(), lr=0.1, **options, **fused)  # type: ignore[call-arg]
+    made = OPTIMIZERS[optimizer](theirs.parameters(), lr=0.1, **options)  # type: ignore[call-arg]
     averaged = plain_loop(
         theirs,
         made,

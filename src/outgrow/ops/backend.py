@@ -32,8 +32,8 @@ from outgrow.ops.kernel_cache import AUTO, PARALLEL, SERIAL, cache_on_disk, is_s
 
 TINY_BYTES = 1 << 19
 """Size of the largest array of a kernel that always runs on one thread: threads would take as long to begin."""
-SMALL_BYTES = 4 << 20
-"""The same if the form for all threads is not on disk: a few milliseconds of work."""
+SMALL_BYTES = 1 << 20
+"""The same if the form for all threads is not on disk: a millisecond of work or two."""
 MEDIUM_BYTES = 64 << 20
 """Size of the largest array of a kernel that runs on one thread while other processes compile the form for all."""
 
