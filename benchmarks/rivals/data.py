@@ -5,8 +5,10 @@ python -m rivals.data FOLDER SCALE IN HIDDEN OUT     (in benchmarks/, with outgr
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +39,14 @@ def write(folder: Path, scale: int, widths: tuple[int, int, int]) -> None:
 
 def make_start(rng: np.random.Generator, model: str, widths: tuple[int, int, int]) -> dict[str, Any]:
     """The parameters of two layers that all rivals start from, as `rivals.common.set_start` names them."""
-    start: dict[str, Any] = {}
-    for index, (given, wanted) in enumerate([widths[:2], widths[1:]]):
-        made = LAYERS[model](rng, given, wanted, HEADS if index == 0 else 1)
-        start |= {f"{index}.{name}": value for name, value in made.items()}
-    return start
+    heads = iter((HEADS, 1))
+    return name_layers(widths, lambda given, wanted: LAYERS[model](rng, given, wanted, next(heads)))
+
+
+def name_layers(widths: tuple[int, int, int], make: Callable[[int, int], Mapping[str, Any]]) -> dict[str, Any]:
+    """The parameters of two layers, each made for its widths, with the number of the layer in their names."""
+    layers = [make(*each) for each in itertools.pairwise(widths)]
+    return {f"{index}.{name}": value for index, layer in enumerate(layers) for name, value in layer.items()}
 
 
 def _glorot(rng: np.random.Generator, *shape: int) -> NDArray[np.float32]:

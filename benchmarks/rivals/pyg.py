@@ -42,11 +42,11 @@ KINDS = {
 }
 
 
-def _relational(job: Job) -> Kind:
-    """`RGCNConv`: a pass over the edges of each relation."""
+def relational_kind(job: Job, conv: type[RGCNConv]) -> Kind:
+    """PyG's R-GCN: by default a pass over the edges of each relation."""
     relations, bases = read_relations(job.folder)
     return Kind(
-        make=lambda given, wanted, heads: RGCNConv(given, wanted, relations, num_bases=bases, aggr="mean"),
+        make=lambda given, wanted, heads: conv(given, wanted, relations, num_bases=bases, aggr="mean"),
         named=lambda layer: {"basis": layer.weight, "share": layer.comp, "itself": layer.root, "bias": layer.bias},
     )
 
@@ -65,7 +65,7 @@ def work(job: Job) -> dict[str, Any]:
     graph: tuple[Tensor, ...] = (_graph(job, arrays),)
     if job.model == "rgcn":
         graph += (torch.from_numpy(read_relation(job.folder)).to(torch.int64),)
-    kind = _relational(job) if job.model == "rgcn" else KINDS[job.model]
+    kind = relational_kind(job, RGCNConv) if job.model == "rgcn" else KINDS[job.model]
     form = cache(torch.compile) if job.form == "compiled" else lambda layer: layer
     return drive(job, kind, widths(job.folder), lambda layer, x: form(layer)(x, *graph), arrays)
 

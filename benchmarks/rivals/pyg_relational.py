@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from rivals.common import Job, main, read_arrays, read_relation
-from rivals.layers import Kind, drive
+from rivals.layers import drive
+from rivals.pyg import relational_kind
 from rivals.wordnet import RAW, read_facts, read_raw
 from torch_geometric.nn import FastRGCNConv, RGCNConv
 
@@ -20,11 +21,7 @@ def work(job: Job) -> dict[str, Any]:
         arrays = arrays._replace(features=read_raw(job.folder).dense())
     edge_index = torch.from_numpy(arrays.edge_index)
     edge_type = torch.from_numpy(read_relation(job.folder)).to(torch.int64)
-    layer = LAYERS[job.form]
-    kind = Kind(
-        make=lambda given, wanted, heads: layer(given, wanted, facts.relations, num_bases=facts.bases, aggr="mean"),
-        named=lambda conv: {"basis": conv.weight, "share": conv.comp, "itself": conv.root, "bias": conv.bias},
-    )
+    kind = relational_kind(job, LAYERS[job.form])
     return drive(job, kind, facts.widths, lambda conv, x: conv(x, edge_index, edge_type), arrays)
 
 

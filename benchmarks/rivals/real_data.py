@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from rivals.common import SPARSE
-from rivals.data import LAYERS, make_relational_layer, make_start
+from rivals.data import LAYERS, make_relational_layer, make_start, name_layers
 
 import outgrow as og
 
@@ -76,11 +76,7 @@ def _write_relations(folder: Path, graph: og.Graph, rng: np.random.Generator, wi
     relation = graph.topology.relation
     relations = max(1, graph.num_relations)
     np.save(folder / "relation.npy", np.zeros(graph.num_edges, np.int8) if relation is None else relation.numpy())
-    start = {
-        f"{index}.{name}": value
-        for index, (given, wanted) in enumerate([widths[:2], widths[1:]])
-        for name, value in make_relational_layer(rng, given, wanted, relations, _BASES).items()
-    }
+    start = name_layers(widths, lambda given, wanted: make_relational_layer(rng, given, wanted, relations, _BASES))
     np.savez(folder / "start-rgcn.npz", **start)
     return relations
 

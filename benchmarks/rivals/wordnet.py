@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ def read_raw(folder: Path) -> Csr:
 
 def write(folder: Path, inputs: int, hidden: int, bases: int) -> None:
     """Directed edges as they are, features raw and projected at random, and parameters to start from."""
-    from rivals.data import make_relational_layer
+    from rivals.data import make_relational_layer, name_layers
 
     import outgrow as og
     from outgrow.ops.sparse import SparseRows
@@ -77,14 +77,12 @@ def write(folder: Path, inputs: int, hidden: int, bases: int) -> None:
         "classes": graph.num_classes,
         "bases": bases,
     }
+
+    def make(given: int, wanted: int) -> dict[str, Any]:
+        return make_relational_layer(rng, given, wanted, graph.num_relations, bases)
+
     for model, wide in ((PROJECTED, inputs), (RAW, raw.num_columns)):
-        layers = enumerate([(wide, hidden), (hidden, graph.num_classes)])
-        start = {
-            f"{index}.{name}": value
-            for index, (given, wanted) in layers
-            for name, value in make_relational_layer(rng, given, wanted, graph.num_relations, bases).items()
-        }
-        np.savez(folder / f"start-{model}.npz", **start)
+        np.savez(folder / f"start-{model}.npz", **name_layers((wide, hidden, graph.num_classes), make))
     (folder / "data.json").write_text(json.dumps(facts))
 
 

@@ -61,43 +61,36 @@ def _make_contiguous_gradients(optimizer: torch.optim.Optimizer) -> None:
                 parameter.grad = parameter.grad.contiguous()
 
 
-_STEPS: dict[type, Callable[..., Any]] = {
-    kind: inspect.unwrap(kind.step) for kind in (torch.optim.Adam, torch.optim.AdamW)
-}
+def _fuse_steps(kind: type[Kind]) -> type[Kind]:
+    """Have a class make its steps in one pass over each parameter, unless its options say otherwise."""
+    make: Any = kind.__init__
+    step: Any = kind.step
+
+    @functools.wraps(make)
+    def make_fused(self: Kind, params: Iterable[Any], **options: Any) -> None:
+        held = list(params)
+        make(self, held, **_choose_step(held, options))
+
+    @functools.wraps(step)
+    def step_contiguous(self: Kind, closure: Any = None) -> Any:
+        _make_contiguous_gradients(self)
+        return step(self, closure)
+
+    for name, method in (("__init__", make_fused), ("step", step_contiguous)):
+        setattr(kind, name, method)
+    return kind
 
 
+@_fuse_steps
 @_unwrap_methods
 class Adam(torch.optim.Adam):
-    """`torch.optim.Adam` with the same state, fused unless told otherwise; then equal up to rounding.
-
-    Steps are not differentiable.
-    """
-
-    def __init__(self, params: Iterable[Any], **options: Any) -> None:
-        held = list(params)
-        super().__init__(held, **_choose_step(held, options))
-
-    def step(self, closure: Any = None) -> Any:
-        """Make a step."""
-        _make_contiguous_gradients(self)
-        return _STEPS[torch.optim.Adam](self, closure)
+    """`torch.optim.Adam` with the same state, fused unless told otherwise. Steps are not differentiable."""
 
 
+@_fuse_steps
 @_unwrap_methods
 class AdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW` with the same state, fused unless told otherwise; then equal up to rounding.
-
-    Steps are not differentiable.
-    """
-
-    def __init__(self, params: Iterable[Any], **options: Any) -> None:
-        held = list(params)
-        super().__init__(held, **_choose_step(held, options))
-
-    def step(self, closure: Any = None) -> Any:
-        """Make a step."""
-        _make_contiguous_gradients(self)
-        return _STEPS[torch.optim.AdamW](self, closure)
+    """`torch.optim.AdamW` with the same state, fused unless told otherwise. Steps are not differentiable."""
 
 
 def _list_optimizers() -> dict[str, type[torch.optim.Optimizer]]:

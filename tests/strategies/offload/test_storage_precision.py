@@ -130,10 +130,15 @@ def test_roundings_of_known_rows() -> None:
 def truncated_instead_of_rounded() -> Iterator[None]:
     """A bfloat16 is the upper half of a float32, whatever the lower half is."""
 
-    def truncate(bits: Array, out: Array) -> None:
-        out[:] = bits >> 16
+    encode = RowEncoding.encode_rows
 
-    with patch.object(row_encoding, "_round_to_bfloat16", truncate):
+    def truncate(encoding: RowEncoding, rows: Tensor) -> Tensor:
+        stored = encode(encoding, rows)
+        if encoding.precision == BFLOAT16:
+            stored.view(torch.int16).copy_(rows.detach().float().contiguous().view(torch.int32) >> 16)
+        return stored
+
+    with patch.object(RowEncoding, "encode_rows", truncate):
         yield
 
 

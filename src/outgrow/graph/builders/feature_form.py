@@ -1,9 +1,8 @@
 """Form of a graph's features: compressed rows become dense ones where few of the numbers are zero.
 
 A product with a dense matrix passes once over memory; one with compressed rows reads a column number with each value,
-and jumps. From about a fifth of the numbers on the dense product is the faster one, for widths of 16 to 256, forward
-and backward (`benchmarks/dense_share.py`). The threshold is a constant, not measured: the same data give the same
-graph, and the same sums, on every machine.
+and jumps. The threshold is a constant, not measured: the same data give the same graph, and the same sums, on every
+machine.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ from scipy.sparse import csr_array
 
 from outgrow.graph.graph import GraphOrigin
 from outgrow.graph.readers.matrices import DENSE_SHARE
-from outgrow.graph.readers.source import BlockFeatures, LazyMatrix, LazySparse
-
-Features = NDArray[Any] | csr_array | LazyMatrix | LazySparse | BlockFeatures
+from outgrow.graph.readers.source import FeatureTable, LazyMatrix, LazySparse
 
 
 class DenseRows(LazyMatrix):
@@ -52,14 +49,14 @@ class DenseRows(LazyMatrix):
         return np.ascontiguousarray(self._rows[first:last].toarray())
 
 
-def choose_feature_form(features: Features) -> Features:
+def choose_feature_form(features: FeatureTable) -> FeatureTable:
     """Return features as they are to be stored: compressed rows as dense ones from `DENSE_SHARE` on."""
     if isinstance(features, (csr_array, LazySparse)) and _stored_share(features) >= DENSE_SHARE:
         return DenseRows(features)
     return features
 
 
-def describe_feature_form(origin: GraphOrigin, features: Features | None) -> GraphOrigin:
+def describe_feature_form(origin: GraphOrigin, features: FeatureTable | None) -> GraphOrigin:
     """Return the origin of a graph, which tells of sparse features that are stored dense."""
     if not isinstance(features, DenseRows):
         return origin

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 from outgrow.core.errors import InputError
 from outgrow.graph.builders.edge_checks import MAX_NODES
-from outgrow.graph.builders.feature_form import Features, choose_feature_form
+from outgrow.graph.builders.feature_form import choose_feature_form
 from outgrow.graph.builders.validate import (
     FiniteCheck,
     check_node_types,
@@ -23,7 +23,7 @@ from outgrow.graph.builders.validate import (
 )
 from outgrow.graph.graph import NodeType
 from outgrow.graph.readers.matrices import validate_csr
-from outgrow.graph.readers.source import Ids, LazyMatrix, LazySparse, NodeTableSource, TypeLabelTable
+from outgrow.graph.readers.source import FeatureTable, Ids, LazyMatrix, LazySparse, NodeTableSource, TypeLabelTable
 from outgrow.graph.readers.times import validate_times
 
 _BLOCK_BYTES = 1 << 22
@@ -65,7 +65,7 @@ class NodeTables:
     """
 
     num_nodes: int
-    features: Features | None
+    features: FeatureTable | None
     labels: NDArray[Any] | None
     num_classes: int
     split: tuple[Ids, Ids, Ids]
@@ -217,7 +217,7 @@ def iter_sparse_blocks(features: csr_array | LazySparse) -> Iterator[SparseBlock
     check.raise_if_any()
 
 
-def _check_and_choose_form(features: Features | None, node_types: tuple[NodeType, ...]) -> Features | None:
+def _check_and_choose_form(features: FeatureTable | None, node_types: tuple[NodeType, ...]) -> FeatureTable | None:
     checked = _validate_sparse(features) if isinstance(features, csr_array) else features
     # Columns of their own of several types were given the form that suits them by the reader.
     own_columns = any(kind.num_columns for kind in node_types)

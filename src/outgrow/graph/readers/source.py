@@ -142,6 +142,10 @@ class BlockFeatures:
         return self.num_rows
 
 
+FeatureTable = NDArray[Any] | csr_array | LazyMatrix | LazySparse | BlockFeatures
+"""Features of all nodes, ``[V, D]``, in any form that a source may give."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NodeTableSource:
     """Tables of the nodes; small compared with the edges, or memory-mapped.
@@ -167,7 +171,7 @@ class NodeTableSource:
     """
 
     num_nodes: int | None = None
-    features: NDArray[Any] | csr_array | LazyMatrix | LazySparse | BlockFeatures | None = None
+    features: FeatureTable | None = None
     labels: NDArray[Any] | None = None
     train: NDArray[Any] | None = None
     val: NDArray[Any] | None = None

@@ -28,9 +28,6 @@ FULL, BFLOAT16, INT8 = "full", "bfloat16", "int8"
 STORAGE_PRECISIONS = (FULL, BFLOAT16, INT8)
 _SCALE_BYTES = 4
 _MOST, _NOTHING = np.float32(127), np.float32(0)
-_ABSOLUTE, _INFINITY = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)
-_HALF_STEP, _QUIET = np.uint32(0x7FFF), np.uint32(0x40)
-_ONE, _SHIFT = np.uint32(1), np.uint32(16)
 
 
 def stored_row_bytes(width: int, number_bytes: int, precision: str = FULL) -> int:
@@ -80,11 +77,10 @@ class RowEncoding:
         if self.is_full:
             return rows_NW
         stored_NS = pooled_empty((len(rows_NW), self.stored_width(rows_NW.shape[1])), rows_NW, self.stored_dtype)
-        rows = rows_NW.detach().float().contiguous().numpy()
         if self.precision == BFLOAT16:
-            _round_to_bfloat16(rows.view(np.uint32), stored_NS.view(torch.uint16).numpy())
-        else:
-            _scale_to_int8(rows, stored_NS.numpy(), stored_NS[:, -_SCALE_BYTES:].view(torch.float32).numpy())
+            return stored_NS.copy_(rows_NW.detach())
+        rows = rows_NW.detach().float().contiguous().numpy()
+        _scale_to_int8(rows, stored_NS.numpy(), stored_NS[:, -_SCALE_BYTES:].view(torch.float32).numpy())
         return stored_NS
 
 
@@ -110,18 +106,6 @@ def _decode_int8(stored: Any, first: Any, stride: Any, out: Any, target: Any) ->
     scale = stored[first + stride - _SCALE_BYTES : first + stride].view(np.float32)[0]
     for column in range(out.shape[1]):
         out[target, column] = np.float32(stored[first + column]) * scale
-
-
-@serial_kernel
-def _round_to_bfloat16(bits: Array, out: Array) -> None:
-    """Round the bits of float32 to the nearest bfloat16, ties to even."""
-    for i in range(len(bits)):
-        for column in range(bits.shape[1]):
-            word = bits[i, column]
-            rounded = (word + (_HALF_STEP + ((word >> _SHIFT) & _ONE))) >> _SHIFT
-            # Rounding could carry the digits of a NaN into an infinity.
-            is_nan = (word & _ABSOLUTE) > _INFINITY
-            out[i, column] = np.uint16((word >> _SHIFT) | _QUIET if is_nan else rounded)
 
 
 @serial_kernel
