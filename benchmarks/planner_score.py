@@ -62,7 +62,7 @@ def estimate_cells(figures: Mapping[str, Any], folder: Path, only: Sequence[str]
             plan = _plan(case, Path(scratch) / f"{key}.json", folder)
             known = {"plan_seconds": time.perf_counter() - began, "chosen": _name_choice(plan)}
             known["rivals"] = [_name_way(each) for each in plan.rivals]
-            found += [{**_describe(case, cell), **_estimate(plan, cell["way"], case), **known} for cell in cells]
+            found += [{**_describe(case, cell), **_estimate(plan, cell, case), **known} for cell in cells]
     return found
 
 
@@ -106,9 +106,13 @@ def _plan(case: Case, profile: Path, folder: Path) -> Plan:
     return answer_request(request)[0]
 
 
-def _estimate(plan: Plan, way: str, case: Case) -> dict[str, Any]:
-    name, *settings = way.split(":")
+def _estimate(plan: Plan, cell: Mapping[str, Any], case: Case) -> dict[str, Any]:
+    name, *settings = cell["way"].split(":")
     options = parse_assignments(settings)
+    if name == "full":
+        # Cells that know of no such option were measured before features were summed once.
+        used = next((each["options"] for each in cell["rounds"] if "options" in each), {})
+        options["first_aggregate"] = used.get("first_aggregate", "each-step")
     if case.memory:
         options["memory"] = case.memory
     strategy, _ = resolve_strategy(name, options, batches=case.in_batches)

@@ -180,6 +180,7 @@ def measure(job: Job, trainer: Trainer, strategy: Any = None) -> dict[str, Any]:
     if job.form == "recompute":
         assert callable(full_graph.cached_first_aggregate)
         full_graph.cached_first_aggregate = lambda *given: None  # the constant first aggregate is computed every epoch
+        strategy = strategy or Full(first_aggregate="each-step")
     meter = Meter()
     trainer.add_callbacks(_Listener(meter, job.warmup + job.epochs))
     try:

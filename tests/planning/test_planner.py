@@ -235,13 +235,13 @@ def test_one_estimate_by_hand() -> None:
     product, copy, finish = 19.5e12, 2.039e12, 20.39e9
     by_hand = {
         "products": 2 * 2 * nodes * 602 * 256 / product + 3 * 2 * nodes * 256 * 41 / product,
-        "sums over neighbours": 2 * edges * (256 + 41) * 4 / copy,
+        "sums over neighbours": 2 * edges * 41 * 4 / copy,
         "activations, dropout, small steps": nodes * (256 + 41) / finish + 2 * 0.5e-3,
         "loss and optimizer": (7 * 164_905 + 6 * nodes * 41) * 4 / copy + 1e-3,
-        "peer": (2 * 698_892 * (256 + 41) * 4 + 3_957_816) / 4 / 200e9 + 7 * 20e-6,
+        "peer": (2 * 698_892 * 41 * 4 + 3_957_816) / 4 / 200e9 + 5 * 20e-6,
     }
     assert {part.name: part.seconds for part in found.parts} == pytest.approx(by_hand, rel=1e-6)
-    assert found.traffic.epoch[Link.PEER, Kind.ACTIVATIONS] == 830_283_696
+    assert found.traffic.epoch[Link.PEER, Kind.ACTIVATIONS] == 114_618_288
     text = DOCS.read_text("utf-8")
     for name, seconds in by_hand.items():
         assert f"| {name} |" in text

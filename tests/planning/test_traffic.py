@@ -17,12 +17,13 @@ from outgrow.core.ledger import Kind, Link
 from outgrow.graph.graph import Graph
 from outgrow.graph.store.reader import write_store
 from outgrow.nn import GCN, SAGE, SIGN, Decoupled, DecoupledGAT, Model
-from outgrow.planning.estimators.full import full_traffic
+from outgrow.planning.cost_model import CostModel
+from outgrow.planning.estimators.full import choose_first_aggregate, full_traffic
 from outgrow.planning.estimators.offload import offload_traffic
 from outgrow.planning.estimators.tensor import tensor_traffic
 from outgrow.planning.graph_stats.counted import make_workload
+from outgrow.planning.hardware.profile import find_profile
 from outgrow.planning.traffic import Traffic, WorkerLayout
-from outgrow.strategies.full import Full
 from outgrow.strategies.offload.reorder import Bandwidths
 from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.tensor.strategy import TensorParallel
@@ -60,7 +61,9 @@ def test_full(name: str, sizes: Sizes) -> None:
     traffic = test_traffic.MODELS[name]
     work = make_workload(graph_at_hand("half" if traffic.half else "double"), test_traffic.model_of(traffic))
     place = WorkerLayout(workers=test_traffic.WORKERS)
-    estimate = full_traffic(Full(partition=traffic.partition), work, place)
+    costs = CostModel.from_profile(find_profile("2-core-cpu"), place, sizes.number)
+    chosen = choose_first_aggregate(traffic.strategy, work, costs)
+    estimate = full_traffic(traffic.strategy, chosen, place)
     is_the_ledger(estimate, sizes, test_traffic.results()[name, sizes].summary["ledger"])
 
 

@@ -76,7 +76,7 @@ AGGREGATES = Orchestrate(hot_ratio=0.5, super_batch=2, reuse="aggregate")
 TECHNIQUES = ("sharing", "reuse", "reorganise", "overlap", "cache")
 WAYS = {
     "full": Way(Full(), Full()),
-    "full-without-overlap": Way(Full(overlap=False), Full()),
+    "full-without-overlap": Way(Full(overlap=False, first_aggregate="each-step"), Full()),
     "sampled-everything": Way(Sampled(), Full()),
     "sampled": Way(Sampled(cache=0.2), Sampled(), FEW),
     "split-everything": Way(SplitParallel(), Full()),

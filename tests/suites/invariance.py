@@ -34,7 +34,7 @@ class Way(NamedTuple):
 
 WAYS = {
     **{name: Way(Full(partition=name)) for name in ("metis", "range", "hash")},
-    "hash without overlap": Way(Full(partition="hash", overlap=False)),
+    "hash without overlap": Way(Full(partition="hash", overlap=False, first_aggregate="each-step")),
     "sampled everything": Way(Sampled()),
     "offload": Way(Offload(chunks=3, partition="hash", scratch_dir=str(disk_folder()))),
     "offload without overlap": Way(Offload(chunks=3, partition="hash", overlap=False, scratch_dir=str(disk_folder()))),

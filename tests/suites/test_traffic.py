@@ -35,6 +35,11 @@ class Traffic(NamedTuple):
     widths: Widths
     partition: str = "hash"
     half: bool = False
+    first_aggregate: str = "auto"
+
+    @property
+    def strategy(self) -> Full:
+        return Full(partition=self.partition, first_aggregate=self.first_aggregate)
 
 
 def _widths(features: int, *layers: int) -> Widths:
@@ -43,7 +48,8 @@ def _widths(features: int, *layers: int) -> Widths:
 
 MODELS = {
     "gcn aggregates first": Traffic(lambda: GCN(8, 16, 2), _widths(8, 2)),
-    "gcn projects first": Traffic(lambda: GCN(8, 4, 2), _widths(0, 4, 2), "metis"),
+    "gcn projects first": Traffic(lambda: GCN(8, 4, 2), _widths(0, 4, 2), "metis", first_aggregate="each-step"),
+    "gcn sums features once": Traffic(lambda: GCN(8, 4, 2), _widths(8, 2), "metis", first_aggregate="once"),
     "gcn with dropout of the input": Traffic(lambda: GCN(8, 16, 2, input_dropout=0.5), _widths(8, 2)),
     "sage of three layers": Traffic(lambda: SAGE(8, 16, 2, layers=3), _widths(8, 16, 2), "range"),
     "gat sends columns and scores": Traffic(lambda: GAT(8, 6, 2, heads=2, out_heads=3), _widths(0, 6 + 2, 3 * 2 + 3)),
@@ -67,7 +73,7 @@ def plan_of(traffic: Traffic, sizes: Sizes, folder: Path) -> Plan:
     """A run of some epochs, evaluated after every second."""
     config = TrainConfig(epochs=sizes.epochs, eval_every=2)
     store = folder / ("half" if traffic.half else "double")
-    return Plan(store, model_of(traffic), config, Full(partition=traffic.partition))
+    return Plan(store, model_of(traffic), config, traffic.strategy)
 
 
 @cache

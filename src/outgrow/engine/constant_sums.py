@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -14,6 +16,8 @@ from outgrow.nn.model import Model
 from outgrow.nn.propagation import propagates_without_parameters
 
 _AGGREGATE_KEY = "constant aggregate"
+MOST_COLUMNS = 32
+"""Columns of features, for each that the first layer gives, up to which they are summed once."""
 
 
 class _CachedAggregate(NamedTuple):
@@ -26,6 +30,30 @@ def has_static_first_aggregate(model: Model, features: Features) -> bool:
     """Whether the first layer aggregates raw features with fixed weights, and no dropout precedes it."""
     given = isinstance(features, Tensor) and model.source_is_features
     return given and model.layers_list()[0].has_static_aggregate and model.input_dropout == 0
+
+
+def find_summed_first(model: Model, features: Features) -> Layer | None:
+    """Return the first layer in a form that sums dense features before it projects them, as it does not by itself.
+
+    None if there is no such form, or if the sum would pay only after many epochs: once over all columns it takes as
+    long as `MOST_COLUMNS` / 2 epochs of two sums, forward and backward, over those that the layer gives.
+    """
+    form = model.find_static_first() if isinstance(features, Tensor) else None
+    if form is None or form is model.layers_list()[0]:
+        return None
+    return form if form.spec.in_features <= MOST_COLUMNS * form.spec.out_features else None
+
+
+@contextmanager
+def first_layer_in_form(model: Model, form: Layer | None) -> Iterator[None]:
+    """Context in which the first layer has the form of another with the same parameters; None for its own."""
+    first = model.layers_list()[0]
+    conv = first.conv
+    first.conv = conv if form is None else form.conv
+    try:
+        yield
+    finally:
+        first.conv = conv
 
 
 def first_aggregate_if_cached(layer: Layer, block: Block, features: Features) -> Tensor | None:

@@ -248,6 +248,7 @@ class GINConv(Conv):
     """
 
     accepts_half = True
+    scales_input = True
 
     def __init__(self, in_features: int, out_features: int, *, project_first: bool | None = None) -> None:
         super().__init__()

@@ -56,7 +56,7 @@ class ConvSpec:
         reads_target: `Conv.update` or `Conv.target` reads the destination's input.
         self_loops: Edges include exactly one self-loop per node.
         source_is_input: `Conv.source` returns its input unchanged, as one channel.
-        needs_full_neighborhood: `Conv.edge_weight` must see all in-edges of a destination at once.
+        needs_full_neighborhood: `Conv.edge_weight` must see all in-edges of a destination.
         source_widths: Numbers that are used of a source row of each node type, the first ones of its channels and
             columns; the others are zeros, which no link carries. Empty if all rows are used whole.
         score_widths: The same for the scores of a source.
@@ -101,6 +101,7 @@ class Conv(nn.Module, ABC):
         reads_weights: Whether weights of edges change the results.
         normalizes_weights: Whether weights are divided by their sums, which must then be positive.
         exact: Whether results do not depend on how the work is split; false for draws that are not keyed.
+        scales_input: Whether a trained number scales the input of a product, so that it needs a gradient.
     """
 
     spec: ConvSpec
@@ -115,6 +116,7 @@ class Conv(nn.Module, ABC):
     reads_weights: bool = True
     normalizes_weights: bool = False
     exact: bool = True
+    scales_input: bool = False
 
     @abstractmethod
     def source(self, x_VD: Features) -> NodeMessages:
@@ -241,8 +243,7 @@ class Layer(nn.Module):
         widths, types = self.spec, self.conv.types
         if types is None:
             return None, None
-        channels, columns = widths.source
-        values = RowWidths(types.borders, ((channels * columns, widths.source_widths),))
+        values = RowWidths(types.borders, ((widths.source[0] * widths.source[1], widths.source_widths),))
         scores = RowWidths(types.borders, ((widths.score, widths.score_widths),))
         return values if widths.source_widths else None, scores if widths.score_widths else None
 
@@ -265,7 +266,7 @@ class Layer(nn.Module):
 
     @property
     def reads_types(self) -> bool:
-        """Whether the convolution has modules per type."""
+        """See `Conv.reads_types`."""
         return self.conv.reads_types
 
     @property

@@ -106,6 +106,18 @@ class Model(nn.Module):
             first.conv = first.conv.with_projection_first() or first.conv
         return first.accepts_sparse
 
+    def find_static_first(self) -> Layer | None:
+        """Return the first layer in a form whose aggregate of dense features is the same in all steps; None if none is.
+
+        None, too, where steps would cost more in that form: the sum is wider than the features, or gets a gradient.
+        Parameters are shared, and results the same, to rounding.
+        """
+        first = self.layers_list()[0]
+        form = None if self.encoder is not None or self.input_dropout else first.aggregate_first()
+        if form is None or not form.has_static_aggregate or form.conv.scales_input:
+            return None
+        return form if form.spec.aggregate == (1, form.spec.in_features) else None
+
     @check_arguments()
     def with_decoder(self, decoder: Decoder | EdgeDecoder) -> Model:
         """Return a model of links, or of edges, with the same layers; both models share the parameters.

@@ -20,10 +20,12 @@ from outgrow.planning.estimate import (
     overlapped_part,
     transfer_parts,
 )
+from outgrow.planning.estimators.full import choose_first_aggregate
 from outgrow.planning.evaluation_memory import WHOLE_LAYERS, evaluated_neighborhoods
 from outgrow.planning.hardware.corrections import WorkKind
 from outgrow.planning.peak_memory import whole_layers_fit
 from outgrow.planning.workload import PartitionStats, Workload
+from outgrow.strategies.full import Full
 from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.tensor.memory import OVERLAPPING_CHUNKS
 from outgrow.strategies.tensor.strategy import TensorParallel
@@ -43,6 +45,8 @@ def evaluation_parts(found: Estimate, work: Workload, costs: CostModel) -> tuple
     if isinstance(strategy, TensorParallel):
         return _sliced_parts(strategy, found, work, costs)
     if not strategy.uses_minibatches:
+        if isinstance(strategy, Full):
+            work = choose_first_aggregate(strategy, work, costs)
         chunks = found.chunks if isinstance(strategy, Offload) else 0
         cut = work.partitioning.partition_stats(strategy.partition, costs.layout.workers)
         return _whole_parts(cut, found, work, costs, chunks=chunks or 0)

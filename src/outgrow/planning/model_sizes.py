@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from outgrow.engine.constant_sums import has_static_first_aggregate
+from outgrow.engine.constant_sums import find_summed_first, has_static_first_aggregate
 from outgrow.engine.features.remote import input_dtype
 from outgrow.engine.layer_plan import LayerPlan, has_fixed_weights, plan_layers
 from outgrow.graph.graph import Graph
@@ -123,6 +123,8 @@ class ModelSizes:
         row_bytes: Bytes of a row of dense features in the dtype that the model computes with.
         aggregate_first_layer: The first layer in its form that aggregates dense features first; None if it has none.
         aggregates_raw_features: Whether that form has no parameters before the aggregate, nor has an encoder.
+        summed_first_layer: The first layer in the form of `outgrow.engine.constant_sums.find_summed_first`; None if it
+            has none, or if layers see other edges in each step.
         bottom_parameters: Numbers of the parameters of the encoder and of the first layer.
         encoder_numbers: Numbers of the matrices of the encoder before the first layer.
         reads_types: Whether it has modules per type: its last layer then computes the rows of types with targets.
@@ -141,6 +143,7 @@ class ModelSizes:
     row_bytes: int
     aggregate_first_layer: LayerSizes | None
     aggregates_raw_features: bool
+    summed_first_layer: LayerSizes | None
     bottom_parameters: int
     encoder_numbers: int
     reads_types: bool
@@ -154,6 +157,17 @@ class ModelSizes:
             return self
         from_features = self.source_is_features and self.sliced_layers[0].spec.source_is_input
         return replace(self, layers=self.sliced_layers, sliced_layers=(), source_is_features=from_features)
+
+    def sum_features_first(self) -> ModelSizes:
+        """Return the sizes with the first layer in its form that sums features once, if it has one."""
+        if self.summed_first_layer is None:
+            return self
+        return replace(
+            self,
+            layers=(self.summed_first_layer, *self.layers[1:]),
+            source_is_features=True,
+            summed_first_layer=None,
+        )
 
     @property
     def views(self) -> tuple[bool, ...]:
@@ -171,6 +185,7 @@ def model_sizes(model: Model, graph: Graph, *, hides_edges: bool = False) -> Mod
     # Sparse features are multiplied first: the product makes them narrow and dense.
     summed = None if graph.sparse or first is None else _layer_sizes(first, graph, constant=constant, run=0)
     sliced = [Layer(layer.conv.with_sliceable_columns() or layer.conv, layer.epilogue) for layer in stages]
+    once = None if hides_edges else find_summed_first(model, features)
     differs = any(one.conv is not other.conv for one, other in zip(sliced, stages, strict=True))
     parameters = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
     return ModelSizes(
@@ -184,6 +199,7 @@ def model_sizes(model: Model, graph: Graph, *, hides_edges: bool = False) -> Mod
         row_bytes=graph.num_features * input_dtype(model, features).itemsize,
         aggregate_first_layer=summed,
         aggregates_raw_features=summed is not None and first is not None and aggregates_raw_features(model, first),
+        summed_first_layer=None if once is None else _layer_sizes(once, graph, constant=True, run=0),
         bottom_parameters=sum(each.numel() for each in bottom_parameters(model) if each.requires_grad),
         encoder_numbers=0 if model.encoder is None else count_matrix_numbers(model.encoder, graph),
         reads_types=model.reads_types,

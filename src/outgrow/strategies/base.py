@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -96,12 +96,16 @@ class FullGraphExecution:
     Args:
         problem: The training problem.
         overlap: Whether to aggregate a worker's own rows while those of others are received.
+
+    Attributes:
+        on_close: What ends when the execution is closed.
     """
 
     in_memory = True
 
     def __init__(self, problem: Problem, *, overlap: bool = True) -> None:
         self.problem = problem
+        self.on_close = ExitStack()
         self.epoch_pass = FullGraphEpoch(
             problem.model,
             problem.shard,
@@ -125,6 +129,7 @@ class FullGraphExecution:
     def close(self) -> None:
         """Release what the execution holds."""
         self.epoch_pass.close()
+        self.on_close.close()
 
 
 @renamed_options(tour="plan_batch", ahead="prefetch", rows="feature_store")

@@ -31,16 +31,19 @@ from outgrow.app.runs.workers import Workers, validate_workers
 from outgrow.app.strategy_registry import find_strategy_class, list_strategy_options, use_new_option_names
 from outgrow.app.targets import describe_targets, require_options_of_model, select_graph_targets
 from outgrow.core.validation import validate_choice
+from outgrow.engine.constant_sums import first_layer_in_form
 from outgrow.engine.layer_plan import describe_layers
 from outgrow.graph.alignment import describe_schema
 from outgrow.graph.builders.validate import require_trainable
 from outgrow.graph.graph import Graph
 from outgrow.graph.statistics.features import describe_form
+from outgrow.nn.layer import Features
 from outgrow.nn.model import Model
 from outgrow.nn.regression import NodeRegression
 from outgrow.nn.tasks import NodeTask
 from outgrow.ops.owned_rows import held_rows
 from outgrow.strategies.base import Strategy
+from outgrow.strategies.full import AUTO, Full
 from outgrow.training.config import TrainConfig
 from outgrow.training.loop_options import describe_options, open_option_names
 from outgrow.training.prepared_training import check_optimization
@@ -81,10 +84,7 @@ class RunPlan:
         graph = self.graph
         parameters = sum(p.numel() for p in self.model.parameters())
         options = ", ".join(f"{name} {value}" for name, value in self.model_options.items())
-        # What does not change is cached only if each step computes the same nodes from the same edges.
-        caches = not self.strategy.uses_minibatches and not self.config.hide
-        rows = None if graph.features is None else held_rows(graph.features)
-        saved = [] if rows is None else describe_layers(self.model, rows, cache_constants=caches)
+        saved = [] if graph.features is None else self._describe_layers(held_rows(graph.features))
         lines = (
             f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features:,} "
             f"{self._describe_form()}features, {self._describe_labels()}",
@@ -94,6 +94,19 @@ class RunPlan:
             *saved,
         )
         return "\n".join(lines)
+
+    def _describe_layers(self, features: Features) -> list[str]:
+        hides, strategy = bool(self.config.hide), self.strategy
+        form = (
+            strategy.find_first_layer(self.model, features, hides_edges=hides) if isinstance(strategy, Full) else None
+        )
+        with first_layer_in_form(self.model, form):
+            # What does not change is cached only if each step computes the same nodes from the same edges.
+            caches = not strategy.uses_minibatches and not hides
+            lines = describe_layers(self.model, features, cache_constants=caches)
+        if form is not None and strategy.options()["first_aggregate"] == AUTO:
+            lines[0] += "; where memory has no room for it, projected rows are aggregated in each step"
+        return lines
 
     def _describe_form(self) -> str:
         if self.graph.features is None or not self.graph.sparse:

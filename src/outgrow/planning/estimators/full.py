@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from outgrow.core.ledger import Kind
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import EpochPart, Estimate, full_graph_parts, transfer_parts
 from outgrow.planning.peak_memory import full_graph_peak_bytes
 from outgrow.planning.traffic import Traffic, WorkerLayout, add_halo_rows, shard_traffic
 from outgrow.planning.workload import PartitionStats, Workload
-from outgrow.strategies.full import Full
+from outgrow.strategies.full import AUTO, EACH_STEP, MEMORY_SHARE, Full
+
+
+def choose_first_aggregate(strategy: Full, work: Workload, costs: CostModel) -> Workload:
+    """Return the workload with the first layer in the form that the run will choose: see `Full.first_aggregate`."""
+    if strategy.first_aggregate == EACH_STEP or work.model.summed_first_layer is None:
+        return work
+    cut = work.partitioning.partition_stats(strategy.partition, costs.layout.workers)
+    sums = float((cut.nodes + cut.halo.sum(1)).max()) * work.model.row_bytes
+    if strategy.first_aggregate == AUTO and sums > MEMORY_SHARE * costs.memory:
+        return work
+    return replace(work, model=work.model.sum_features_first())
 
 
 def full_traffic(strategy: Full, work: Workload, layout: WorkerLayout) -> Traffic:
@@ -36,6 +49,7 @@ def _full_parts(work: Workload, costs: CostModel, partition: PartitionStats, tra
 
 def estimate_full(strategy: Full, work: Workload, costs: CostModel) -> Estimate:
     """Estimate `full` on the partition of its method."""
+    work = choose_first_aggregate(strategy, work, costs)
     cut = work.partitioning.partition_stats(strategy.partition, costs.layout.workers)
     traffic = full_traffic(strategy, work, costs.layout)
     return Estimate(

@@ -24,7 +24,7 @@ from outgrow.planning.link_memory import whole_graph_link_bytes
 from outgrow.planning.peak_memory import base_bytes, process_bytes
 from outgrow.planning.traffic import ID_BYTES, Traffic, WorkerLayout, add_bytes, training_traffic
 from outgrow.planning.workload import ChunkStats, Workload
-from outgrow.strategies.full import Full
+from outgrow.strategies.full import EACH_STEP, Full
 from outgrow.strategies.offload.chunking import MAX_CHUNKS, choose_cached_waves, fewest_chunks, fits_whole
 from outgrow.strategies.offload.memory import WaveSizes, chunked_bytes
 from outgrow.strategies.offload.reorder import Bandwidths
@@ -245,7 +245,7 @@ def estimate_offload(strategy: Offload, work: Workload, costs: CostModel) -> Est
     """Estimate `offload`: as `full` where the whole graph fits, else in as few chunks as fit."""
     chosen = choose_chunks(strategy, work, costs)
     if chosen.chunks is None:
-        whole = estimate_full(Full(partition=strategy.partition), work, costs)
+        whole = estimate_full(Full(partition=strategy.partition, first_aggregate=EACH_STEP), work, costs)
         return replace(whole, strategy=strategy, chunks=0)
     kept = count_cached_waves(chosen, work, costs)
     traffic = offload_traffic(chosen, work, costs.layout, bandwidths_from_profile(costs), cached_waves=kept)
