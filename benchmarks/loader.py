@@ -64,7 +64,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         facts = write_data(
-            folder, {"preset": options.graph}, ["batch_data", "training", options.graph, str(options.hidden), "2"]
+            folder, {"graph": options.graph}, ["batch_data", "training", options.graph, str(options.hidden), "2"]
         )
         for _ in range(options.rounds):
             for library, found in reports.items():

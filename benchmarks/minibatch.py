@@ -3,10 +3,12 @@
     benchmarks/rivals/setup.sh                 (once: makes the environments of the rivals)
     python benchmarks/minibatch.py --out benchmarks/results/minibatch_products.json
     python benchmarks/minibatch.py --evaluation sampled exact --graph papers100M@0.02
+    python benchmarks/minibatch.py --graph amazon-photo --data-dir DATA --fanout 10-5 --hidden 64
 
-Three layers of SAGE (mean) on a generated graph; all start from the same parameters. Every rival runs in a process of
-its own; rounds are interleaved. What each has learnt after every epoch is scored by the same code, outside what is
-timed; with --evaluation by the libraries themselves, which is timed. See benchmarks/README.md.
+SAGE (mean), by default of three layers on a generated graph; all start from the same parameters. Outgrow gets the
+features as the graph has them, the others dense. Every rival runs in a process of its own; rounds are interleaved.
+What each has learnt after every epoch is scored by the same code, outside what is timed; with --evaluation by the
+libraries themselves, which is timed. See benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -59,7 +61,6 @@ LIBRARIES = (
         forms=("adj-0-tuned", "adj-2-tuned", "edge-0-tuned"),
     ),
 )
-_LAYERS = 3
 _SAME_ACCURACY = 0.01
 
 
@@ -148,7 +149,8 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, LIBRARIES)
     add = parser.add_argument
-    add("--graph", default="products@0.1", help="a generated graph, as a share of the one it is like")
+    add("--graph", default="products@0.1", help="a data set, or a share of one that is generated")
+    add("--data-dir", default="", help="folder of the files of named data sets")
     add("--fanout", type=lambda text: tuple(map(int, text.split("-"))), default=(15, 10, 5), help="hops outward")
     add("--hidden", type=int, default=256)
     add("--warmup", type=int, default=1, help="epochs that do not count")
@@ -159,8 +161,6 @@ def _parse() -> argparse.Namespace:
     add("--count", type=int, default=4, help="epochs of each process that count")
     add("--trial", type=int, default=1, help="the same where a form is tried")
     options = parser.parse_args()
-    if len(options.fanout) != _LAYERS:
-        parser.error(f"the model has {_LAYERS} layers, so --fanout needs as many hops")
     if options.cold and not options.evaluation:
         parser.error("--cold needs --evaluation: without, accuracies are compared epoch by epoch")
     return options
@@ -186,8 +186,9 @@ def main() -> None:
     evaluations = options.evaluation
     libraries, absent = available(options, LIBRARIES)
     with scratch(options) as folder:
-        data = ["batch_data", "training", options.graph, str(options.hidden), str(_LAYERS)]
-        facts = write_data(folder, {"preset": options.graph}, data)
+        layers = str(len(options.fanout))
+        data = ["batch_data", "training", options.graph, str(options.hidden), layers, options.data_dir]
+        facts = write_data(folder, {"graph": options.graph}, data)
 
         def task(turn: int) -> Task:
             return Task(

@@ -1,7 +1,9 @@
 """Writes the arrays of `sampling.py` and `minibatch.py`, once for all rivals.
 
 python -m rivals.batch_data FOLDER sampling SCALE              (in benchmarks/, with outgrow installed)
-python -m rivals.batch_data FOLDER training PRESET HIDDEN LAYERS
+python -m rivals.batch_data FOLDER training GRAPH HIDDEN LAYERS [DATA_DIR]
+
+Sparse features are written as they are, beside the same ones dense: see `rivals.real_data`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from rivals.real_data import write_features
 
 from outgrow.graph import datasets
 from outgrow.graph.graph import Graph
@@ -28,31 +31,30 @@ def write_sampling(folder: Path, scale: str) -> None:
     (folder / "data.json").write_text(json.dumps(facts))
 
 
-def write_training(folder: Path, preset: str, hidden: str, layers: str) -> None:
-    """A generated graph with features, labels and split; parameters that all start from."""
-    graph = _load(preset)
-    features, labels, split = graph.features, graph.labels, graph.split
-    assert features is not None
+def write_training(folder: Path, name: str, hidden: str, layers: str, data_dir: str = "") -> None:
+    """A graph with features, labels and split; parameters that all start from."""
+    graph = _load(name, data_dir)
+    labels, split = graph.labels, graph.split
     assert labels is not None
     _write_graph(folder, graph)
-    np.save(folder / "features.npy", features.numpy())
+    density, width = write_features(folder, graph)
     np.save(folder / "labels.npy", labels.numpy().astype(np.int64))
-    for name in ("train", "val", "test"):
-        np.save(folder / f"{name}.npy", getattr(split, name).numpy())
-    widths = [features.shape[1], *[int(hidden)] * (int(layers) - 1), graph.num_classes]
+    for part in ("train", "val", "test"):
+        np.save(folder / f"{part}.npy", getattr(split, part).numpy())
+    widths = [width, *[int(hidden)] * (int(layers) - 1), graph.num_classes]
     rng, start = np.random.default_rng(_SEED), {}
     for index, (given, wanted) in enumerate(pairwise(widths)):
-        for name in ("itself", "neighbour"):
+        for side in ("itself", "neighbour"):
             limit = np.sqrt(6 / (given + wanted))
-            start[f"{index}.{name}"] = rng.uniform(-limit, limit, (given, wanted)).astype(np.float32)
+            start[f"{index}.{side}"] = rng.uniform(-limit, limit, (given, wanted)).astype(np.float32)
         start[f"{index}.bias"] = np.zeros(wanted, dtype=np.float32)
     np.savez(folder / "start-sage.npz", **start)
-    facts = {"preset": preset, "nodes": graph.num_nodes, "edges": graph.num_edges, "widths": widths}
+    facts = {"graph": name, "nodes": graph.num_nodes, "edges": graph.num_edges, "widths": widths, "density": density}
     (folder / "data.json").write_text(json.dumps({**facts, "train_nodes": len(split.train)}))
 
 
-def _load(name: str) -> Graph:
-    return datasets.load_graph(name, data_dir=None, undirected=None)
+def _load(name: str, data_dir: str = "") -> Graph:
+    return datasets.load_graph(name, data_dir=Path(data_dir) if data_dir else None, undirected=None)
 
 
 def _write_graph(folder: Path, graph: Graph) -> None:

@@ -28,6 +28,8 @@ from outgrow.runtime.system.environment import set_thread_environment
 set_thread_environment()  # before torch is loaded
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from outgrow.graph.graph import Graph
     from outgrow.nn.model import Model
     from outgrow.ops.sparse import SparseRows
@@ -131,14 +133,17 @@ def name_relational(conv: Any) -> dict[str, Any]:
 
 def build_trainer(job: Job) -> Trainer:
     """The trainer of a job on the arrays that `rivals.data` or `rivals.real_data` wrote."""
-    sparse = read_sparse_features(job.folder / SPARSE)
-    arrays = read_arrays(job.folder, without="" if sparse is None else "features")
-    graph = make_graph("rmat", arrays, widths(job.folder)[2])
-    if sparse is not None:
-        graph = replace(graph, features=make_sparse_rows(sparse))
+    graph = read_graph(job.folder, widths(job.folder)[2])
     if job.model == "rgcn":
         graph = add_relations(graph, job)
     return make_trainer(job, graph, build_model(job))
+
+
+def read_graph(folder: Path, classes: int) -> Graph:
+    """The graph in a folder, with the features as it has them: sparse ones in compressed rows."""
+    sparse = read_sparse_features(folder / SPARSE)
+    graph = make_graph("training", read_arrays(folder, without="" if sparse is None else "features"), classes)
+    return graph if sparse is None else replace(graph, features=make_sparse_rows(sparse))
 
 
 def add_relations(graph: Graph, job: Job) -> Graph:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from rivals.batches import DROPOUT, EXACT, LEARNING_RATE, SAMPLED, SAMPLING, Graph, Hop, Sampled, Task, sample
-from rivals.common import Job, main, read_arrays, set_start
+from rivals.common import Job, main, set_start
 from rivals.epochs import Epochs
-from rivals.ours import Done, make_graph  # sets up the threads, so it comes before whatever loads torch
+from rivals.ours import Done, read_graph  # sets up the threads, so it comes before whatever loads torch
 
 if TYPE_CHECKING:
     from outgrow.core.block import Block
@@ -95,8 +95,9 @@ def _trainer(job: Job, task: Task) -> tuple[Trainer, list[dict[str, Any]]]:
     from outgrow.training.trainer import Trainer
 
     sizes, (fanout,) = task.widths(), task.fanouts
-    graph = make_graph("training", read_arrays(task.arrays), sizes[-1])
-    model = og.nn.SAGE(sizes[0], sizes[1], sizes[-1], layers=len(sizes) - 1, dropout=DROPOUT)
+    graph = read_graph(task.arrays, sizes[-1])
+    layers = len(sizes) - 1
+    model = og.nn.SAGE(sizes[0], sizes[1], sizes[-1], layers=layers, dropout=DROPOUT, sparse_input=graph.sparse)
     convolutions: list[Any] = [layer.conv for layer in model.layers_list()]
     parameters = [
         {"itself": conv.itself.weight, "neighbour": conv.neighbour.weight, "bias": conv.itself.bias}

@@ -32,7 +32,7 @@ def write(folder: Path, name: str, hidden: int, inputs: int, data_dir: str) -> N
     rng = np.random.default_rng(_SEED)
     np.save(folder / "indptr.npy", graph.topology.indptr.numpy())
     np.save(folder / "indices.npy", graph.topology.indices.numpy().astype(np.int32))
-    density, width = _write_features(folder, graph, rng, inputs)
+    density, width = write_features(folder, graph, inputs)
     classes = _write_labels(folder, graph, rng)
     widths = width, hidden, classes
     for model in LAYERS:
@@ -52,8 +52,12 @@ def write(folder: Path, name: str, hidden: int, inputs: int, data_dir: str) -> N
     (folder / "data.json").write_text(json.dumps(facts))
 
 
-def _write_features(folder: Path, graph: og.Graph, rng: np.random.Generator, inputs: int) -> tuple[float, int]:
-    """Returns the share of numbers that are not zero, and the number of columns."""
+def write_features(folder: Path, graph: og.Graph, inputs: int = 0) -> tuple[float, int]:
+    """Writes features of nodes, ``inputs`` random columns if there are none.
+
+    Returns:
+        The share of numbers that are not zero, and the number of columns.
+    """
     from outgrow.ops.sparse import SparseRows
 
     features = graph.features
@@ -63,7 +67,7 @@ def _write_features(folder: Path, graph: og.Graph, rng: np.random.Generator, inp
         np.savez(folder / SPARSE, indptr=indptr, indices=indices, values=values, num_columns=features.num_columns)
         dense = features.to_dense().float().numpy()
     elif features is None:
-        dense = rng.standard_normal((graph.num_nodes, inputs), dtype=np.float32)
+        dense = np.random.default_rng(_SEED).standard_normal((graph.num_nodes, inputs), dtype=np.float32)
     else:
         assert isinstance(features, torch.Tensor)
         dense = features.float().numpy()
