@@ -102,8 +102,6 @@ def choose_strategy(entry: Entry) -> Strategy:
         options["chunks"] = values.get("chunks_per_worker", 4 // entry.workers)
     if entry.strategy == "tensor":
         options["attention"] = "coefficients"  # as published
-    if entry.strategy == "full":
-        options["first_aggregate"] = "each-step"  # none of these systems keeps sums of features
     assert entry.strategy is not None
     return STRATEGIES[entry.strategy](**options)
 
