@@ -18,11 +18,12 @@ from outgrow.engine.problem import Problem
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.graph.topology import Topology
 from outgrow.nn.attention import GATConv
-from outgrow.nn.convolution import CommNetConv, GINConv, SAGEConv, SAGEMaxConv
+from outgrow.nn.convolution import CommNetConv, SAGEConv, SAGEMaxConv
 from outgrow.nn.edge_attention import GATv2Conv, TransformerConv
 from outgrow.nn.edge_messages import EdgeConv, GINEConv, NNConv
 from outgrow.nn.epilogue import Epilogue
 from outgrow.nn.gated import GGCNConv
+from outgrow.nn.gin import GINConv
 from outgrow.nn.hetero import HeteroConv
 from outgrow.nn.hgt import HGTConv
 from outgrow.nn.layer import Conv, Layer

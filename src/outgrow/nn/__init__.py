@@ -12,7 +12,6 @@ from outgrow.nn.compgcn import CompGCNConv as CompGCNConv
 from outgrow.nn.compgcn import ComposedDistMult as ComposedDistMult
 from outgrow.nn.convolution import CommNetConv as CommNetConv
 from outgrow.nn.convolution import GCNConv as GCNConv
-from outgrow.nn.convolution import GINConv as GINConv
 from outgrow.nn.convolution import SAGEConv as SAGEConv
 from outgrow.nn.convolution import SAGEMaxConv as SAGEMaxConv
 from outgrow.nn.decoder import Decoder as Decoder
@@ -45,6 +44,7 @@ from outgrow.nn.exportable import ExportableModel as ExportableModel
 from outgrow.nn.film import FiLMConv as FiLMConv
 from outgrow.nn.gated import GGCNConv as GGCNConv
 from outgrow.nn.gated import GGNNConv as GGNNConv
+from outgrow.nn.gin import GINConv as GINConv
 from outgrow.nn.hetero import HeteroConv as HeteroConv
 from outgrow.nn.hetero_encoder import HeteroEncoder as HeteroEncoder
 from outgrow.nn.hgt import HGTConv as HGTConv

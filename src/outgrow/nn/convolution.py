@@ -1,13 +1,11 @@
-"""Convolutions whose edge weights depend on the graph alone: GCN, GraphSAGE, CommNet, GIN.
+"""Convolutions whose edge weights depend on the graph alone: GCN, GraphSAGE, CommNet.
 
 Letters as in `outgrow.nn.layer`.
 """
 
 from __future__ import annotations
 
-import copy
 from abc import ABC
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +15,12 @@ from outgrow.core.block import Block
 from outgrow.core.errors import InputError
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.nn.projection import Projection
+from outgrow.nn.projection_order import as_one_channel, reorder_projection, should_project_first
 from outgrow.ops.aggregation.max import Max
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
-from outgrow.ops.edge_weight import graph_edge_weight, mean_weight, symmetric_weight
+from outgrow.ops.edge_weight import mean_weight, symmetric_weight
 from outgrow.ops.epilogue import epilogue
 from outgrow.ops.linear import affine
-from outgrow.ops.sparse import SparseRows
 
 InputWidths = int | tuple[int, int]
 """Width of the input; or that of sources and that of destinations, which may be nodes of two types."""
@@ -51,7 +49,7 @@ class GCNConv(Conv):
         self.bias = nn.Parameter(torch.zeros(out_features))
         self.aggregation = WeightedSum()
         # `accepts_sparse` also records the order: a layer accepts sparse rows if it projects them first.
-        self.accepts_sparse = _should_project_first(in_features, out_features, project_first)
+        self.accepts_sparse = should_project_first(in_features, out_features, project_first)
         width = out_features if self.accepts_sparse else in_features
         self.spec = ConvSpec(
             in_features=in_features,
@@ -67,7 +65,7 @@ class GCNConv(Conv):
 
     def source(self, x_VD: Features) -> NodeMessages:
         """Return ``[V, 1, O]`` projected rows, or ``[V, 1, D]`` the input."""
-        return _as_one_channel(self.project(x_VD) if self.accepts_sparse else x_VD)
+        return as_one_channel(self.project(x_VD) if self.accepts_sparse else x_VD)
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
         """Return ``[E, 1]``: the symmetric normalisation."""
@@ -76,11 +74,11 @@ class GCNConv(Conv):
 
     def aggregate_first(self) -> Conv:
         """Return the form that projects after the sum, with which the product commutes."""
-        return _reorder(self, project_first=False)
+        return reorder_projection(self, project_first=False)
 
     def with_projection_first(self) -> Conv:
         """Return the form that projects before the sum."""
-        return _reorder(self, project_first=True)
+        return reorder_projection(self, project_first=True)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the aggregate, projected with the bias unless `source` has projected it."""
@@ -117,7 +115,7 @@ class _MeanConv(Conv, ABC):
         self.neighbour = Projection(of_sources, out_features)
         self.aggregation = WeightedSum()
         self.order_is_given = project_first is not None
-        self.accepts_sparse = _should_project_first(of_sources, out_features, project_first)
+        self.accepts_sparse = should_project_first(of_sources, out_features, project_first)
         width = out_features if self.accepts_sparse else of_sources
         self.spec = ConvSpec(
             in_features=of_sources,
@@ -132,7 +130,7 @@ class _MeanConv(Conv, ABC):
 
     def source(self, x_VD: Features) -> NodeMessages:
         """Return ``[V, 1, O]`` projected rows, or ``[V, 1, D]`` the input."""
-        return _as_one_channel(self.neighbour(x_VD) if self.accepts_sparse else x_VD)
+        return as_one_channel(self.neighbour(x_VD) if self.accepts_sparse else x_VD)
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
         """Return ``[E, 1]``: one over the in-degree of the destination."""
@@ -141,11 +139,11 @@ class _MeanConv(Conv, ABC):
 
     def aggregate_first(self) -> Conv:
         """Return the form that projects after the mean, with which the product commutes."""
-        return _reorder(self, project_first=False)
+        return reorder_projection(self, project_first=False)
 
     def with_projection_first(self) -> Conv:
         """Return the form that projects before the mean."""
-        return _reorder(self, project_first=True)
+        return reorder_projection(self, project_first=True)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the node's own projection plus that of the mean."""
@@ -226,82 +224,11 @@ class SAGEMaxConv(Conv):
     def source(self, x_VD: Features) -> NodeMessages:
         """Return ``[V, 1, O]``: the pooled projection of each node."""
         # Once per node, not per edge; the activation must come before the maximum, as in the paper.
-        return _as_one_channel(epilogue(self.pool(x_VD), activation=torch.relu))
+        return as_one_channel(epilogue(self.pool(x_VD), activation=torch.relu))
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the node's own projection plus that of the maximum."""
         return self.itself.add_products(x_VD, (aggregate_VCF.squeeze(1), self.neighbour.weight))
-
-
-@check_arguments()
-class GINConv(Conv):
-    """``x'_v = relu(((1 + eps) x_v + sum over in-edges (u, v) of x_u) W + c) W' + b``.
-
-    The sum commutes with the first projection, so either may come first. ``eps`` is trained and starts at 0.
-    Xu, Hu, Leskovec & Jegelka, How powerful are graph neural networks?, ICLR 2019; without its batch norm,
-    which mixes nodes.
-
-    Args:
-        in_features: ``D``.
-        out_features: ``O``; also the width between the two projections.
-        project_first: Project before the sum, as sparse features need; None for the order with narrower rows.
-    """
-
-    accepts_half = True
-    scales_input = True
-
-    def __init__(self, in_features: int, out_features: int, *, project_first: bool | None = None) -> None:
-        super().__init__()
-        self.eps = nn.Parameter(torch.zeros(()))
-        self.first = Projection(in_features, out_features)
-        self.bias = nn.Parameter(torch.zeros(out_features))
-        self.second = Projection(out_features, out_features, bias=True)
-        self.aggregation = WeightedSum()
-        self.accepts_sparse = _should_project_first(in_features, out_features, project_first)
-        width = out_features if self.accepts_sparse else in_features
-        self.spec = ConvSpec(
-            in_features=in_features,
-            out_features=out_features,
-            source=(1, width),
-            aggregate=(1, width),
-            static_edge_weight=True,
-            reads_target=True,
-            source_is_input=not self.accepts_sparse,
-        )
-
-    def source(self, x_VD: Features) -> NodeMessages:
-        """Return ``[V, 1, O]`` projected rows, or ``[V, 1, D]`` the input."""
-        return _as_one_channel(self.first(x_VD) if self.accepts_sparse else x_VD)
-
-    def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor | None:
-        """Return ``[E, 1]``: the graph's edge weights, or None."""
-        assert source.values is not None
-        return graph_edge_weight(block, source.values.dtype)
-
-    def aggregate_first(self) -> Conv:
-        """Return the form that projects after the sum, with which the first product commutes."""
-        return _reorder(self, project_first=False)
-
-    def with_projection_first(self) -> Conv:
-        """Return the form that projects before the sum."""
-        return _reorder(self, project_first=True)
-
-    def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
-        """Return ``[Vd, O]``: both projections of the aggregate plus the node itself."""
-        total = aggregate_VCF.squeeze(1)
-        # One factor per column: torch's sum of a matrix to one gradient depends on the number of threads.
-        own_F = (1 + self.eps).expand(total.shape[1])
-        if self.accepts_sparse:
-            between = epilogue(torch.addcmul(total, own_F, self.first(x_VD)), bias_F=self.bias, activation=torch.relu)
-        else:
-            # As wide as the sum that is dense anyway.
-            x_VD = x_VD.to_dense() if isinstance(x_VD, SparseRows) else x_VD
-            assert isinstance(x_VD, Tensor)
-            # Features may be in half precision; the aggregate has been summed in a wider type already.
-            summed = torch.addcmul(total, own_F, x_VD.to(total.dtype))
-            between = epilogue(affine((summed, self.first.weight), bias_O=self.bias), activation=torch.relu)
-        out: Tensor = self.second(between)
-        return out
 
 
 def input_widths(in_features: InputWidths) -> tuple[int, int]:
@@ -321,27 +248,3 @@ def input_widths(in_features: InputWidths) -> tuple[int, int]:
             repair="give one or two numbers",
         )
     return in_features
-
-
-def _should_project_first(in_features: int, out_features: int, asked: bool | None) -> bool:
-    """Whether to project first: as asked, or if that makes source rows narrower."""
-    # On a tie, aggregating first wins: its sources are the input, which need not be computed or stored.
-    return out_features < in_features if asked is None else asked
-
-
-def _as_one_channel(x_VF: Features) -> NodeMessages:
-    """Return rows as one channel without scores."""
-    assert isinstance(x_VF, Tensor)
-    return NodeMessages(x_VF[:, None], None)
-
-
-def _reorder(conv: GCNConv | _MeanConv | GINConv, *, project_first: bool) -> Conv:
-    """Return the convolution, with the same parameters, in the order that projects first or last."""
-    if conv.accepts_sparse == project_first:
-        return conv
-    # A shallow copy shares the parameters; only the flag and the widths are its own.
-    reordered = copy.copy(conv)
-    width = conv.spec.out_features if project_first else conv.spec.in_features
-    reordered.accepts_sparse = project_first
-    reordered.spec = replace(conv.spec, source=(1, width), aggregate=(1, width), source_is_input=not project_first)
-    return reordered

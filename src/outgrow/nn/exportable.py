@@ -15,7 +15,8 @@ from torch.nn import functional
 from outgrow.core.arguments import check_arguments
 from outgrow.core.errors import InputError
 from outgrow.nn.attention import GATConv
-from outgrow.nn.convolution import CommNetConv, GCNConv, GINConv, SAGEConv, SAGEMaxConv
+from outgrow.nn.convolution import CommNetConv, GCNConv, SAGEConv, SAGEMaxConv
+from outgrow.nn.gin import GINConv
 from outgrow.nn.layer import Conv, Layer
 from outgrow.nn.model import Model
 from outgrow.nn.projection import Projection

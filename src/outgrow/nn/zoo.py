@@ -15,9 +15,10 @@ from torch.nn import functional
 from outgrow.core.errors import InputError
 from outgrow.core.validation import validate_choice
 from outgrow.nn.attention import GATConv
-from outgrow.nn.convolution import CommNetConv, GCNConv, GINConv, SAGEConv, SAGEMaxConv
+from outgrow.nn.convolution import CommNetConv, GCNConv, SAGEConv, SAGEMaxConv
 from outgrow.nn.film import FiLMConv
 from outgrow.nn.gated import GGCNConv, GGNNConv
+from outgrow.nn.gin import GINConv
 from outgrow.nn.layer import Conv
 from outgrow.nn.model import Model
 from outgrow.nn.relational import RGCNConv, RGCNDiagonalConv

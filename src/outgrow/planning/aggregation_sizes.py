@@ -7,7 +7,7 @@ import torch
 from outgrow.core.block import Block
 from outgrow.graph.graph import Graph
 from outgrow.graph.topology import Topology
-from outgrow.nn.convolution import GINConv
+from outgrow.nn.gin import GINConv
 from outgrow.nn.hetero import HeteroConv
 from outgrow.nn.hgt import HGTConv
 from outgrow.nn.layer import Conv, Layer, NodeMessages
