@@ -225,7 +225,7 @@ def test_the_command(outgrow: Command, scratch: Path) -> None:
     assert not any(table for link, table in two["ledger"].items() if link != "peer")
     assert not any(summaries[1]["ledger"].values())
     assert two["counters"]["edges_aggregated"] == summaries[1]["counters"]["edges_aggregated"]
-    assert two["strategy_options"] == {"partition": "metis", "overlap": True}
+    assert two["strategy_options"] == {"partition": "metis", "overlap": True, "first_aggregate": "auto"}
     assert "2 workers" in result.err
 
 
@@ -233,7 +233,7 @@ def test_options_of_the_strategy(outgrow: Command, npz: Path, scratch: Path) -> 
     options = ("--workers", 2, "--set", "partition=hash", "--set", "overlap=false")
     result = outgrow("train", npz, *SMALL, *options, "--out", "run", "--json")
     assert result.code == 0, result.err
-    assert result.summary["strategy_options"] == {"partition": "hash", "overlap": False}
+    assert result.summary["strategy_options"] == {"partition": "hash", "overlap": False, "first_aggregate": "auto"}
     config = json.loads(Path("run/config.json").read_text())
     assert (config["workers"], config["strategy"]["options"]["partition"]) == (2, "hash")
     assert math.isfinite(result.summary["loss"][-1])

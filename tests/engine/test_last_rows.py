@@ -1,4 +1,7 @@
-"""The last layer of a typed model computes the rows of types with targets alone, with the gradients of all rows."""
+"""The last layer computes the rows of nodes with targets alone, with the gradients of all rows.
+
+Of a typed model these are the types with targets; of others the nodes themselves, where they are few.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,21 @@ from outgrow.engine.full_graph import FullGraphEpoch
 from outgrow.engine.problem import Problem
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.nn.attention import GATConv
-from outgrow.nn.convolution import SAGEConv
+from outgrow.nn.convolution import GCNConv, SAGEConv, SAGEMaxConv
+from outgrow.nn.edge_messages import GINEConv
 from outgrow.nn.epilogue import Epilogue
+from outgrow.nn.gin import GINConv
 from outgrow.nn.hetero import HeteroConv
 from outgrow.nn.layer import Conv, Layer
 from outgrow.nn.model import Model, layer_key
+from outgrow.nn.pyg import PyGConv
+from outgrow.nn.relational import RGCNConv
 from outgrow.nn.tasks import NodeClassification
 from outgrow.ops.rng import fold_in
 from outgrow.runtime.distributed.comm import Comm
 from suites.checks import on_workers
-from suites.typed import BORDERS, EDGE_TYPES, GRAPHS, NAMES
-from support import normal
+from suites.typed import BORDERS, EDGE_DIM, EDGE_TYPES, GRAPHS, NAMES, ForeignWithFeatures
+from support import normal, whole_blocks
 
 WIDTH, SEED = 6, 5
 TYPES = GraphTypes(names=NAMES, borders=BORDERS, columns=(0, 0, 0, 0, WIDTH), edge_types=EDGE_TYPES)
@@ -98,8 +105,9 @@ def test_one_worker_computes_the_papers_alone() -> None:
     epoch = make_epoch(FullGraphShard(GRAPH), TRAIN)
     require_whole_gradients(epoch, TRAIN)
     assert epoch.last_rows is not None
-    assert epoch.last_rows.first == PAPERS[0]
-    assert epoch.last_rows.last <= PAPERS[-1] + 1
+    assert isinstance(epoch.last_rows.rows, range)
+    assert epoch.last_rows.rows.start == PAPERS[0]
+    assert epoch.last_rows.rows.stop <= PAPERS[-1] + 1
 
 
 def test_targets_everywhere_need_all_rows() -> None:
@@ -111,4 +119,71 @@ def test_targets_everywhere_need_all_rows() -> None:
 
 test_two_workers = on_workers(
     {f"{deal}, {conv}": partial(check_workers, deal=deal, conv=conv) for deal in OWNERS for conv in CONVS}, 2
+)
+
+
+FEW = torch.arange(1, NODES, 3)
+DEALS = {
+    "scattered": OWNERS["scattered"],
+    "all targets on a worker": lambda size: torch.isin(torch.arange(NODES), FEW).long() % size,
+    "most targets on a worker": lambda size: torch.isin(torch.arange(NODES), FEW[2:]).long() % size,
+}
+LAYERS: dict[str, Callable[[], Conv]] = {
+    "gcn": lambda: GCNConv(WIDTH, WIDTH),
+    "sage": lambda: SAGEConv(WIDTH, WIDTH),
+    "gin": lambda: GINConv(WIDTH, WIDTH),
+    "max": lambda: SAGEMaxConv(WIDTH, WIDTH),
+    # Draws depend on the ids of edges, which are no longer consecutive.
+    "gat": lambda: GATConv(WIDTH, WIDTH, 2, attention_dropout=0.5),
+    "rgcn": lambda: RGCNConv(WIDTH, WIDTH, num_relations=len(EDGE_TYPES)),
+    "edge features": lambda: GINEConv(WIDTH, WIDTH, edge_dim=EDGE_DIM),
+    "pyg": lambda: PyGConv(ForeignWithFeatures(WIDTH, WIDTH), WIDTH, WIDTH, edge_dim=EDGE_DIM),
+}
+
+
+def make_plain_model(conv: str) -> Model:
+    torch.manual_seed(3)
+    drop = Epilogue(activation=torch.relu, dropout=0.3)
+    return Model([Layer(LAYERS[conv](), drop), Layer(LAYERS[conv]())]).double()
+
+
+def check_few_targets(comm: Comm | None, deal: str, conv: str, train: Tensor = FEW) -> FullGraphEpoch:
+    """The loss and the gradients are those of all rows, by autograd alone."""
+    shard = FullGraphShard(GRAPH) if comm is None else PartitionShard(GRAPH, DEALS[deal](comm.size), comm)
+    model, task = make_plain_model(conv), NodeClassification()
+    problem = Problem.from_node_labels(
+        shard, features=normal(NODES, WIDTH), labels=LABELS, train=train, task=task, model=model, seed=SEED
+    )
+    epoch = FullGraphEpoch(model, shard, problem.input, problem.objective, SEED)
+    reference = make_plain_model(conv)
+    out = reference(whole_blocks(reference, GRAPH), normal(NODES, WIDTH), fold_in(SEED, 0, 0))
+    loss = torch.nn.functional.cross_entropy(out[train], LABELS[train])
+    expected = torch.autograd.grad(loss, list(reference.parameters()))
+    assert epoch.run_step(0)[0] == pytest.approx(loss.item(), rel=1e-12)
+    found = [each.grad for each in model.parameters()]
+    torch.testing.assert_close(found, list(expected), rtol=1e-10, atol=1e-12)
+    return epoch
+
+
+@pytest.mark.parametrize("conv", LAYERS)
+def test_one_worker_computes_few_targets_alone(conv: str) -> None:
+    epoch = check_few_targets(None, "", conv)
+    assert epoch.last_rows is not None
+    assert isinstance(epoch.last_rows.rows, Tensor)
+    assert epoch.last_rows.block.edges.num_dst == len(FEW)
+    assert epoch.edges[-1].num_edges < epoch.edges[0].num_edges / 2
+
+
+def test_more_than_half_of_the_rows_are_computed_as_all() -> None:
+    half = NODES // 2
+    assert check_few_targets(None, "", "sage", torch.arange(half)).last_rows is not None
+    assert check_few_targets(None, "", "sage", torch.arange(half + 1)).last_rows is None
+
+
+def check_plain_workers(comm: Comm, deal: str, conv: str) -> None:
+    assert check_few_targets(comm, deal, conv).last_rows is not None
+
+
+test_few_targets_on_two_workers = on_workers(
+    {f"{deal}, {conv}": partial(check_plain_workers, deal=deal, conv=conv) for deal in DEALS for conv in LAYERS}, 2
 )

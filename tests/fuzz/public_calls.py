@@ -141,7 +141,7 @@ def list_calls(folder: Path) -> list[Call]:
         ),
         Call(og.TrainConfig, (), {"epochs": 3, **training, **batches, "precision": "full", "val_links": 0.1}),
         Call(og.Workers, (2,), {"device": "cpu", "max_restarts": 1, "heartbeat_seconds": 3.0, "grace_seconds": 1.0}),
-        Call(og.Full, (), {"partition": "metis", "overlap": True}),
+        Call(og.Full, (), {"partition": "metis", "overlap": True, "first_aggregate": "once"}),
         Call(og.Offload, (), {"memory": "1GiB", "chunks": 2, "scratch_dir": None, "cache": True}),
         Call(og.TensorParallel, (), {"chunks": 2, "on_disk": "auto", "attention": "scores", "memory": None}),
         Call(og.Sampled, (), {"prefetch": 2, "cache": 0.1, "cache_by": "degree", "cache_scope": "worker"}),

@@ -11,6 +11,7 @@ import torch
 import outgrow as og
 from outgrow.app.plan.question import PlanSite, query_for_graph
 from outgrow.core.errors import InputError
+from outgrow.engine.last_layer import FEW_ROWS
 from outgrow.graph.graph import Graph
 from outgrow.ops.aggregation.pair_edges import in_edge_pairs
 from outgrow.ops.sampling.time_order import order_by_time, sum_weights_by_time
@@ -54,7 +55,7 @@ def test_attention_that_an_aggregation_computes_is_counted_by_head() -> None:
     assert [layer.attention for layer in model_sizes(typed, dense).layers] == [2, 1]
 
 
-def test_the_last_layer_computes_the_types_with_targets() -> None:
+def test_the_last_layer_computes_what_the_loss_reads() -> None:
     work = make_workload(graph(), hgt())
     first, last = graph().types.type_nodes("paper")
     nodes, edges = work.last_shares
@@ -62,7 +63,11 @@ def test_the_last_layer_computes_the_types_with_targets() -> None:
     assert nodes == pytest.approx((last - first) / graph().num_nodes, rel=0.05)
     assert edges == pytest.approx(float(indptr[last] - indptr[first]) / graph().num_edges, rel=0.05)
     plain = make_workload(graph(), og.nn.SAGE(graph().num_features, 16, graph().num_classes))
-    assert plain.last_shares == (1.0, 1.0)
+    share = len(graph().split.train) / graph().num_nodes
+    assert share <= FEW_ROWS
+    assert plain.last_shares == (share, share)
+    many = replace(graph(), split=replace(graph().split, train=torch.arange(graph().num_nodes)))
+    assert make_workload(many, og.nn.SAGE(graph().num_features, 16, graph().num_classes)).last_shares == (1.0, 1.0)
 
 
 def timed(weighted: bool) -> Workload:

@@ -14,6 +14,7 @@ from outgrow.core.errors import InputError
 from outgrow.engine.constant_sums import MOST_COLUMNS, find_summed_first
 from outgrow.engine.problem import Problem
 from outgrow.engine.shard import FullGraphShard
+from outgrow.graph.topology import Topology
 from outgrow.nn import GAT, GCN, GIN, RGCN, SAGE, Model
 from outgrow.ops.rng import fold_in
 from outgrow.strategies import full
@@ -53,6 +54,10 @@ def test_epochs_and_seeds_draw_differently(world: Planted) -> None:
     assert len(losses) == 4
 
 
+def edges_into(topology: Topology, nodes: Tensor) -> int:
+    return int((topology.indptr[nodes + 1] - topology.indptr[nodes]).sum())
+
+
 @pytest.mark.parametrize(("kind", "layers"), [("gcn", 2), ("sage", 2)])
 def test_what_is_computed_is_counted(world: Planted, kind: str, layers: int) -> None:
     problem = world.problem(kind=kind)
@@ -61,10 +66,12 @@ def test_what_is_computed_is_counted(world: Planted, kind: str, layers: int) -> 
     for epoch in (1, 2, 3):
         list(execution.steps(epoch))
     view = world.topology.with_self_loops if kind == "gcn" else world.topology
+    train = problem.node_targets.nodes
     constant = problem.model.layers_list()[0].has_static_aggregate and problem.model.input_dropout == 0
-    passes = 3 * (layers - 1) + (1 if constant else 3)
-    assert ledger.counters["edges_aggregated"] == passes * view.num_edges
-    assert ledger.counters["rows_computed"] == 3 * layers * view.num_nodes
+    # The last layer computes the nodes to train on alone.
+    passes = layers - 2 + (1 / 3 if constant else 1)
+    assert ledger.counters["edges_aggregated"] == 3 * (passes * view.num_edges + edges_into(view, train))
+    assert ledger.counters["rows_computed"] == 3 * ((layers - 1) * view.num_nodes + len(train))
     assert not ledger.bytes_by_link
 
 
@@ -108,7 +115,9 @@ def test_features_are_summed_once_before_a_projection_that_narrows_them(world: P
     found, edges = gradients_of(problem, Full(first_aggregate="once"))
     expected, all_edges = gradients_of(narrowing_problem(world, kind), Full(first_aggregate="each-step"))
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
-    assert 4 * edges == 3 * all_edges
+    view = world.topology.with_self_loops if kind == "gcn" else world.topology
+    last = 2 * edges_into(view, problem.node_targets.nodes)
+    assert (edges, all_edges) == (view.num_edges + last, 2 * view.num_edges + last)
     assert problem.run_facts["first_aggregate"] == "once"
     assert problem.model.layers_list()[0].conv is conv
 

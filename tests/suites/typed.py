@@ -83,9 +83,10 @@ MIXED: tuple[Callable[[], Conv], ...] = (
 class ForeignWithFeatures(nn.Module):
     """What a convolution of PyG looks like whose messages are made of the features of edges, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_features: int = IN, out_features: int = OUT) -> None:
         super().__init__()
-        self.message, self.own = nn.Linear(IN + EDGE_DIM, OUT), nn.Linear(IN, OUT)
+        self.message = nn.Linear(in_features + EDGE_DIM, out_features)
+        self.own = nn.Linear(in_features, out_features)
 
     def forward(self, x: tuple[Tensor, Tensor], edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         src, dst = edge_index

@@ -53,7 +53,7 @@ def layer_forward(
     """
     view = shard.layer_view(layer)
     block = (view.block if rows is None else rows.block).with_rng_key(key)
-    x_dst = x_own if rows is None else slice_rows(x_own, rows.first, rows.last)
+    x_dst = x_own if rows is None else rows.select_rows(x_own)
     if not layer.conv.aggregation.reads_sources:
         return update_rows(layer, x_dst, zero_aggregate(x_dst, *layer.spec.aggregate), block, read_rows)
     source, target = layer.source_and_target(x_own, x_dst, view.block.dst_nodes, block.dst_nodes)
@@ -217,7 +217,7 @@ class FullGraphEpoch:
             self.edges[-1] = self.last_rows.block.edges
             rowwise = self.objective.as_rowwise
             assert isinstance(rowwise, NodeObjective)
-            self.objective = rowwise.for_row_range(self.last_rows.first, self.last_rows.last)
+            self.objective = self.last_rows.narrow_objective(rowwise)
         self.is_nodewise = reads_no_neighbours(model)
         self.first_aggregate = self.constant_rows = None
         if not hides_edges:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from outgrow.core.block import Block
@@ -12,45 +14,97 @@ from outgrow.engine.objective import NodeObjective, Objective, StepObjective, in
 from outgrow.engine.shard import GraphShard
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model
-from outgrow.ops.sparse import index_rows
+from outgrow.ops.rows.gather import concat_ranges
+from outgrow.ops.sparse import index_rows, slice_rows
 
 MOST_ROWS = 0.9
 """Share of the rows above which the last layer computes all: sums for parts of them do not overlap with an exchange."""
+
+
+FEW_ROWS = 0.5
+"""The same for rows that lie anywhere, whose edges are copied."""
 
 
 class LastRows(NamedTuple):
     """The own nodes whose output of the last layer is of use.
 
     Attributes:
-        first: The first one, a row.
-        last: The row after the last one.
+        rows: ``[m]`` int64, ascending, at least one if there are own nodes; or the range that they are.
         block: Their in-edges; source rows are those of the whole shard.
     """
 
-    first: int
-    last: int
+    rows: Tensor | range
     block: Block
+
+    def select_rows(self, x: Features) -> Features:
+        """Return these rows of values of all own nodes."""
+        if isinstance(self.rows, range):
+            return slice_rows(x, self.rows.start, self.rows.stop)
+        return index_output_rows(x, self.rows) if isinstance(x, Tensor) else index_rows(x, self.rows)
+
+    def narrow_objective(self, objective: NodeObjective) -> NodeObjective:
+        """Return the objective of the output of these rows alone, from that of all own nodes."""
+        if isinstance(self.rows, range):
+            return objective.for_row_range(self.rows.start, self.rows.stop)
+        return objective._replace(rows=torch.searchsorted(self.rows, objective.rows))
 
 
 def find_last_rows(model: Model, shard: GraphShard, objective: Objective) -> LastRows | None:
-    """Return the own rows that a loss reads of a model with modules per type; None for all rows. All workers together.
+    """Return the own rows of the last layer that a loss of nodes reads; None for all. All workers together.
 
-    The last layer then does nothing for types without targets, which are ranges of rows. Other models compute all
-    rows: their nodes to train on are anywhere.
+    Of a model with modules per type that is the range of types with targets: the layer does nothing for others.
     """
     rowwise = objective.as_rowwise
     layers = model.layers_list()
-    if not model.reads_types or len(layers) == 1 or not isinstance(rowwise, NodeObjective):
+    if len(layers) == 1 or not isinstance(rowwise, NodeObjective):
         return None
     block = shard.layer_view(layers[-1]).block
-    # A worker without such rows computes one: an empty result could leave others waiting for its gradients.
-    first, last = (int(rowwise.rows[0]), int(rowwise.rows[-1]) + 1) if len(rowwise.rows) else (0, 1)
     num_own = block.edges.num_dst
-    narrow = last - first <= MOST_ROWS * num_own
+    every = range(num_own)
+    # A worker without such rows computes one: an empty result could leave others waiting for its gradients.
+    read = rowwise.rows if len(rowwise.rows) else rowwise.rows.new_zeros(1)
+    rows = range(int(read[0]), int(read[-1]) + 1) if model.reads_types else read
+    narrow = len(rows) <= (MOST_ROWS if model.reads_types else FEW_ROWS) * num_own
     # Agreed on: with overlap, gradients of values and scores cross in another order than without it.
     if not any(shard.comm.all_gather_object(narrow)):
         return None
-    return LastRows(first, last, block.slice_destinations(first, last)) if narrow else LastRows(0, num_own, block)
+    if not narrow:
+        return LastRows(every, block)
+    if isinstance(rows, range):
+        return LastRows(rows, block.slice_destinations(rows.start, rows.stop))
+    return LastRows(rows, _select_destinations(block, rows))
+
+
+def _select_destinations(block: Block, rows: Tensor) -> Block:
+    """Return the block of some destination rows, ascending, their in-edges and all sources, with the same edge ids."""
+    edges = block.edges
+    rows = rows.to(edges.indptr.device)
+    counts = edges.indptr[rows + 1] - edges.indptr[rows]
+    at = concat_ranges(edges.indptr[rows], counts)
+
+    def select(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values.index_select(0, at)
+
+    part = replace(
+        edges,
+        indptr=torch.cat([counts.new_zeros(1), counts.cumsum(0)]),
+        indices=edges.indices.index_select(0, at),
+        relation=select(edges.relation),
+        weight=select(edges.weight),
+        features=select(edges.features),
+        cache={},
+    )
+    return replace(
+        block,
+        edges=part,
+        dst_nodes=block.dst_nodes[rows],
+        dst_degree=block.dst_degree[rows],
+        first_edge=0,
+        edge_ids=at + block.first_edge if block.edge_ids is None else select(block.edge_ids),
+        sample_weight=select(block.sample_weight),
+        relation_degree=select(block.relation_degree),
+        edge_scores=select(block.edge_scores),
+    )
 
 
 def find_read_rows(shard: GraphShard, objective: StepObjective, key: int) -> Tensor | None:

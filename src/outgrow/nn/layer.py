@@ -56,7 +56,7 @@ class ConvSpec:
         reads_target: `Conv.update` or `Conv.target` reads the destination's input.
         self_loops: Edges include exactly one self-loop per node.
         source_is_input: `Conv.source` returns its input unchanged, as one channel.
-        needs_full_neighborhood: `Conv.edge_weight` must see all in-edges of a destination.
+        needs_full_neighborhood: `Conv.edge_weight` must see all in-edges of a destination at once.
         source_widths: Numbers that are used of a source row of each node type, the first ones of its channels and
             columns; the others are zeros, which no link carries. Empty if all rows are used whole.
         score_widths: The same for the scores of a source.

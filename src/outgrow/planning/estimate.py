@@ -10,7 +10,7 @@ from outgrow.planning.batch_stats import NeighborhoodStats
 from outgrow.planning.cost_model import CostModel, LayerSeconds, LayerWork, step_seconds
 from outgrow.planning.hardware.corrections import Corrections, WorkKind
 from outgrow.planning.traffic import Bytes, Traffic
-from outgrow.planning.workload import Workload
+from outgrow.planning.workload import WHOLE_LAYER, Workload
 from outgrow.strategies.base import Strategy
 
 _OPTIMIZER = 7
@@ -93,7 +93,7 @@ def full_graph_parts(
     edges: float,
     slices: int = 1,
     attention_share: float = 1.0,
-    last_shares: tuple[float, float] = (1.0, 1.0),
+    last_shares: tuple[float, float] = WHOLE_LAYER,
 ) -> list[EpochPart]:
     """Return the parts of a full-graph epoch: every layer forward and backward, the loss and an optimizer step.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from outgrow.planning.model_sizes import LayerSizes
-from outgrow.planning.workload import Workload
+from outgrow.planning.workload import WHOLE_LAYER, Workload
 
 
 class LayerCopies(NamedTuple):
@@ -102,7 +102,8 @@ def count_evaluated_numbers(work: Workload, nodes: float, sources: float, copies
         + copies.evaluated_inputs * nodes * layer.spec.in_features * (1 + layer.reads_target) * (index > 0)
         for index, layer in enumerate(work.model.layers)
     )
-    return largest * (_EVALUATED_TYPED if work.last_shares != (1.0, 1.0) else 1.0)
+    narrow = work.last_shares != WHOLE_LAYER and (work.model.reads_types or work.links is not None)
+    return largest * (_EVALUATED_TYPED if narrow else 1.0)
 
 
 def count_edge_numbers(layer: LayerSizes) -> float:

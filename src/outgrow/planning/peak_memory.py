@@ -33,7 +33,7 @@ from outgrow.planning.layer_memory import (
     view_edge_bytes,
 )
 from outgrow.planning.link_memory import link_loss_bytes, ranking_bytes, whole_graph_link_bytes
-from outgrow.planning.workload import PartitionStats, Workload
+from outgrow.planning.workload import WHOLE_LAYER, PartitionStats, Workload
 
 _PROCESS_BYTES = 235 << 20
 """Bytes of a process that has loaded its modules and compiled its kernels."""
@@ -101,7 +101,14 @@ def model_bytes(work: Workload, costs: CostModel) -> int:
     return held + _TYPED_BYTES * (grouped and costs.shares_device)
 
 
-def training_bytes(work: Workload, nodes: float, sources: float, edges: float, slices: int = 1) -> float:
+def training_bytes(
+    work: Workload,
+    nodes: float,
+    sources: float,
+    edges: float,
+    slices: int = 1,
+    last_shares: tuple[float, float] = WHOLE_LAYER,
+) -> float:
     """Return the bytes of full-graph training and of an evaluation, input included.
 
     The buffers of training stay allocated for the next epoch while the model is evaluated.
@@ -112,11 +119,11 @@ def training_bytes(work: Workload, nodes: float, sources: float, edges: float, s
         sources: Its nodes and their in-neighbours.
         edges: Edges that it aggregates over.
         slices: Number of column slices that aggregation is divided into.
+        last_shares: Shares of the nodes and of the edges that the last layer computes.
     """
     model = work.model
     copies = SLICED if slices > 1 else WHOLE
-    # The last layer of a model with modules per type computes the rows of types with targets.
-    last_nodes, last_edges = work.last_shares if slices == 1 else (1.0, 1.0)
+    last_nodes, last_edges = last_shares
     shares = [(1.0, 1.0)] * (len(model.layers) - 1) + [(last_nodes, last_edges)]
     numbers = sum(
         count_row_numbers(work, index, each * nodes, sources, copies, slices) for index, (each, _) in enumerate(shares)
@@ -153,18 +160,25 @@ def full_graph_peak_bytes(
     # One self-loop for each node.
     edges = float(partition.edges[part] + partition.nodes[part])
     sources = nodes + float(partition.halo[part].sum())
-    held = whole_layers_peak_bytes(work, costs, nodes, sources, edges) + whole_graph_link_bytes(work, costs, links)
+    held = whole_layers_peak_bytes(work, costs, nodes, sources, edges, last_shares=work.last_shares)
+    held += whole_graph_link_bytes(work, costs, links)
     return max(round(held), partition_peak_bytes(costs, partition))
 
 
 def whole_layers_peak_bytes(
-    work: Workload, costs: CostModel, nodes: float, sources: float, edges: float, slices: int = 1
+    work: Workload,
+    costs: CostModel,
+    nodes: float,
+    sources: float,
+    edges: float,
+    slices: int = 1,
+    last_shares: tuple[float, float] = WHOLE_LAYER,
 ) -> float:
     """Return the peak bytes of training and evaluating whole layers, and of worker 0 when it gathers the outputs.
 
     Arguments as those of `training_bytes`.
     """
-    training = training_bytes(work, nodes, sources, edges, slices)
+    training = training_bytes(work, nodes, sources, edges, slices, last_shares)
     held = view_edge_bytes(nodes, sources, SLICED if slices > 1 else WHOLE) * edges
     held += edges / max(1, work.graph.edges) * grouping_bytes(work) + input_bytes(work, nodes, sources)
     gathering = held + _LEFT_AT_END * (training - held) + _gathered_bytes(work, costs, nodes)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
-from outgrow.engine.last_layer import MOST_ROWS
+from outgrow.engine.last_layer import FEW_ROWS, MOST_ROWS
 from outgrow.inference.modes import AUTO
 from outgrow.planning.batch_stats import (
     BatchStats,
@@ -115,6 +115,10 @@ class BatchStatsSource(Protocol):
         """
 
 
+WHOLE_LAYER = (1.0, 1.0)
+"""Shares of the nodes and of the edges of a layer that computes all."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Workload:
     """A model to train on a graph, as far as costs depend on it.
@@ -160,11 +164,12 @@ class Workload:
             assert stats is not None
             read = float(stats.read_rows.sum()) / max(1, self.graph.nodes)
             return (read if read <= MOST_ROWS else 1.0), 1.0
-        share = self.graph.target_nodes / max(1, self.graph.nodes)
-        # As `outgrow.engine.last_layer.find_last_rows` decides.
-        if not self.model.reads_types or len(self.model.layers) == 1 or not 0 < share <= MOST_ROWS:
-            return 1.0, 1.0
-        return share, self.graph.target_edges / max(1, self.graph.edges)
+        # As `outgrow.engine.last_layer.find_last_rows` decides; nodes to train on have as many edges as others.
+        graph, typed = self.graph, self.model.reads_types
+        share = (graph.target_nodes if typed else graph.train) / max(1, graph.nodes)
+        if len(self.model.layers) == 1 or not 0 < share <= (MOST_ROWS if typed else FEW_ROWS):
+            return WHOLE_LAYER
+        return share, graph.target_edges / max(1, graph.edges) if typed else share
 
     def link_step_stats(self, partition: str, parts: int, chunks: int | None = None) -> LinkStepStats | None:
         """Return the statistics of steps of links: see `BatchStatsSource.link_step_stats`; None for nodes."""
