@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from outgrow.core.graph_types import GraphTypes
+from outgrow.engine.batches import FULL_GRAPH
 from outgrow.engine.full_graph import FullGraphEpoch
 from outgrow.engine.problem import Problem
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
+from outgrow.inference.modes import ChosenInference, InferenceChooser
 from outgrow.nn.attention import GATConv
 from outgrow.nn.convolution import GCNConv, SAGEConv, SAGEMaxConv
 from outgrow.nn.edge_messages import GINEConv
@@ -29,6 +31,7 @@ from outgrow.nn.relational import RGCNConv
 from outgrow.nn.tasks import NodeClassification
 from outgrow.ops.rng import fold_in
 from outgrow.runtime.distributed.comm import Comm
+from outgrow.strategies.full import Full
 from suites.checks import on_workers
 from suites.typed import BORDERS, EDGE_DIM, EDGE_TYPES, GRAPHS, NAMES, ForeignWithFeatures
 from support import normal, whole_blocks
@@ -186,4 +189,49 @@ def check_plain_workers(comm: Comm, deal: str, conv: str) -> None:
 
 test_few_targets_on_two_workers = on_workers(
     {f"{deal}, {conv}": partial(check_plain_workers, deal=deal, conv=conv) for deal in DEALS for conv in LAYERS}, 2
+)
+
+
+def check_scored_rows(comm: Comm | None, deal: str, conv: str, scored: Tensor = FEW) -> ChosenInference:
+    """The output of some nodes is that of all nodes, at these."""
+    shard = FullGraphShard(GRAPH) if comm is None else PartitionShard(GRAPH, DEALS[deal](comm.size), comm)
+    model = make_plain_model(conv).eval()
+    problem = Problem.from_node_labels(
+        shard,
+        features=normal(NODES, WIDTH),
+        labels=LABELS,
+        train=FEW,
+        task=NodeClassification(),
+        model=model,
+        seed=SEED,
+    )
+    chooser = InferenceChooser(problem, Full().prepare(problem), FULL_GRAPH, uses_minibatches=False)
+    own = shard.filter_owned(scored)
+    chosen, whole = (chooser.choose("auto", own, every_output=each) for each in (False, True))
+    assert chosen.inference is not None
+    assert whole.inference is not None
+    [(nodes, found)] = chosen.inference.run()
+    [(every_node, out)] = whole.inference.run()
+    torch.testing.assert_close(found, out[torch.searchsorted(every_node, nodes)], rtol=1e-12, atol=1e-14)
+    return chosen
+
+
+@pytest.mark.parametrize("conv", LAYERS)
+def test_one_worker_scores_few_nodes_alone(conv: str) -> None:
+    chosen = check_scored_rows(None, "", conv)
+    assert (chosen.num_nodes, chosen.in_memory) == (len(FEW), False)
+
+
+def test_of_many_nodes_all_are_computed() -> None:
+    half = NODES // 2
+    assert check_scored_rows(None, "", "sage", torch.arange(half)).num_nodes == half
+    assert check_scored_rows(None, "", "sage", torch.arange(half + 1)).num_nodes == NODES
+
+
+def check_scored_on_workers(comm: Comm, deal: str, conv: str) -> None:
+    check_scored_rows(comm, deal, conv)
+
+
+test_scored_nodes_on_two_workers = on_workers(
+    {f"{deal}, {conv}": partial(check_scored_on_workers, deal=deal, conv=conv) for deal in DEALS for conv in LAYERS}, 2
 )

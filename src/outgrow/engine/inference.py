@@ -13,6 +13,7 @@ from outgrow.core.block import Block
 from outgrow.engine.constant_sums import first_aggregate_if_cached
 from outgrow.engine.features.inputs import ShardInputs, keeps_half
 from outgrow.engine.full_graph import gather_sources
+from outgrow.engine.last_layer import LastRows
 from outgrow.engine.shard import FullGraphShard, GraphShard
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features, Layer, NodeMessages
@@ -60,6 +61,7 @@ def infer_shard(
     inputs: ShardInputs,
     *,
     layers: Sequence[Layer] | None = None,
+    last_rows: LastRows | None = None,
     chunk_bytes: int = _CHUNK_BYTES,
 ) -> Tensor:
     """Return logits of the nodes that a worker owns, with all their neighbours and without random draws.
@@ -74,10 +76,11 @@ def infer_shard(
         shard: The worker's shard of the graph.
         inputs: Features of its nodes, or the input of the first of ``layers``.
         layers: Which consecutive layers of the model to compute; None for all.
+        last_rows: The rows of the last layer of several to compute; None for all.
         chunk_bytes: Largest size of the temporary rows of one chunk of nodes.
 
     Returns:
-        ``[n, C]``, or as wide as the last of ``layers``.
+        ``[n, C]``, or as wide as the last of ``layers``; of ``last_rows`` alone if these are given.
     """
     x = inputs.own
     stages = model.layers_list() if layers is None else layers
@@ -97,6 +100,8 @@ def infer_shard(
             source = _compute_sources(layer, inputs.source, block.src_nodes, dtype, chunk_bytes)
         else:
             source = gather_sources(layer, shard, _compute_sources(layer, x, block.dst_nodes, dtype, chunk_bytes))
+        if last_rows is not None and index == len(stages) - 1:
+            block, x = last_rows.block, last_rows.select_rows(x)
         x = _compute_layer(layer, block, x, source, known, dtype, chunk_bytes)
         dtype = x.dtype
     assert isinstance(x, Tensor)

@@ -75,6 +75,15 @@ def find_last_rows(model: Model, shard: GraphShard, objective: Objective) -> Las
     return LastRows(rows, _select_destinations(block, rows))
 
 
+def select_last_rows(model: Model, shard: GraphShard, rows: Tensor) -> LastRows | None:
+    """Return own rows of the last layer, ``[m]`` int64, ascending, for inference; None for all, where they are many."""
+    layers = model.layers_list()
+    block = shard.layer_view(layers[-1]).block
+    if len(layers) == 1 or len(rows) > FEW_ROWS * block.edges.num_dst:
+        return None
+    return LastRows(rows, _select_destinations(block, rows))
+
+
 def _select_destinations(block: Block, rows: Tensor) -> Block:
     """Return the block of some destination rows, ascending, their in-edges and all sources, with the same edge ids."""
     edges = block.edges

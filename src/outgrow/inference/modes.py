@@ -11,12 +11,14 @@ from torch import Tensor
 
 from outgrow.core.errors import InputError
 from outgrow.engine.batches import BatchConfig
+from outgrow.engine.inference import infer_shard
+from outgrow.engine.last_layer import LastRows, select_last_rows
 from outgrow.inference.chunked import ChunkedInference, InferenceMemory
 from outgrow.inference.layer_nodes import LayerNodes, all_layer_nodes, find_layer_nodes
 from outgrow.inference.layer_outputs import layers_fit_in_memory
 from outgrow.inference.sampled import SampledInference, batches_of_all_before
 from outgrow.nn.layer import Layer
-from outgrow.strategies.base import Execution, Problem
+from outgrow.strategies.base import Execution, FullGraphExecution, Problem
 
 AUTO, SAMPLED, EXACT, LAYERWISE, NONE = "auto", "sampled", "exact", "layerwise", "none"
 EVALUATION_MODES = (AUTO, SAMPLED, EXACT, LAYERWISE, NONE)
@@ -87,6 +89,27 @@ class WholeInference:
             yield self._owned_nodes[first : first + len(out)], out
 
 
+class LastRowsInference:
+    """Whole layers in memory, but of the last one the scored nodes alone. Final.
+
+    Args:
+        problem: The problem.
+        nodes: ``[n]`` int64, the own nodes that are scored, ascending.
+        last_rows: They, as rows of the last layer.
+    """
+
+    def __init__(self, problem: Problem, nodes: Tensor, last_rows: LastRows) -> None:
+        self._problem = problem
+        self._nodes = nodes
+        self._last_rows = last_rows
+
+    def run(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the nodes and their output as one piece."""
+        problem = self._problem
+        out = infer_shard(problem.model, problem.shard, problem.input, last_rows=self._last_rows)
+        yield self._nodes, out.cpu()
+
+
 class InferenceChooser:
     """Chooses how to compute the output of some nodes. Final.
 
@@ -106,12 +129,13 @@ class InferenceChooser:
         self.uses_minibatches = uses_minibatches
         self._memory = InferenceMemory.of_worker(self._comm, problem.memory_limit)
 
-    def choose(self, mode: str, nodes: Tensor) -> ChosenInference:
+    def choose(self, mode: str, nodes: Tensor, *, every_output: bool = True) -> ChosenInference:
         """Return the inference for some nodes. All workers together.
 
         Args:
             mode: One of `EVALUATION_MODES`.
             nodes: ``[n]`` int64, the own nodes that are scored, ascending.
+            every_output: Whether the output of all own nodes is wanted where all layers are computed anyway.
         """
         if mode == NONE:
             return NO_INFERENCE
@@ -119,6 +143,8 @@ class InferenceChooser:
             return self._choose_sampled(nodes)
         if self._batches.is_temporal:
             return self._choose_all_before(nodes)
+        if mode == AUTO and not every_output and isinstance(self._execution, FullGraphExecution):
+            return self._choose_last_rows(nodes)
         if mode == LAYERWISE or (mode == AUTO and not self.uses_minibatches):
             return self._choose_all_nodes()
         needed = find_layer_nodes(self._problem.shard, self._layers, nodes)
@@ -151,6 +177,14 @@ class InferenceChooser:
             f"all in-edges before the time of each of the scored nodes, in batches of {batches.size}",
             len(nodes),
         )
+
+    def _choose_last_rows(self, nodes: Tensor) -> ChosenInference:
+        problem = self._problem
+        last_rows = select_last_rows(problem.model, problem.shard, problem.shard.local_index(nodes))
+        if last_rows is None:
+            return self._choose_all_nodes()
+        inference = LastRowsInference(problem, nodes, last_rows)
+        return ChosenInference(LAYERWISE, inference, "all nodes, of the last layer the scored ones", len(nodes))
 
     def _choose_all_nodes(self) -> ChosenInference:
         num_own = len(self._problem.shard.owned_nodes)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from outgrow.inference.modes import NONE, SAMPLED
+from outgrow.engine.last_layer import FEW_ROWS
+from outgrow.inference.modes import AUTO, NONE, SAMPLED
 from outgrow.planning.batch_stats import ScoredNeighborhood
 from outgrow.planning.cost_model import FORWARD_SHARE, CostModel, LayerWork, step_seconds
 from outgrow.planning.estimate import (
@@ -49,7 +50,7 @@ def evaluation_parts(found: Estimate, work: Workload, costs: CostModel) -> tuple
             work = choose_first_aggregate(strategy, work, costs)
         chunks = found.chunks if isinstance(strategy, Offload) else 0
         cut = work.partitioning.partition_stats(strategy.partition, costs.layout.workers)
-        return _whole_parts(cut, found, work, costs, chunks=chunks or 0)
+        return _whole_parts(cut, found, work, costs, chunks=chunks or 0, last_share=_scored_share(work))
     cut = work.partitioning.partition_stats(
         strategy.partition, costs.layout.workers, work.sampling_spec(strategy.partition)
     )
@@ -62,12 +63,20 @@ def evaluation_parts(found: Estimate, work: Workload, costs: CostModel) -> tuple
     return _neighborhood_parts(needed, work, costs)
 
 
+def _scored_share(work: Workload) -> float:
+    """Return the share of the nodes whose output the last layer computes, as `select_last_rows` decides."""
+    share = work.graph.val / max(1, work.graph.nodes)
+    narrow = work.links is None and work.evaluation[0] == AUTO and len(work.model.layers) > 1
+    return share if narrow and share <= FEW_ROWS else 1.0
+
+
 def _whole_parts(
-    cut: PartitionStats, found: Estimate, work: Workload, costs: CostModel, *, chunks: int
+    cut: PartitionStats, found: Estimate, work: Workload, costs: CostModel, *, chunks: int, last_share: float = 1.0
 ) -> tuple[EpochPart, ...]:
     """Return the parts of whole layers, by the worker with the most edges; in chunks while rows are loaded."""
     slowest = int(cut.edges.argmax())
-    parts = _forward_parts(work, costs, float(cut.nodes[slowest]), float(cut.edges[slowest]))
+    nodes, edges = float(cut.nodes[slowest]), float(cut.edges[slowest])
+    parts = _forward_parts(work, costs, nodes, edges, last_share=1.0 if chunks else last_share)
     layers = len(work.model.layers)
     if not chunks:
         return (*parts, *transfer_parts(costs, found.traffic.evaluation, layers - work.model.source_is_features, 0))
@@ -89,8 +98,11 @@ def _sliced_parts(strategy: TensorParallel, found: Estimate, work: Workload, cos
     return (*parts, *transfer_parts(costs, found.traffic.evaluation, exchanges, 0))
 
 
-def _forward_parts(work: Workload, costs: CostModel, nodes: float, edges: float, slices: int = 1) -> list[EpochPart]:
-    layers = list_whole_layers(work, nodes, edges, slices)
+def _forward_parts(
+    work: Workload, costs: CostModel, nodes: float, edges: float, slices: int = 1, last_share: float = 1.0
+) -> list[EpochPart]:
+    *layers, last = list_whole_layers(work, nodes, edges, slices)
+    layers.append(last._replace(destinations=last_share * last.destinations, edges=last_share * last.edges))
     return layer_parts(step_seconds(work, costs, layers, cached_aggregate=True, slices=slices, backward=False))
 
 

@@ -49,7 +49,7 @@ class ModelEvaluator:
         self._notes: set[str] = set()
         if evaluation.has_validation:
             val_nodes, _ = evaluation.scored_nodes
-            self._validation = self._chooser.choose(options.val, val_nodes)
+            self._validation = self._chooser.choose(options.val, val_nodes, every_output=False)
             self._report_choice("validation", self._validation)
 
     @property
@@ -70,7 +70,7 @@ class ModelEvaluator:
         # Kept: to find the neighbourhood of the scored nodes takes a walk over the graph.
         if self._testing is NO_INFERENCE:
             _, nodes = self._evaluation.scored_nodes
-            self._testing = self._chooser.choose(self._options.test, nodes)
+            self._testing = self._chooser.choose(self._options.test, nodes, every_output=False)
             self._report_choice("test", self._testing)
         _, evaluator = self._evaluation.final_evaluators(together=False)
         self._run("testing", self._testing, [evaluator])
