@@ -15,6 +15,7 @@ from torch import Tensor
 from outgrow.core.graph_types import GraphTypes
 from outgrow.engine.batches import FULL_GRAPH
 from outgrow.engine.full_graph import FullGraphEpoch
+from outgrow.engine.last_layer import FEW_ROWS
 from outgrow.engine.problem import Problem
 from outgrow.engine.shard import FullGraphShard, GraphShard, PartitionShard
 from outgrow.inference.modes import ChosenInference, InferenceChooser
@@ -177,10 +178,12 @@ def test_one_worker_computes_few_targets_alone(conv: str) -> None:
     assert epoch.edges[-1].num_edges < epoch.edges[0].num_edges / 2
 
 
-def test_more_than_half_of_the_rows_are_computed_as_all() -> None:
-    half = NODES // 2
-    assert check_few_targets(None, "", "sage", torch.arange(half)).last_rows is not None
-    assert check_few_targets(None, "", "sage", torch.arange(half + 1)).last_rows is None
+MOST_TARGETS = int(FEW_ROWS * NODES)
+
+
+def test_all_rows_are_computed_where_many_are_read() -> None:
+    assert check_few_targets(None, "", "sage", torch.arange(MOST_TARGETS)).last_rows is not None
+    assert check_few_targets(None, "", "sage", torch.arange(MOST_TARGETS + 1)).last_rows is None
 
 
 def check_plain_workers(comm: Comm, deal: str, conv: str) -> None:
@@ -223,9 +226,8 @@ def test_one_worker_scores_few_nodes_alone(conv: str) -> None:
 
 
 def test_of_many_nodes_all_are_computed() -> None:
-    half = NODES // 2
-    assert check_scored_rows(None, "", "sage", torch.arange(half)).num_nodes == half
-    assert check_scored_rows(None, "", "sage", torch.arange(half + 1)).num_nodes == NODES
+    assert check_scored_rows(None, "", "sage", torch.arange(MOST_TARGETS)).num_nodes == MOST_TARGETS
+    assert check_scored_rows(None, "", "sage", torch.arange(MOST_TARGETS + 1)).num_nodes == NODES
 
 
 def check_scored_on_workers(comm: Comm, deal: str, conv: str) -> None:

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from ops.gpu.no_device import twins_that_check
 from outgrow.core.ledger import Kind, Link
+from outgrow.engine import last_layer
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.shard import FullGraphShard
 from outgrow.nn.pyg import PyGAggregation
 from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
+from outgrow.strategies import full
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.migrate.strategy import Migrate
@@ -105,6 +107,9 @@ def no_device(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.object(offload, "used_device_bytes", lambda device: 0),
         patch.object(layout, "used_device_bytes", lambda device: 0),
         patch.object(layout, "free_device_bytes", lambda device: 1 << 40),
+        patch.object(full, "free_device_bytes", lambda device: 1 << 40),
+        # How many in-edges some rows have, nobody can read there.
+        patch.object(last_layer, "concat_ranges", lambda first, counts: first[:0]),
         patch.object(row_files, "_LEAST_BYTES", 0),
         patch.object(storage, "_reads_pinned_memory", lambda device: WAYS[way][2]),
         twins_that_check(),

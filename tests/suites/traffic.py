@@ -77,6 +77,7 @@ def bytes_of_run(
     numbers = sum(1 + parameter.numel() for parameter in model.parameters())
     sums = (sizes.epochs * 3 + sizes.evaluations) * ring(LONG, workers)  # losses, edges, whether to stop
     tallies = (sizes.evaluations + 2) * ring(2 * LONG, workers)
+    read = ring(2 * LONG, workers)  # rows of the last layer that are read, and all
     counts = gathered([tuple(row) for row in halo_counts(topology, partition)], workers)
     return {
         Kind.FEATURES: halo * widths.features * sizes.feature,
@@ -85,7 +86,7 @@ def bytes_of_run(
         Kind.PARAMETERS: shared(model.state_dict(), workers) + sizes.epochs * ring(numbers * sizes.number, workers),
         Kind.TOPOLOGY: shared(partition.part, workers),
         Kind.IDS: (halo + away) * LONG,
-        Kind.METRICS: sums + tallies + counts + gathered(partition.part_sizes.tolist(), workers),
+        Kind.METRICS: sums + tallies + read + counts + gathered(partition.part_sizes.tolist(), workers),
     }
 
 

@@ -21,8 +21,8 @@ MOST_ROWS = 0.9
 """Share of the rows above which the last layer computes all: sums for parts of them do not overlap with an exchange."""
 
 
-FEW_ROWS = 0.5
-"""The same for rows that lie anywhere, whose edges are copied."""
+FEW_ROWS = 0.4
+"""The same for rows that lie anywhere, whose edges are copied and sorted once more for the backward pass."""
 
 
 class LastRows(NamedTuple):
@@ -50,7 +50,7 @@ class LastRows(NamedTuple):
 
 
 def find_last_rows(model: Model, shard: GraphShard, objective: Objective) -> LastRows | None:
-    """Return the own rows of the last layer that a loss of nodes reads; None for all. All workers together.
+    """Return the own rows of the last layer that a loss of nodes reads; None for all rows. All workers together.
 
     Of a model with modules per type that is the range of types with targets: the layer does nothing for others.
     """
@@ -59,20 +59,24 @@ def find_last_rows(model: Model, shard: GraphShard, objective: Objective) -> Las
     if len(layers) == 1 or not isinstance(rowwise, NodeObjective):
         return None
     block = shard.layer_view(layers[-1]).block
-    num_own = block.edges.num_dst
-    every = range(num_own)
     # A worker without such rows computes one: an empty result could leave others waiting for its gradients.
-    read = rowwise.rows if len(rowwise.rows) else rowwise.rows.new_zeros(1)
-    rows = range(int(read[0]), int(read[-1]) + 1) if model.reads_types else read
-    narrow = len(rows) <= (MOST_ROWS if model.reads_types else FEW_ROWS) * num_own
+    rows = rowwise.rows if len(rowwise.rows) else rowwise.rows.new_zeros(min(1, block.edges.num_dst))
+    if model.reads_types:
+        return _find_range(shard, block, range(int(rows[0]), int(rows[-1]) + 1) if len(rows) else range(1))
+    # Over all workers: each does the same, and as much as one worker would do.
+    read, every = shard.comm.all_reduce(torch.tensor([len(rowwise.rows), block.edges.num_dst])).tolist()
+    return LastRows(rows, _select_destinations(block, rows)) if read <= FEW_ROWS * every else None
+
+
+def _find_range(shard: GraphShard, block: Block, rows: range) -> LastRows | None:
+    num_own = block.edges.num_dst
+    narrow = len(rows) <= MOST_ROWS * num_own
     # Agreed on: with overlap, gradients of values and scores cross in another order than without it.
     if not any(shard.comm.all_gather_object(narrow)):
         return None
     if not narrow:
-        return LastRows(every, block)
-    if isinstance(rows, range):
-        return LastRows(rows, block.slice_destinations(rows.start, rows.stop))
-    return LastRows(rows, _select_destinations(block, rows))
+        return LastRows(range(num_own), block)
+    return LastRows(rows, block.slice_destinations(rows.start, rows.stop))
 
 
 def select_last_rows(model: Model, shard: GraphShard, rows: Tensor) -> LastRows | None:
