@@ -12,6 +12,7 @@ import psutil
 import pytest
 import torch
 
+from outgrow.runtime.distributed import fork_server
 from outgrow.runtime.distributed.launch import run_workers
 from outgrow.runtime.distributed.worker import WorkerContext
 from process_forks import fork_processes
@@ -68,7 +69,8 @@ def look(place: WorkerContext) -> tuple[int, bool, str, int]:
 def test_workers(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
     with fork_processes():
-        run_workers(look, 2)  # a server for their environment starts with the second processes that have it
+        run_workers(look, 2)  # the second processes with their environment are forked, if no earlier test had any
+        fork_server._close_idle()
         found = run_workers(look, 2)
     assert found == [(os.getpid(), True, str(threads), threads)] * 2
 
