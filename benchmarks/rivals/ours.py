@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ from rivals.common import (
 from outgrow.runtime.system.environment import set_thread_environment
 
 set_thread_environment()  # before torch is loaded
+# Epochs are timed with the kernels that a run has for most of its time: warm-up waits for their form for all threads.
+os.environ.setdefault("OUTGROW_COMPILE_PROCESSES", "0")
 
 if TYPE_CHECKING:
     from pathlib import Path
