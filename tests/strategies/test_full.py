@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.errors import InputError
-from outgrow.engine.constant_sums import MOST_COLUMNS, find_summed_first
+from outgrow.engine.constant_sums import MOST_COLUMNS, find_summed_first_layer
 from outgrow.engine.problem import Problem
 from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.topology import Topology
@@ -161,10 +161,10 @@ def test_other_first_layers_keep_their_form(world: Planted, kind: str) -> None:
 
 def test_a_wide_sum_for_few_columns_is_not_worth_it() -> None:
     features = torch.zeros(2, MOST_COLUMNS * 2 + 1)
-    assert find_summed_first(GCN(MOST_COLUMNS * 2 + 1, 2, 2), features) is None
-    assert find_summed_first(GCN(MOST_COLUMNS * 2, 2, 2), features[:, 1:]) is not None
-    assert find_summed_first(GCN(MOST_COLUMNS * 2, 2, 2, input_dropout=0.5), features[:, 1:]) is None
-    assert find_summed_first(GCN(4, 2, 2), sparse_rows(torch.eye(4), least=0.5)) is None
+    assert find_summed_first_layer(GCN(MOST_COLUMNS * 2 + 1, 2, 2), features) is None
+    assert find_summed_first_layer(GCN(MOST_COLUMNS * 2, 2, 2), features[:, 1:]) is not None
+    assert find_summed_first_layer(GCN(MOST_COLUMNS * 2, 2, 2, input_dropout=0.5), features[:, 1:]) is None
+    assert find_summed_first_layer(GCN(4, 2, 2), sparse_rows(torch.eye(4), least=0.5)) is None
 
 
 def test_a_time_of_the_sum_that_there_is_not() -> None:

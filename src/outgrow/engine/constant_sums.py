@@ -32,13 +32,13 @@ def has_static_first_aggregate(model: Model, features: Features) -> bool:
     return given and model.layers_list()[0].has_static_aggregate and model.input_dropout == 0
 
 
-def find_summed_first(model: Model, features: Features) -> Layer | None:
+def find_summed_first_layer(model: Model, features: Features) -> Layer | None:
     """Return the first layer in a form that sums dense features before it projects them, as it does not by itself.
 
     None if there is no such form, or if the sum would pay only after many epochs: once over all columns it takes as
     long as `MOST_COLUMNS` / 2 epochs of two sums, forward and backward, over those that the layer gives.
     """
-    form = model.find_static_first() if isinstance(features, Tensor) else None
+    form = model.find_static_first_layer() if isinstance(features, Tensor) else None
     if form is None or form is model.layers_list()[0]:
         return None
     return form if form.spec.in_features <= MOST_COLUMNS * form.spec.out_features else None

@@ -19,8 +19,6 @@ from outgrow.ops.sparse import index_rows, slice_rows
 
 MOST_ROWS = 0.9
 """Share of the rows above which the last layer computes all: sums for parts of them do not overlap with an exchange."""
-
-
 FEW_ROWS = 0.4
 """The same for rows that lie anywhere, whose edges are copied and sorted once more for the backward pass."""
 

@@ -50,7 +50,7 @@ class Problem:
         run_facts: Facts that a strategy reports about the run, by name; plain values.
         embedding_optimizer: Updates the vectors of node embeddings.
         resume_hints: Hints by strategy, from the interrupted run and for the next one; plain values that
-            change no result, and may be missing.
+            change no result but its rounding, and may be missing.
         strategy_state: What a strategy's next steps depend on beside the model, by strategy, the same on all workers:
             plain values and tensors in host memory, which checkpoints keep.
     """

@@ -15,7 +15,7 @@ from outgrow.core.block import Block
 from outgrow.core.errors import InputError
 from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
 from outgrow.nn.projection import Projection
-from outgrow.nn.projection_order import as_one_channel, reorder_projection, should_project_first
+from outgrow.nn.projection_order import ReorderableConv, as_one_channel, should_project_first
 from outgrow.ops.aggregation.max import Max
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.edge_weight import mean_weight, symmetric_weight
@@ -28,7 +28,7 @@ _SIDES = 2
 
 
 @check_arguments()
-class GCNConv(Conv):
+class GCNConv(ReorderableConv):
     """``x'_v = b + sum over in-edges (u, v) and the self-loop of w_uv / sqrt(d_u d_v) * x_u W``.
 
     ``d`` is the weighted in-degree with the self-loop. Kipf & Welling, Semi-supervised classification with
@@ -72,14 +72,6 @@ class GCNConv(Conv):
         assert source.values is not None
         return symmetric_weight(block, source.values.dtype)
 
-    def aggregate_first(self) -> Conv:
-        """Return the form that projects after the sum, with which the product commutes."""
-        return reorder_projection(self, project_first=False)
-
-    def with_projection_first(self) -> Conv:
-        """Return the form that projects before the sum."""
-        return reorder_projection(self, project_first=True)
-
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the aggregate, projected with the bias unless `source` has projected it."""
         total = aggregate_VCF.squeeze(1)
@@ -92,7 +84,7 @@ class GCNConv(Conv):
         return self.bias if self.accepts_sparse else None
 
 
-class _MeanConv(Conv, ABC):
+class _MeanConv(ReorderableConv, ABC):
     """``x'_v = x_v W_self + mean over in-edges (u, v) of x_u W_neighbour``, with or without a bias.
 
     The mean commutes with the projection, so either may come first.
@@ -136,14 +128,6 @@ class _MeanConv(Conv, ABC):
         """Return ``[E, 1]``: one over the in-degree of the destination."""
         assert source.values is not None
         return mean_weight(block, source.values.dtype)
-
-    def aggregate_first(self) -> Conv:
-        """Return the form that projects after the mean, with which the product commutes."""
-        return reorder_projection(self, project_first=False)
-
-    def with_projection_first(self) -> Conv:
-        """Return the form that projects before the mean."""
-        return reorder_projection(self, project_first=True)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: the node's own projection plus that of the mean."""

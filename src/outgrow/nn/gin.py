@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
-from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
+from outgrow.nn.layer import ConvSpec, Features, NodeMessages
 from outgrow.nn.projection import Projection
-from outgrow.nn.projection_order import as_one_channel, reorder_projection, should_project_first
+from outgrow.nn.projection_order import ReorderableConv, as_one_channel, should_project_first
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.edge_weight import graph_edge_weight
 from outgrow.ops.epilogue import epilogue
@@ -42,7 +42,7 @@ class _OwnProduct:
 
 
 @check_arguments()
-class GINConv(Conv):
+class GINConv(ReorderableConv):
     """``x'_v = relu(((1 + eps) x_v + sum over in-edges (u, v) of x_u) W + c) W' + b``.
 
     The sum commutes with the first projection, so either may come first. ``eps`` is trained and starts at 0.
@@ -94,14 +94,6 @@ class GINConv(Conv):
         """Return ``[E, 1]``: the graph's edge weights, or None."""
         assert source.values is not None
         return graph_edge_weight(block, source.values.dtype)
-
-    def aggregate_first(self) -> Conv:
-        """Return the form that projects after the sum, with which the first product commutes."""
-        return reorder_projection(self, project_first=False)
-
-    def with_projection_first(self) -> Conv:
-        """Return the form that projects before the sum."""
-        return reorder_projection(self, project_first=True)
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: both projections of the aggregate plus the node itself."""

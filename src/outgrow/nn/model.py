@@ -106,7 +106,7 @@ class Model(nn.Module):
             first.conv = first.conv.with_projection_first() or first.conv
         return first.accepts_sparse
 
-    def find_static_first(self) -> Layer | None:
+    def find_static_first_layer(self) -> Layer | None:
         """Return the first layer in a form whose aggregate of dense features is the same in all steps; None if none is.
 
         None, too, where steps would cost more in that form: the sum is wider than the features, or gets a gradient.

@@ -1,4 +1,4 @@
-"""The order of a projection and a weighted sum, which commute: functions of the convolutions that have both.
+"""The order of a projection and a weighted sum, which commute: what convolutions that have both share.
 
 Letters as in `outgrow.nn.layer`.
 """
@@ -6,14 +6,12 @@ Letters as in `outgrow.nn.layer`.
 from __future__ import annotations
 
 import copy
+from abc import ABC
 from dataclasses import replace
-from typing import TypeVar
 
 from torch import Tensor
 
 from outgrow.nn.layer import Conv, Features, NodeMessages
-
-AnyConv = TypeVar("AnyConv", bound=Conv)
 
 
 def should_project_first(in_features: int, out_features: int, asked: bool | None) -> bool:
@@ -28,16 +26,23 @@ def as_one_channel(x_VF: Features) -> NodeMessages:
     return NodeMessages(x_VF[:, None], None)
 
 
-def reorder_projection(conv: AnyConv, *, project_first: bool) -> AnyConv:
-    """Return a convolution, with the same parameters, in the order that projects before the sum, or after it.
+class ReorderableConv(Conv, ABC):
+    """Convolution whose first projection and sum commute: it accepts sparse rows in the order that projects first."""
 
-    In the first order it accepts sparse rows, and its source is the product; in the other one its source is its input.
-    """
-    if conv.accepts_sparse == project_first:
-        return conv
-    # A shallow copy shares the parameters; only the flag and the widths are its own.
-    reordered = copy.copy(conv)
-    width = conv.spec.out_features if project_first else conv.spec.in_features
-    reordered.accepts_sparse = project_first
-    reordered.spec = replace(conv.spec, source=(1, width), aggregate=(1, width), source_is_input=not project_first)
-    return reordered
+    def aggregate_first(self) -> Conv:
+        """Return the form that projects after the sum, whose source is its input."""
+        return self._reorder(project_first=False)
+
+    def with_projection_first(self) -> Conv:
+        """Return the form that projects before the sum, whose source is the product."""
+        return self._reorder(project_first=True)
+
+    def _reorder(self, *, project_first: bool) -> Conv:
+        if self.accepts_sparse == project_first:
+            return self
+        # A shallow copy shares the parameters; only the flag and the widths are its own.
+        reordered = copy.copy(self)
+        width = self.spec.out_features if project_first else self.spec.in_features
+        reordered.accepts_sparse = project_first
+        reordered.spec = replace(self.spec, source=(1, width), aggregate=(1, width), source_is_input=not project_first)
+        return reordered

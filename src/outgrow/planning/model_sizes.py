@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from outgrow.engine.constant_sums import find_summed_first, has_static_first_aggregate
+from outgrow.engine.constant_sums import find_summed_first_layer, has_static_first_aggregate
 from outgrow.engine.features.remote import input_dtype
 from outgrow.engine.layer_plan import LayerPlan, has_fixed_weights, plan_layers
 from outgrow.graph.graph import Graph
@@ -123,8 +123,8 @@ class ModelSizes:
         row_bytes: Bytes of a row of dense features in the dtype that the model computes with.
         aggregate_first_layer: The first layer in its form that aggregates dense features first; None if it has none.
         aggregates_raw_features: Whether that form has no parameters before the aggregate, nor has an encoder.
-        summed_first_layer: The first layer in the form of `outgrow.engine.constant_sums.find_summed_first`; None if it
-            has none, or if layers see other edges in each step.
+        summed_first_layer: The first layer in the form of `outgrow.engine.constant_sums.find_summed_first_layer`; None
+            if it has none, or if layers see other edges in each step.
         bottom_parameters: Numbers of the parameters of the encoder and of the first layer.
         encoder_numbers: Numbers of the matrices of the encoder before the first layer.
         reads_types: Whether it has modules per type: its last layer then computes the rows of types with targets.
@@ -185,7 +185,7 @@ def model_sizes(model: Model, graph: Graph, *, hides_edges: bool = False) -> Mod
     # Sparse features are multiplied first: the product makes them narrow and dense.
     summed = None if graph.sparse or first is None else _layer_sizes(first, graph, constant=constant, run=0)
     sliced = [Layer(layer.conv.with_sliceable_columns() or layer.conv, layer.epilogue) for layer in stages]
-    once = None if hides_edges else find_summed_first(model, features)
+    once = None if hides_edges else find_summed_first_layer(model, features)
     differs = any(one.conv is not other.conv for one, other in zip(sliced, stages, strict=True))
     parameters = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
     return ModelSizes(

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 from outgrow.core.arguments import check_arguments
 from outgrow.core.validation import validate_choice
-from outgrow.engine.constant_sums import find_summed_first, first_layer_in_form
+from outgrow.engine.constant_sums import find_summed_first_layer, first_layer_in_form
 from outgrow.engine.nodewise import predicts_links_by_node
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.nn.layer import Features, Layer
@@ -71,7 +71,7 @@ class Full(Strategy):
         """
         if self.first_aggregate == EACH_STEP or hides_edges:
             return None
-        return find_summed_first(model, features)
+        return find_summed_first_layer(model, features)
 
     def prepare(self, problem: Problem) -> Execution:
         """Return the execution that trains the problem."""
