@@ -16,6 +16,7 @@ from outgrow.nn import GIN, Layer, Model
 from outgrow.nn.gin import GINConv
 from outgrow.nn.layer import Features
 from outgrow.nn.projection import Projection
+from outgrow.ops import linear_of_sum
 from support import normal, sparse_rows, topology_of, whole_blocks
 
 TOPOLOGY = topology_of(5, [(0, 1), (1, 2), (2, 0), (3, 3), (4, 1)])
@@ -83,3 +84,23 @@ def test_a_copy_has_no_product(copied: object) -> None:
     with counted_products() as made:
         other.update(FEATURES, torch.zeros(5, 1, 3, dtype=torch.float64))
     assert other.first in made
+
+
+@pytest.mark.parametrize(("constant", "expected"), [(True, 1), (False, 0)])
+def test_eps_takes_no_gradient_as_wide_as_constant_rows(constant: bool, expected: int) -> None:
+    """A layer that sums first, from raw features and from rows that need a gradient; the result has the same bits."""
+    torch.manual_seed(0)
+    layer = Layer(GINConv(6, 3, project_first=False).double())
+    with torch.no_grad():
+        layer.conv.get_parameter("eps").fill_(0.3)
+    block, rows = TOPOLOGY.block, FEATURES.clone().requires_grad_(not constant)
+    with patch("outgrow.nn.gin.matmul_of_sum", wraps=linear_of_sum.matmul_of_sum) as used:
+        out = layer(block, rows, rows)
+        found = torch.autograd.grad(out.square().sum(), list(layer.parameters()))
+    assert used.call_count == expected
+    tracked = FEATURES.clone().requires_grad_()
+    other = layer(block, tracked, tracked)
+    assert torch.equal(out, other)
+    torch.testing.assert_close(
+        found, torch.autograd.grad(other.square().sum(), list(layer.parameters())), rtol=1e-12, atol=1e-14
+    )

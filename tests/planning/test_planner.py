@@ -10,7 +10,7 @@ import pytest
 
 from outgrow.app.plan.question import PlanSite, candidate_layouts, placeholder_graph, query_for_known_graph
 from outgrow.core.ledger import Kind, Link
-from outgrow.nn import GCN
+from outgrow.nn import GCN, GIN
 from outgrow.planning.cost_model import CostModel
 from outgrow.planning.estimate import Estimate
 from outgrow.planning.estimators.registry import estimate_strategy
@@ -247,6 +247,26 @@ def test_one_estimate_by_hand() -> None:
         assert f"| {name} |" in text
         assert f"{seconds * 1e3:.3g} ms" in text
     assert f"{found.epoch_seconds * 1e3:.1f} ms" in text
+
+
+@pytest.mark.parametrize(("dropout", "raw"), [(0.0, "once"), (0.0, "each-step"), (0.5, "each-step")])
+def test_gin_takes_one_more_product_for_the_gradient_of_eps_where_it_sums_features(dropout: float, raw: str) -> None:
+    """Products of the first of two matrices, and numbers of the activations of its layer, of `full` on reddit."""
+    facts = load_graph_facts("reddit")
+    graph, profile = known_graph(facts), find_profile("4xA100")
+    model = GIN(602, 256, 41, input_dropout=dropout)
+    sizes = model_sizes(model, placeholder_graph(facts))
+    work = Workload(graph=graph.sizes, model=sizes, partitioning=graph, sampling=graph)
+    costs = CostModel.from_profile(profile, WorkerLayout(workers=4), 4)
+    found = {part.name: part.seconds for part in estimate_strategy(Full(first_aggregate=raw), work, costs).parts}
+    nodes, product, finish = 58_242, 19.5e12, 20.39e9
+    once = raw == "once"
+    multiplied = (3 if once else 2) * 602 * 256 + 2 * 256 * 256 + 3 * (256 * 41 + 41 * 41)
+    assert found["products"] == pytest.approx(2 * nodes * multiplied / product, rel=1e-6)
+    # Of the sum with the node itself one result, without gradients; or three.
+    summed = 602 // 2 if once else 3 * 256 // 2
+    passed = 256 + 256 + summed + 41 + 41 + 3 * 41 // 2
+    assert found["activations, dropout, small steps"] == pytest.approx(nodes * passed / finish + 2 * 0.5e-3, rel=1e-3)
 
 
 def test_tensor_copies_chunks_to_a_gpu_that_has_no_memory_for_all_of_them() -> None:

@@ -54,6 +54,8 @@ MODELS = {
     "sage of three layers": Traffic(lambda: SAGE(8, 16, 2, layers=3), _widths(8, 16, 2), "range"),
     "gat sends columns and scores": Traffic(lambda: GAT(8, 6, 2, heads=2, out_heads=3), _widths(0, 6 + 2, 3 * 2 + 3)),
     "gin": Traffic(lambda: GIN(8, 16, 2), _widths(8, 2), "metis"),
+    "gin projects first": Traffic(lambda: GIN(8, 4, 2), _widths(0, 4, 2), "metis", first_aggregate="each-step"),
+    "gin sums features once": Traffic(lambda: GIN(8, 4, 2), _widths(8, 2), "metis", first_aggregate="once"),
     "half precision": Traffic(lambda: GCN(8, 16, 2), _widths(8, 2), half=True),
 }
 

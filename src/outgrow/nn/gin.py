@@ -14,6 +14,7 @@ from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.edge_weight import graph_edge_weight
 from outgrow.ops.epilogue import epilogue
 from outgrow.ops.linear import affine
+from outgrow.ops.linear_of_sum import add_scaled, matmul_of_sum
 from outgrow.ops.sparse import SparseRows
 
 
@@ -56,7 +57,6 @@ class GINConv(ReorderableConv):
     """
 
     accepts_half = True
-    scales_input = True
 
     def __init__(self, in_features: int, out_features: int, *, project_first: bool | None = None) -> None:
         super().__init__()
@@ -97,19 +97,19 @@ class GINConv(ReorderableConv):
 
     def update(self, x_VD: Features, aggregate_VCF: Tensor) -> Tensor:
         """Return ``[Vd, O]``: both projections of the aggregate plus the node itself."""
-        total = aggregate_VCF.squeeze(1)
-        # One factor per column: torch's sum of a matrix to one gradient depends on the number of threads.
-        own_F = (1 + self.eps).expand(total.shape[1])
+        total, scale = aggregate_VCF.squeeze(1), 1 + self.eps
         if self.accepts_sparse:
             own = self._own_product.take(x_VD)
-            summed = torch.addcmul(total, own_F, self.first(x_VD) if own is None else own)
-            between = epilogue(summed, bias_F=self.bias, activation=torch.relu)
+            summed = add_scaled(total, self.first(x_VD) if own is None else own, scale)
         else:
             # As wide as the sum that is dense anyway.
             x_VD = x_VD.to_dense() if isinstance(x_VD, SparseRows) else x_VD
             assert isinstance(x_VD, Tensor)
-            # Features may be in half precision; the aggregate has been summed in a wider type already.
-            summed = torch.addcmul(total, own_F, x_VD.to(total.dtype))
-            between = epilogue(affine((summed, self.first.weight), bias_O=self.bias), activation=torch.relu)
+            if x_VD.requires_grad or total.requires_grad:
+                summed = affine((add_scaled(total, x_VD, scale), self.first.weight))
+            else:
+                # The same product, but the gradient of ``eps`` takes none of rows as wide as raw features.
+                summed = matmul_of_sum(total, x_VD, scale, self.first.weight)
+        between = epilogue(summed, bias_F=self.bias, activation=torch.relu)
         out: Tensor = self.second(between)
         return out

@@ -101,7 +101,6 @@ class Conv(nn.Module, ABC):
         reads_weights: Whether weights of edges change the results.
         normalizes_weights: Whether weights are divided by their sums, which must then be positive.
         exact: Whether results do not depend on how the work is split; false for draws that are not keyed.
-        scales_input: Whether a trained number scales the input of a product, so that it needs a gradient.
     """
 
     spec: ConvSpec
@@ -116,7 +115,6 @@ class Conv(nn.Module, ABC):
     reads_weights: bool = True
     normalizes_weights: bool = False
     exact: bool = True
-    scales_input: bool = False
 
     @abstractmethod
     def source(self, x_VD: Features) -> NodeMessages:

@@ -109,12 +109,12 @@ class Model(nn.Module):
     def find_static_first_layer(self) -> Layer | None:
         """Return the first layer in a form whose aggregate of dense features is the same in all steps; None if none is.
 
-        None, too, where steps would cost more in that form: the sum is wider than the features, or gets a gradient.
+        None, too, where the sum is wider than the features, so that steps would cost more in that form.
         Parameters are shared, and results the same, to rounding.
         """
         first = self.layers_list()[0]
         form = None if self.encoder is not None or self.input_dropout else first.aggregate_first()
-        if form is None or not form.has_static_aggregate or form.conv.scales_input:
+        if form is None or not form.has_static_aggregate:
             return None
         return form if form.spec.aggregate == (1, form.spec.in_features) else None
 

@@ -53,6 +53,11 @@ def count_update_numbers(conv: Conv) -> int:
     return conv.spec.out_features + 3 * conv.spec.aggregate[1] // 2
 
 
+def count_scaled_weights(conv: Conv) -> int:
+    """Return the numbers of a matrix that multiplies a sum with the input, scaled by a trained number."""
+    return conv.spec.in_features * conv.spec.out_features if isinstance(conv, GINConv) else 0
+
+
 def count_pairs(graph: Graph) -> int:
     """Return the number of pairs of relation and destination that have edges; 0 if edges have no relation."""
     topology = graph.topology

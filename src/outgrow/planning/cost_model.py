@@ -261,7 +261,12 @@ def _layer_seconds(
         # The features of each edge are multiplied forward, and again for the gradient of the matrix.
         made = layer.edge_scores or widths.source[0] * widths.source[1] // slices
         products += (1 + backward) * costs.matmul_seconds(work.edges, layer.edge_dim * made, min(layer.edge_dim, made))
-    other = costs.epilogue_seconds(work.destinations * (widths.out_features + layer.update_numbers))
+    updated = widths.out_features + layer.update_numbers
+    if first and widths.source_is_input and layer.scaled_weights:
+        # Constants get no gradient: that of their scale takes a product with the input instead (`matmul_of_sum`).
+        products += backward * _matmul_seconds(graph, costs, work.destinations, layer.scaled_weights, layer, raw=True)
+        updated -= widths.aggregate[1]
+    other = costs.epilogue_seconds(work.destinations * updated)
     other += costs.layer_overhead_seconds(1)
     # With slices, a worker sums its share of the columns, but over the rows of all nodes.
     columns = widths.source[0] * widths.source[1] / slices

@@ -21,6 +21,7 @@ from outgrow.planning.aggregation_sizes import (
     count_edge_scores,
     count_heads,
     count_inner_numbers,
+    count_scaled_weights,
     count_update_numbers,
     groups_by_relation,
     has_edge_weights,
@@ -60,6 +61,7 @@ class LayerSizes:
         groups_by_relation: Whether the edges of each relation are a block of their own.
         inner_numbers: Numbers of a destination that its update holds beside the output.
         update_numbers: Numbers of a destination that its update passes through an activation or the like.
+        scaled_weights: Numbers of a matrix that multiplies a sum with the input, scaled by a trained number.
         type_widths: Numbers of a source row that are used, and so sent, of each node type; empty if all of them are.
         type_nodes: Number of nodes of each type, if there are widths of types.
     """
@@ -84,6 +86,7 @@ class LayerSizes:
     groups_by_relation: bool = False
     inner_numbers: int = 0
     update_numbers: int = 0
+    scaled_weights: int = 0
     type_widths: tuple[int, ...] = ()
     type_nodes: tuple[int, ...] = ()
     reads_sources: bool = True
@@ -244,6 +247,7 @@ def _layer_sizes(layer: Layer, graph: Graph, *, constant: bool, run: int) -> Lay
         groups_by_relation=groups_by_relation(layer.conv),
         inner_numbers=count_inner_numbers(layer.conv),
         update_numbers=count_update_numbers(layer.conv),
+        scaled_weights=count_scaled_weights(layer.conv),
         reads_sources=layer.conv.aggregation.reads_sources,
         **_type_widths(layer, graph),
     )
