@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ops.gpu.no_device import twins_that_check
 from outgrow.core.ledger import Kind, Link
-from outgrow.engine import last_layer
+from outgrow.engine import layer_rows
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.shard import FullGraphShard
 from outgrow.nn.pyg import PyGAggregation
@@ -109,7 +109,7 @@ def no_device(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.object(layout, "free_device_bytes", lambda device: 1 << 40),
         patch.object(full, "free_device_bytes", lambda device: 1 << 40),
         # How many in-edges some rows have, nobody can read there.
-        patch.object(last_layer, "concat_ranges", lambda first, counts: first[:0]),
+        patch.object(layer_rows, "concat_ranges", lambda first, counts: first[:0]),
         patch.object(row_files, "_LEAST_BYTES", 0),
         patch.object(storage, "_reads_pinned_memory", lambda device: WAYS[way][2]),
         twins_that_check(),

@@ -15,7 +15,8 @@ from outgrow.core.ledger import Kind
 from outgrow.engine.constant_sums import ConstantRows, cached_first_aggregate, count_constant_layers
 from outgrow.engine.features.inputs import ShardInputs
 from outgrow.engine.hidden_edges import shard_of_step
-from outgrow.engine.last_layer import LastRows, find_last_rows, find_read_rows, update_rows
+from outgrow.engine.last_layer import find_last_rows, find_read_rows, narrow_objective, update_rows
+from outgrow.engine.layer_rows import LayerRows
 from outgrow.engine.link_objective import LinksOfStep
 from outgrow.engine.local_weights import weights_by_part
 from outgrow.engine.nodewise import loss_of_read_rows, reads_no_neighbours
@@ -37,7 +38,7 @@ def layer_forward(
     key: int | None,
     *,
     overlap: bool = True,
-    rows: LastRows | None = None,
+    rows: LayerRows | None = None,
     read_rows: Tensor | None = None,
 ) -> Tensor:
     """Return a layer's output for the nodes that the worker owns, ``[n, O]``.
@@ -102,7 +103,7 @@ def full_forward(
     *,
     first_aggregate: Tensor | ConstantRows | None = None,
     overlap: bool = True,
-    last_rows: LastRows | None = None,
+    last_rows: LayerRows | None = None,
     read_rows: Tensor | None = None,
 ) -> Tensor:
     """Return logits of the nodes that the worker owns, with all their neighbours.
@@ -217,7 +218,7 @@ class FullGraphEpoch:
             self.edges[-1] = self.last_rows.block.edges
             rowwise = self.objective.as_rowwise
             assert isinstance(rowwise, NodeObjective)
-            self.objective = self.last_rows.narrow_objective(rowwise)
+            self.objective = narrow_objective(self.last_rows, rowwise)
         self.is_nodewise = reads_no_neighbours(model)
         self.first_aggregate = self.constant_rows = None
         if not hides_edges:

@@ -13,7 +13,7 @@ from outgrow.core.block import Block
 from outgrow.engine.constant_sums import first_aggregate_if_cached
 from outgrow.engine.features.inputs import ShardInputs, keeps_half
 from outgrow.engine.full_graph import gather_sources
-from outgrow.engine.last_layer import LastRows
+from outgrow.engine.layer_rows import LayerRows, NeededRows
 from outgrow.engine.shard import FullGraphShard, GraphShard
 from outgrow.graph.topology import Topology
 from outgrow.nn.layer import Features, Layer, NodeMessages
@@ -21,7 +21,7 @@ from outgrow.nn.model import Model
 from outgrow.ops.kernels.numerics import accumulate_dtype
 from outgrow.ops.memory_pool import pooled_empty_rows
 from outgrow.ops.owned_rows import NodeFeatures, OwnedRows
-from outgrow.ops.sparse import slice_rows
+from outgrow.ops.sparse import index_rows, slice_rows
 
 _CHUNK_BYTES = 256 << 20
 _INDEX_BYTES = 8
@@ -61,7 +61,7 @@ def infer_shard(
     inputs: ShardInputs,
     *,
     layers: Sequence[Layer] | None = None,
-    last_rows: LastRows | None = None,
+    needed: NeededRows | None = None,
     chunk_bytes: int = _CHUNK_BYTES,
 ) -> Tensor:
     """Return logits of the nodes that a worker owns, with all their neighbours and without random draws.
@@ -76,20 +76,23 @@ def infer_shard(
         shard: The worker's shard of the graph.
         inputs: Features of its nodes, or the input of the first of ``layers``.
         layers: Which consecutive layers of the model to compute; None for all.
-        last_rows: The rows of the last layer of several to compute; None for all.
+        needed: The rows to compute in each of the model's layers; None for all.
         chunk_bytes: Largest size of the temporary rows of one chunk of nodes.
 
     Returns:
-        ``[n, C]``, or as wide as the last of ``layers``; of ``last_rows`` alone if these are given.
+        ``[n, C]``, or as wide as the last of ``layers``; of the rows of ``needed`` alone if these are given.
     """
-    x = inputs.own
+    x, nodes = inputs.own, shard.owned_nodes.to(shard.comm.device)
     stages = model.layers_list() if layers is None else layers
+    rows_of: Sequence[LayerRows | None] = (None,) * len(stages) if needed is None else needed.layers
+    if needed is not None and needed.inputs is not None:
+        x, nodes = index_rows(x, needed.inputs.to(x.device)), nodes[needed.inputs.to(nodes.device)]
     dtype = x.dtype if keeps_half(model, x) else model.dtype
     encoded = model.encoder is not None and stages[0] is model.layers_list()[0]
     if encoded:
-        x = _encode_rows(model, shard, x, dtype, chunk_bytes)
+        x = _encode_rows(model, nodes, x, dtype, chunk_bytes)
         dtype = x.dtype
-    for index, layer in enumerate(stages):
+    for index, (layer, rows) in enumerate(zip(stages, rows_of, strict=True)):
         block = shard.layer_view(layer).block
         first = index == 0 and not encoded
         known = first_aggregate_if_cached(layer, block, inputs.source) if first else None
@@ -99,10 +102,10 @@ def infer_shard(
         elif first and layer.spec.source_is_input:
             source = _compute_sources(layer, inputs.source, block.src_nodes, dtype, chunk_bytes)
         else:
-            source = gather_sources(layer, shard, _compute_sources(layer, x, block.dst_nodes, dtype, chunk_bytes))
-        if last_rows is not None and index == len(stages) - 1:
-            block, x = last_rows.block, last_rows.select_rows(x)
-        x = _compute_layer(layer, block, x, source, known, dtype, chunk_bytes)
+            source = gather_sources(layer, shard, _compute_sources(layer, x, nodes, dtype, chunk_bytes))
+        computed = LayerRows(range(len(block.dst_nodes)), block) if rows is None else rows
+        x = _compute_layer(layer, computed, x, source, known, dtype, chunk_bytes)
+        nodes = computed.block.dst_nodes
         dtype = x.dtype
     assert isinstance(x, Tensor)
     return x
@@ -134,11 +137,10 @@ def full_inference_bytes(model: Model, shard: GraphShard, features: NodeFeatures
     return held + copied * rows
 
 
-def _encode_rows(model: Model, shard: GraphShard, x: Features, dtype: torch.dtype, chunk_bytes: int) -> Tensor:
-    """Encode the own nodes, chunk by chunk, ``[n, O]``."""
+def _encode_rows(model: Model, nodes: Tensor, x: Features, dtype: torch.dtype, chunk_bytes: int) -> Tensor:
+    """Encode nodes from their features, chunk by chunk, ``[n, O]``."""
     assert model.encoder is not None
     step = max(1, chunk_bytes // ((model.in_features + model.encoder.activation_width) * dtype.itemsize))
-    nodes = shard.owned_nodes.to(shard.comm.device)
 
     def encode_chunk(first: int) -> Tensor:
         rows = slice_rows(x, first, min(first + step, len(x))).to(dtype)
@@ -185,28 +187,34 @@ def _compute_sources(layer: Layer, x: Features, nodes: Tensor, dtype: torch.dtyp
 
 def _compute_layer(
     layer: Layer,
-    whole: Block,
+    computed: LayerRows,
     x: Features,
     source: NodeMessages,
     first_aggregate: Tensor | None,
     dtype: torch.dtype,
     chunk_bytes: int,
 ) -> Tensor:
-    assert source.values is not None
+    values, whole = source.values, computed.block
+    assert values is not None
     num_dst = len(whole.dst_nodes)
 
     def update_chunk(block: Block, first: int, last: int) -> Tensor:
-        x_dst = slice_rows(x, first, last).to(dtype)
+        # Chunk by chunk, and only what is read: rows that lie anywhere are copied.
+        x_dst: Features = values.new_empty(last - first, 0, dtype=dtype)
+        if layer.reads_target:
+            x_dst = computed.select_rows(x, first, last).to(dtype)
         if first_aggregate is not None:
-            return layer.update(x_dst, first_aggregate[first:last], block)
+            known = computed.select_rows(first_aggregate, first, last)
+            assert isinstance(known, Tensor)
+            return layer.update(x_dst, known, block)
         return layer.update(x_dst, layer.aggregate(block, source, layer.target(x_dst, block.dst_nodes)), block)
 
-    sizes = temporary_bytes(layer, source.values.element_size())
+    sizes = temporary_bytes(layer, values.element_size())
     chunks = list(chunk_ranges(whole.edges.indptr.cpu(), *sizes, chunk_bytes))
     if len(chunks) <= 1:
         return update_chunk(whole, 0, num_dst)
     # Written chunk by chunk: concatenating would hold the output twice.
-    out = source.values.new_empty(num_dst, layer.spec.out_features, dtype=accumulate_dtype(source.values.dtype))
+    out = values.new_empty(num_dst, layer.spec.out_features, dtype=accumulate_dtype(values.dtype))
     for first, last in chunks:
         out[first:last] = update_chunk(whole.slice_destinations(first, last), first, last)
     return out

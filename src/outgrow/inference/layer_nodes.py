@@ -22,12 +22,12 @@ class LayerNodes(NamedTuple):
     Attributes:
         outputs: For each layer ``[n]`` int64, ascending: the own nodes whose output is needed.
         num_edges: For each layer, the number of in-edges of these nodes, self-loops that the layer adds included.
-        num_inputs: Number of own nodes whose features are needed.
+        inputs: ``[n]`` int64, ascending: the own nodes whose features are needed.
     """
 
     outputs: list[Tensor]
     num_edges: list[int]
-    num_inputs: int
+    inputs: Tensor
 
 
 def find_layer_nodes(shard: GraphShard, layers: Sequence[Layer], nodes: Tensor) -> LayerNodes:
@@ -46,7 +46,7 @@ def find_layer_nodes(shard: GraphShard, layers: Sequence[Layer], nodes: Tensor) 
         sources, edges = with_in_neighbors(needed, shard.topology.indptr, shard.topology.indices)
         num_edges.append(edges + len(needed) * layer.spec.self_loops)
         needed = _collect_own(shard, sources)
-    return LayerNodes(outputs[::-1], num_edges[::-1], len(needed))
+    return LayerNodes(outputs[::-1], num_edges[::-1], needed)
 
 
 def all_layer_nodes(shard: GraphShard, layers: Sequence[Layer]) -> LayerNodes:
@@ -54,7 +54,7 @@ def all_layer_nodes(shard: GraphShard, layers: Sequence[Layer]) -> LayerNodes:
     own = shard.owned_nodes
     indptr = shard.topology.indptr
     edges = int((indptr[own + 1] - indptr[own]).sum())
-    return LayerNodes([own] * len(layers), [edges + len(own) * layer.spec.self_loops for layer in layers], len(own))
+    return LayerNodes([own] * len(layers), [edges + len(own) * layer.spec.self_loops for layer in layers], own)
 
 
 def count_in_edges(shard: GraphShard, layer: Layer, nodes: Tensor) -> Tensor:

@@ -12,10 +12,11 @@ from torch import Tensor
 from outgrow.core.errors import InputError
 from outgrow.engine.batches import BatchConfig
 from outgrow.engine.inference import infer_shard
-from outgrow.engine.last_layer import LastRows, select_last_rows
+from outgrow.engine.layer_rows import NeededRows
 from outgrow.inference.chunked import ChunkedInference, InferenceMemory
 from outgrow.inference.layer_nodes import LayerNodes, all_layer_nodes, find_layer_nodes
 from outgrow.inference.layer_outputs import layers_fit_in_memory
+from outgrow.inference.needed_rows import find_needed_rows
 from outgrow.inference.sampled import SampledInference, batches_of_all_before
 from outgrow.nn.layer import Layer
 from outgrow.strategies.base import Execution, FullGraphExecution, Problem
@@ -89,24 +90,24 @@ class WholeInference:
             yield self._owned_nodes[first : first + len(out)], out
 
 
-class LastRowsInference:
-    """Whole layers in memory, but of the last one the scored nodes alone. Final.
+class NeededRowsInference:
+    """Layers in memory, of each the rows that scored nodes need, or all where these are most. Final.
 
     Args:
         problem: The problem.
         nodes: ``[n]`` int64, the own nodes that are scored, ascending.
-        last_rows: They, as rows of the last layer.
+        needed: The rows of each layer.
     """
 
-    def __init__(self, problem: Problem, nodes: Tensor, last_rows: LastRows) -> None:
+    def __init__(self, problem: Problem, nodes: Tensor, needed: NeededRows) -> None:
         self._problem = problem
         self._nodes = nodes
-        self._last_rows = last_rows
+        self._needed = needed
 
     def run(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the nodes and their output as one piece."""
         problem = self._problem
-        out = infer_shard(problem.model, problem.shard, problem.input, last_rows=self._last_rows)
+        out = infer_shard(problem.model, problem.shard, problem.input, needed=self._needed)
         yield self._nodes, out.cpu()
 
 
@@ -144,7 +145,7 @@ class InferenceChooser:
         if self._batches.is_temporal:
             return self._choose_all_before(nodes)
         if mode == AUTO and not every_output and isinstance(self._execution, FullGraphExecution):
-            return self._choose_last_rows(nodes)
+            return self._choose_needed_rows(nodes)
         if mode == LAYERWISE or (mode == AUTO and not self.uses_minibatches):
             return self._choose_all_nodes()
         needed = find_layer_nodes(self._problem.shard, self._layers, nodes)
@@ -178,13 +179,13 @@ class InferenceChooser:
             len(nodes),
         )
 
-    def _choose_last_rows(self, nodes: Tensor) -> ChosenInference:
+    def _choose_needed_rows(self, nodes: Tensor) -> ChosenInference:
         problem = self._problem
-        last_rows = select_last_rows(problem.model, problem.shard, problem.shard.local_index(nodes))
-        if last_rows is None:
+        needed = find_needed_rows(problem.model, problem.shard, nodes)
+        if needed is None:
             return self._choose_all_nodes()
-        inference = LastRowsInference(problem, nodes, last_rows)
-        return ChosenInference(LAYERWISE, inference, "all nodes, of the last layer the scored ones", len(nodes))
+        inference = NeededRowsInference(problem, nodes, needed)
+        return ChosenInference(LAYERWISE, inference, "in each layer the nodes that scored ones need", len(nodes))
 
     def _choose_all_nodes(self) -> ChosenInference:
         num_own = len(self._problem.shard.owned_nodes)

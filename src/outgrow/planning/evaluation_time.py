@@ -6,10 +6,10 @@ counted by `outgrow.planning.link_costs`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from outgrow.engine.last_layer import FEW_ROWS
-from outgrow.inference.modes import AUTO, NONE, SAMPLED
+from outgrow.inference.modes import NONE, SAMPLED
 from outgrow.planning.batch_stats import ScoredNeighborhood
 from outgrow.planning.cost_model import FORWARD_SHARE, CostModel, LayerWork, step_seconds
 from outgrow.planning.estimate import (
@@ -24,6 +24,7 @@ from outgrow.planning.estimate import (
 from outgrow.planning.estimators.full import choose_first_aggregate
 from outgrow.planning.evaluation_memory import WHOLE_LAYERS, evaluated_neighborhoods
 from outgrow.planning.hardware.corrections import WorkKind
+from outgrow.planning.needed_rows import NeededShares, evaluated_shares
 from outgrow.planning.peak_memory import whole_layers_fit
 from outgrow.planning.workload import PartitionStats, Workload
 from outgrow.strategies.full import Full
@@ -50,7 +51,8 @@ def evaluation_parts(found: Estimate, work: Workload, costs: CostModel) -> tuple
             work = choose_first_aggregate(strategy, work, costs)
         chunks = found.chunks if isinstance(strategy, Offload) else 0
         cut = work.partitioning.partition_stats(strategy.partition, costs.layout.workers)
-        return _whole_parts(cut, found, work, costs, chunks=chunks or 0, last_share=_scored_share(work))
+        shares = () if chunks else evaluated_shares(work, costs.layout.workers)
+        return _whole_parts(cut, found, work, costs, chunks=chunks or 0, shares=shares)
     cut = work.partitioning.partition_stats(
         strategy.partition, costs.layout.workers, work.sampling_spec(strategy.partition)
     )
@@ -63,20 +65,19 @@ def evaluation_parts(found: Estimate, work: Workload, costs: CostModel) -> tuple
     return _neighborhood_parts(needed, work, costs)
 
 
-def _scored_share(work: Workload) -> float:
-    """Return the share of the nodes whose output the last layer computes, as `select_last_rows` decides."""
-    share = work.graph.val / max(1, work.graph.nodes)
-    narrow = work.links is None and work.evaluation[0] == AUTO and len(work.model.layers) > 1
-    return share if narrow and share <= FEW_ROWS else 1.0
-
-
 def _whole_parts(
-    cut: PartitionStats, found: Estimate, work: Workload, costs: CostModel, *, chunks: int, last_share: float = 1.0
+    cut: PartitionStats,
+    found: Estimate,
+    work: Workload,
+    costs: CostModel,
+    *,
+    chunks: int,
+    shares: Sequence[NeededShares] = (),
 ) -> tuple[EpochPart, ...]:
     """Return the parts of whole layers, by the worker with the most edges; in chunks while rows are loaded."""
     slowest = int(cut.edges.argmax())
     nodes, edges = float(cut.nodes[slowest]), float(cut.edges[slowest])
-    parts = _forward_parts(work, costs, nodes, edges, last_share=1.0 if chunks else last_share)
+    parts = _forward_parts(work, costs, nodes, edges, shares=shares)
     layers = len(work.model.layers)
     if not chunks:
         return (*parts, *transfer_parts(costs, found.traffic.evaluation, layers - work.model.source_is_features, 0))
@@ -99,10 +100,19 @@ def _sliced_parts(strategy: TensorParallel, found: Estimate, work: Workload, cos
 
 
 def _forward_parts(
-    work: Workload, costs: CostModel, nodes: float, edges: float, slices: int = 1, last_share: float = 1.0
+    work: Workload,
+    costs: CostModel,
+    nodes: float,
+    edges: float,
+    slices: int = 1,
+    shares: Sequence[NeededShares] = (),
 ) -> list[EpochPart]:
-    *layers, last = list_whole_layers(work, nodes, edges, slices)
-    layers.append(last._replace(destinations=last_share * last.destinations, edges=last_share * last.edges))
+    """Return the parts of the layers forward; of shares of their rows and edges, all if none are given."""
+    whole = list_whole_layers(work, nodes, edges, slices)
+    layers = [
+        LayerWork(part.sources * every.sources, part.rows * every.destinations, part.edges * every.edges)
+        for part, every in zip(shares or [NeededShares()] * len(whole), whole, strict=True)
+    ]
     return layer_parts(step_seconds(work, costs, layers, cached_aggregate=True, slices=slices, backward=False))
 
 

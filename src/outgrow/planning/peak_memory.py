@@ -33,6 +33,7 @@ from outgrow.planning.layer_memory import (
     view_edge_bytes,
 )
 from outgrow.planning.link_memory import link_loss_bytes, ranking_bytes, whole_graph_link_bytes
+from outgrow.planning.needed_rows import evaluated_edge_bytes
 from outgrow.planning.workload import WHOLE_LAYER, PartitionStats, Workload
 
 _PROCESS_BYTES = 235 << 20
@@ -161,7 +162,7 @@ def full_graph_peak_bytes(
     edges = float(partition.edges[part] + partition.nodes[part])
     sources = nodes + float(partition.halo[part].sum())
     held = whole_layers_peak_bytes(work, costs, nodes, sources, edges, last_shares=work.last_shares)
-    held += whole_graph_link_bytes(work, costs, links)
+    held += whole_graph_link_bytes(work, costs, links) + evaluated_edge_bytes(work, costs.layout.workers, edges)
     return max(round(held), partition_peak_bytes(costs, partition))
 
 
