@@ -55,14 +55,14 @@ def check_warm(folder: Path, nodes: int, mode: str) -> str:
 def test_a_run_compiles_nothing_after_it(tmp_path: Path) -> None:
     told = check_warm(tmp_path, 240, "serial")
     assert "kernels compiled in" in told
-    assert "compiling 1 of" not in told
+    assert "compiling kernel 1 of" not in told
 
 
 @pytest.mark.slow
 @pytest.mark.real_processes
 @pytest.mark.skipif(os.name != "posix" or (os.cpu_count() or 1) < 2, reason="needs another process on another core")
 def test_the_forms_for_all_threads_are_compiled_by_other_processes(tmp_path: Path) -> None:
-    assert "compiling 2 of" in check_warm(tmp_path, 20_000, "auto")
+    assert "compiling kernel 2 of" in check_warm(tmp_path, 20_000, "auto")
 
 
 def test_what_cannot_be_trained_is_refused(outgrow: Command, npz: Path) -> None:

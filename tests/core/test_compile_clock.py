@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from outgrow.core import compile_clock as module
-from outgrow.core.compile_clock import CompileClock
+from outgrow.core.compile_clock import CompileClock, CompileTally, describe_compilation
 
 
 class Now:
@@ -101,3 +101,22 @@ def test_a_kernel_that_cannot_be_compiled_counts_too(now: Now) -> None:
     with clock.record("next"):
         now.wait(1)
     assert (clock.num_kernels, clock.seconds) == (2, 5)
+
+
+def test_what_is_said_claims_no_count_that_is_unknown() -> None:
+    assert describe_compilation(7, "_weighted_sum") == "compiling kernel 7 (weighted_sum)"
+    assert describe_compilation(7, "spmm", 12) == "compiling kernel 7 of 12 (spmm)"
+
+
+def test_a_tally_counts_since_it_was_made(now: Now) -> None:
+    clock = CompileClock()
+    with clock.record("before"):
+        now.wait(1)
+    tally = CompileTally(clock)
+    assert (tally.total, tally.take_fresh()) == ((0, 0), (0, 0))
+    with clock.record("first"):
+        now.wait(2)
+        assert tally.take_fresh() == (0, 2)
+        now.wait(3)
+    assert tally.take_fresh() == (1, 3)
+    assert (tally.total, tally.take_fresh()) == ((1, 5), (0, 0))

@@ -38,11 +38,12 @@ class Compiling(Full):
 
 
 class Listening:
-    """Keeps the reports of epochs, and the phases that begin."""
+    """Keeps the reports of epochs, the phases that begin, and those of them that training waits for."""
 
     def __init__(self) -> None:
         self.reports: list[EpochReport] = []
         self.phases: list[str] = []
+        self.interruptions: list[str] = []
 
     def on_epoch(self, report: EpochReport) -> None:
         self.reports.append(report)
@@ -50,6 +51,8 @@ class Listening:
     def on_progress(self, event: ProgressEvent) -> None:
         if not self.phases or self.phases[-1] != event.phase:
             self.phases.append(event.phase)
+        if event.interrupts:
+            self.interruptions.append(event.phase)
 
 
 def test_compiling_is_no_part_of_an_epoch() -> None:
@@ -60,13 +63,17 @@ def test_compiling_is_no_part_of_an_epoch() -> None:
     made = world.trainer(problem, TrainConfig(epochs=2))
     trainer = Trainer(problem, made.evaluation, made.config, reporter=ProgressReporter([listening]))
     trainer.add_callbacks(listening)
+    before = compile_clock.num_kernels
     trainer.run(Compiling())
     first, second = listening.reports
     assert first.compile_seconds >= SECONDS
     assert max(first.seconds, sum(first.phases.values())) < SECONDS
     assert second.compile_seconds == 0
-    assert trainer.compile_seconds == pytest.approx(first.compile_seconds)
+    assert (first.compiled_kernels, second.compiled_kernels) == (1, 0)
+    assert trainer.compiled.total == (1, pytest.approx(first.compile_seconds))
     assert problem.timeline.seconds["compile"] >= SECONDS
     assert problem.timeline.phases["compile"] < SECONDS
-    at = listening.phases.index("compiling spmm")
-    assert listening.phases[at - 1 : at + 2] == ["epoch 1", "compiling spmm", "epoch 1"]
+    compiling = f"compiling kernel {before + 1} (spmm)"
+    at = listening.phases.index(compiling)
+    assert listening.phases[at - 1 : at + 2] == ["epoch 1", compiling, "epoch 1"]
+    assert listening.interruptions == [compiling]

@@ -12,7 +12,7 @@ from outgrow.app.runs.directory import release_on_exit
 from outgrow.app.runs.graph_choice import GraphChoice
 from outgrow.app.runs.local_workers import run_session
 from outgrow.app.runs.new_run import RunPlan, plan_new_run
-from outgrow.app.runs.progress import make_progress_display
+from outgrow.app.runs.progress import make_progress_display, show_compilation
 from outgrow.app.runs.session import Session
 from outgrow.app.runs.workers import Workers
 from outgrow.core.compile_clock import compile_clock
@@ -70,9 +70,10 @@ def compile_run_kernels(
     def train_first_epochs() -> None:
         workers = Workers(number=1, device=device)
         with temporary_directory("outgrow-warm-") as folder:
-            _train(
-                plan_new_run(graph, model, {**options, **steps}, strategy=strategy, out=folder / "run", workers=workers)
-            )
+            run, given = folder / "run", {**options, **steps}
+            with show_compilation():  # of kernels that read the graph
+                plan = plan_new_run(graph, model, given, strategy=strategy, out=run, workers=workers)
+            _train(plan)
 
     train_first_epochs()
     compile_processes.wait(tell)

@@ -9,9 +9,34 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import NamedTuple
 
 CompileListener = Callable[[str], AbstractContextManager[None]]
 """Returns a context for the name of a kernel, in which it is compiled by the current thread."""
+
+
+def describe_compilation(number: int, kernel: str, count: int | None = None) -> str:
+    """Return what is said while a kernel is compiled: ``compiling kernel 7 of 12 (spmm)``.
+
+    Args:
+        number: Its number, from 1.
+        kernel: Its name.
+        count: How many there are; None if that is not known.
+    """
+    of_all = "" if count is None else f" of {count}"
+    return f"compiling kernel {number}{of_all} ({kernel.lstrip('_')})"
+
+
+class Compiled(NamedTuple):
+    """Kernels that were compiled.
+
+    Attributes:
+        kernels: Number of kernels.
+        seconds: What they took.
+    """
+
+    kernels: int
+    seconds: float
 
 
 class CompileClock:
@@ -33,6 +58,11 @@ class CompileClock:
     def seconds(self) -> float:
         """Seconds so far, of the kernel that is being compiled too."""
         return self._seconds_until(time.perf_counter())
+
+    @property
+    def compiled(self) -> Compiled:
+        """Kernels and seconds so far."""
+        return Compiled(self.num_kernels, self.seconds)
 
     def working_time(self) -> float:
         """Return `time.perf_counter` less the seconds of compiling: what epochs are timed by."""
@@ -77,6 +107,32 @@ class CompileClock:
             self._depth -= 1
             self.num_kernels += 1
             self._passed = finished + time.perf_counter() - began, None
+
+
+class CompileTally:
+    """Counts what a clock has counted since the tally was made. Final.
+
+    Args:
+        clock: The clock.
+    """
+
+    def __init__(self, clock: CompileClock) -> None:
+        self._clock = clock
+        self._began = self._taken = clock.compiled
+
+    @property
+    def total(self) -> Compiled:
+        """All kernels since the tally was made."""
+        return _subtract(self._clock.compiled, self._began)
+
+    def take_fresh(self) -> Compiled:
+        """Return the kernels that were not returned yet."""
+        before, self._taken = self._taken, self._clock.compiled
+        return _subtract(self._taken, before)
+
+
+def _subtract(now: Compiled, before: Compiled) -> Compiled:
+    return Compiled(now.kernels - before.kernels, now.seconds - before.seconds)
 
 
 compile_clock = CompileClock()

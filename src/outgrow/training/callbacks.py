@@ -139,6 +139,7 @@ class EpochReport(Report):
         phases: Seconds of training on rank 0, by what it did or waited for.
         evaluation_seconds: Wall time of the evaluation after the epoch; 0 without one.
         compile_seconds: Wall time of compiling kernels, since the start of training for the first epoch.
+        compiled_kernels: Number of these kernels.
         lr: Learning rate of the last step of the epoch, of the first group of parameters.
         scores: All metrics on the validation set by name; empty if not evaluated.
     """
@@ -152,6 +153,7 @@ class EpochReport(Report):
     phases: Mapping[str, float] = field(default_factory=dict)
     evaluation_seconds: float = 0.0
     compile_seconds: float = 0.0
+    compiled_kernels: int = 0
     lr: float = 0.0
     scores: Mapping[str, float] = field(default_factory=dict)
 

@@ -18,12 +18,14 @@ class ProgressEvent(NamedTuple):
         done: Units of work done; 0 at the start.
         total: Total units of work; None if unknown.
         note: A fact about the run, to be shown at once; empty for none.
+        interrupts: Whether training waits for this phase, which is none of its own.
     """
 
     phase: str
     done: int = 0
     total: int | None = None
     note: str = ""
+    interrupts: bool = False
 
 
 class ProgressCallback(Protocol):
@@ -54,7 +56,7 @@ class ProgressReporter:
     def interrupt_phase(self, phase: str) -> Iterator[None]:
         """Report another phase within the context, and then the one before again."""
         before = self._phase
-        self.start_phase(phase)
+        self._send_event(ProgressEvent(phase, interrupts=True))
         try:
             yield
         finally:

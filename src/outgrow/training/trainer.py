@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outgrow.core.compile_clock import compile_clock
+from outgrow.core.compile_clock import CompileTally, compile_clock, describe_compilation
 from outgrow.core.ledger import Kind
 from outgrow.strategies.base import Execution, Problem, Step, Strategy
 from outgrow.training import checkpoint
@@ -95,8 +95,7 @@ class Trainer:
         self.progress = TrainingProgress.at_start(evaluation.monitor)
         self.embeddings: TrainedEmbeddings
         self._saved_embeddings: tuple[Path, Mapping[str, Any]] | None = None
-        self._compiled_before = compile_clock.seconds
-        self.compile_seconds = 0.0
+        self.compiled = CompileTally(compile_clock)
         self.step_signature = checkpoint.describe_steps(problem)
 
     @property
@@ -208,6 +207,7 @@ class Trainer:
         progress.val_score.append(None if metrics is None else metrics.score)
         self.optimization.end_epoch(progress.val_score[-1])
         evaluation_seconds = compile_clock.working_time() - began if evaluated else 0.0
+        compiled = self.compiled.take_fresh()
         return EpochReport(
             epoch=progress.finished_epochs,
             loss=progress.loss[-1],
@@ -217,7 +217,8 @@ class Trainer:
             best_epoch=progress.best_epoch,
             phases=phases,
             evaluation_seconds=evaluation_seconds,
-            compile_seconds=self._count_compile_seconds(),
+            compile_seconds=compiled.seconds,
+            compiled_kernels=compiled.kernels,
             scores={} if metrics is None else metrics.figures,
             lr=lr,
             control=self.callbacks.control,
@@ -265,14 +266,9 @@ class Trainer:
     @contextmanager
     def tell_compilation(self, kernel: str) -> Iterator[None]:
         """Report a kernel that is compiled within the context: a `CompileListener`."""
-        with self.reporter.interrupt_phase(f"compiling {kernel}"), self.problem.timeline.span(COMPILE):
+        phase = describe_compilation(compile_clock.num_kernels + 1, kernel)
+        with self.reporter.interrupt_phase(phase), self.problem.timeline.span(COMPILE):
             yield
-
-    def _count_compile_seconds(self) -> float:
-        """Return the seconds of compiling that were not counted yet."""
-        fresh = compile_clock.seconds - self._compiled_before - self.compile_seconds
-        self.compile_seconds += fresh
-        return fresh
 
     def _evaluate_model(self, evaluator: ModelEvaluator) -> Metrics:
         """Return the metrics on the validation set; keep the model if it is the best so far (ties: lower loss)."""
@@ -344,7 +340,6 @@ class Trainer:
         else:
             self.optimization.adopt_averages()
         val, test, logits = evaluator.score_result()
-        self._count_compile_seconds()
         self.embeddings.give_to_model()
         self.callbacks.tell_end(self.progress, stopped, val, test)
         return TrainResult(progress=self.progress, val=val, test=test, logits=logits, stop_reason=stopped)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 from tests.app.conftest import Command
 
-from outgrow.app.runs.progress import BarDisplay, LineDisplay
+from outgrow.app.messages import open_messages
+from outgrow.app.runs import progress
+from outgrow.app.runs.progress import BarDisplay, LineDisplay, show_compilation
+from outgrow.core.compile_clock import CompileClock, describe_compilation
 from outgrow.training.progress_events import ProgressEvent
 from outgrow.training.trainer import EpochReport
 
@@ -59,10 +64,43 @@ def test_logs_have_lines_of_epochs_alone(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_line_says_what_compiling_took(capsys: pytest.CaptureFixture[str]) -> None:
     lines = LineDisplay(2, "val acc")
-    lines.on_epoch(replace(REPORT, compile_seconds=14.2))
-    lines.on_epoch(replace(REPORT, compile_seconds=0.2))
-    first, second = capsys.readouterr().err.splitlines()
-    assert first == f"{second}  14 s of compiling"
+    lines.on_epoch(replace(REPORT, compile_seconds=14.2, compiled_kernels=9))
+    lines.on_epoch(replace(REPORT, compile_seconds=0.25, compiled_kernels=1))
+    lines.on_epoch(REPORT)
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert first == f"{third}  compiled 9 kernels in 14.20 s"
+    assert second == f"{third}  compiled 1 kernel in 250 ms"
+
+
+def test_a_log_says_now_and_then_what_training_waits_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter((100.0, 100.0, 109.0, 110.5, 110.5))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    lines = LineDisplay(2, "val acc")
+    for number in (1, 2, 3):
+        lines.on_progress(ProgressEvent(describe_compilation(number, "_spmm"), interrupts=True))
+        lines.on_progress(ProgressEvent("epoch 1"))
+    assert capsys.readouterr().err == "compiling kernel 1 (spmm)\ncompiling kernel 3 (spmm)\n"
+
+
+def test_kernels_that_read_the_graph_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = CompileClock()
+    monkeypatch.setattr(progress, "compile_clock", clock)
+    with open_messages(quiet=False, log_file=None), show_compilation():
+        assert capsys.readouterr().err == ""
+        with clock.record("_count_pairs"):
+            assert capsys.readouterr().err == "compiling kernel 1 (count_pairs)\n"
+    with open_messages(quiet=True, log_file=None), show_compilation(), clock.record("_count_pairs"):
+        pass
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with show_compilation(), clock.record("_count_pairs"):
+        pass
+    assert "compiling kernel 3 (count_pairs)" in capsys.readouterr().err
 
 
 def test_a_warning_before_memory_is_full(outgrow: Command, npz: Path, monkeypatch: pytest.MonkeyPatch) -> None:

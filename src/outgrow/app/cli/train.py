@@ -226,6 +226,7 @@ def train(
         from outgrow.app.runs.directory import RunDirectory
         from outgrow.app.runs.graph_choice import GraphChoice
         from outgrow.app.runs.new_run import plan_new_run
+        from outgrow.app.runs.progress import show_compilation
         from outgrow.app.runs.resume import plan_resumed_run, require_same_load_options
         from outgrow.app.runs.split_runs import SplitRunsRequest, has_split_runs
         from outgrow.app.runs.workers import Workers, resolve_num_workers
@@ -307,7 +308,9 @@ def train(
             # Without --out each start has a new directory, named by its time, and begins from scratch.
             run = run_torchrun_worker(plan_attempt, out, worker_settings)
         else:
-            run = run_local(*plan_attempt(False))
+            with show_compilation():  # of kernels that read the graph
+                planned = plan_attempt(False)
+            run = run_local(*planned)
     if as_json and run.directory is not None:
         print(json.dumps(run.summary))
     if run.interrupted_by is not None:

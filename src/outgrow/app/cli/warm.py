@@ -12,6 +12,7 @@ import typer
 
 from outgrow.app.cli.options import DEVICE, parse_assignments, require_task_of_decoder
 from outgrow.app.messages import is_quiet, log_message, open_messages
+from outgrow.core.compile_clock import describe_compilation
 from outgrow.core.validation import validate_choice
 from outgrow.runtime.system.environment import gc_paused_import
 
@@ -83,12 +84,12 @@ def _show_compilation() -> Iterator[Callable[[int, int, str], None]]:
 
     console = Console(stderr=True)
     if not console.is_terminal or is_quiet():
-        yield lambda number, count, name: log_message(f"compiling {number} of {count}: {name}")
+        yield lambda number, count, name: log_message(describe_compilation(number, name, count))
         return
     status = console.status("")
 
     def show(number: int, count: int, name: str) -> None:
-        status.update(f"compiling {number} of {count}: {name}")
+        status.update(describe_compilation(number, name, count))
         status.start()
 
     try:

@@ -255,6 +255,7 @@ class RunDirectory(Callback):
             "edges_per_second": report.edges_per_second,
             "evaluation_seconds": report.evaluation_seconds,
             "compile_seconds": report.compile_seconds,
+            "compiled_kernels": report.compiled_kernels,
             "phases": report.phases,
         }
         # Appended rather than replaced, since the file grows with every epoch; not flushed to disk, since

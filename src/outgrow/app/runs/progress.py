@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +12,9 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from outgrow.app.console import format_seconds
 from outgrow.app.messages import is_quiet, log_detail, log_message
+from outgrow.core.compile_clock import compile_clock, describe_compilation
 from outgrow.nn.edge_tasks import EdgeTask
 from outgrow.nn.tasks import MultiLabel, NodeClassification, NodeRegression, NodeTask
 from outgrow.training.callbacks import Callback, EpochReport
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
 
 
 _LINES = 20
+_SECONDS_BETWEEN_WAITS = 10.0
+"""Least seconds between lines of a log that say what training waits for."""
 
 
 class ProgressDisplay(Callback, ABC):
@@ -55,9 +61,12 @@ def make_progress_display(task: NodeTask | EdgeTask | None, config: TrainConfig,
     metric = f"val {config.monitor or own}"
     if not show:
         return SilentDisplay()
-    # Lines are messages, which `--quiet` hides and a log file has.
-    draws = sys.stderr.isatty() and not is_quiet()
-    return BarDisplay(config.epochs, metric) if draws else LineDisplay(config.epochs, metric)
+    return BarDisplay(config.epochs, metric) if _draws_on_terminal() else LineDisplay(config.epochs, metric)
+
+
+def _draws_on_terminal() -> bool:
+    # Lines, of the other display, are messages, which `--quiet` hides and a log file has.
+    return sys.stderr.isatty() and not is_quiet()
 
 
 _METRICS = {MultiLabel.kind: "F1", NodeClassification.kind: "acc", NodeRegression.kind: "MAE"}
@@ -71,7 +80,7 @@ class SilentDisplay(ProgressDisplay):
 
 
 class LineDisplay(ProgressDisplay):
-    """Display that prints about 20 lines in all, for logs.
+    """Display that prints about 20 lines in all, for logs, and one from time to time while training waits.
 
     Args:
         epochs: Maximum number of epochs.
@@ -82,6 +91,7 @@ class LineDisplay(ProgressDisplay):
         self.epochs = epochs
         self.metric = metric
         self.every = max(1, epochs // _LINES)
+        self._waits = WaitLines()
 
     def on_epoch(self, report: EpochReport) -> None:
         """Print a line after the first and the last epoch, and at regular intervals between."""
@@ -89,9 +99,24 @@ class LineDisplay(ProgressDisplay):
             log_message(f"epoch {report.epoch}/{self.epochs}  {_format_metrics(report, self.metric)}")
 
     def on_progress(self, event: ProgressEvent) -> None:
-        """Print notes: a log has no use for what is not finished."""
+        """Print notes and what training waits for: a log has no use for other things that are not finished."""
         if event.note:
             log_message(event.note)
+        elif event.interrupts:
+            self._waits.add(event.phase)
+
+
+class WaitLines:
+    """Lines of a log that say what is waited for: the first at once, later ones at intervals. Final."""
+
+    def __init__(self) -> None:
+        self._last = -math.inf
+
+    def add(self, text: str) -> None:
+        """Log a line, unless one was logged just before."""
+        if time.monotonic() - self._last >= _SECONDS_BETWEEN_WAITS:
+            self._last = time.monotonic()
+            log_message(text)
 
 
 class BarDisplay(ProgressDisplay):
@@ -167,8 +192,14 @@ def _format_remaining(task: Task) -> str:
 
 def _format_metrics(report: EpochReport, metric: str) -> str:
     score = "" if report.val_score is None else f"  {metric} {report.val_score:.4f} (best epoch {report.best_epoch})"
-    compiled = f"  {report.compile_seconds:.0f} s of compiling" if report.compile_seconds >= 1 else ""
-    return f"loss {report.loss:.4f}{score}  {_format_speed(report)}{compiled}"
+    return f"loss {report.loss:.4f}{score}  {_format_speed(report)}{_format_compiled(report)}"
+
+
+def _format_compiled(report: EpochReport) -> str:
+    if not report.compiled_kernels:
+        return ""
+    kernels = "1 kernel" if report.compiled_kernels == 1 else f"{report.compiled_kernels} kernels"
+    return f"  compiled {kernels} in {format_seconds(report.compile_seconds)}"
 
 
 def _format_speed(report: EpochReport) -> str:
@@ -182,6 +213,30 @@ def _format_count(count: float) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count:.0f}" if count >= 10 else f"{count:.1f}"
+
+
+@contextmanager
+def show_compilation() -> Iterator[None]:
+    """Context that names kernels which are compiled within it, where no display of a run is open.
+
+    On a terminal in a line that is removed afterwards, else in a line of a log from time to time.
+    """
+    waits = WaitLines()
+
+    @contextmanager
+    def show_kernel(kernel: str) -> Iterator[None]:
+        text = describe_compilation(compile_clock.num_kernels + 1, kernel)
+        if not _draws_on_terminal():
+            waits.add(text)
+            yield
+            return
+        from rich.console import Console
+
+        with Console(stderr=True).status(text):
+            yield
+
+    with compile_clock.notify(show_kernel):
+        yield
 
 
 @contextmanager

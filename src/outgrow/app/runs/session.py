@@ -312,7 +312,8 @@ class Session:
             "val_accuracy": finite_or_none(outcome.val.figures.get(trainer.evaluation.metric, math.nan)),
             "test_accuracy": finite_or_none(outcome.test.figures.get(trainer.evaluation.metric, math.nan)),
             "epoch_seconds": progress.epoch_seconds,
-            "compile_seconds": trainer.compile_seconds,
+            "compile_seconds": trainer.compiled.total.seconds,
+            "compiled_kernels": trainer.compiled.total.kernels,
             # The pair of zeros is for a single worker: `max` needs two arguments.
             "peak_bytes": dict(
                 zip(("device", "host"), map(max, *self.comm.all_gather_object(peaks), (0, 0)), strict=True)
