@@ -70,7 +70,7 @@ def test_compiling_is_no_part_of_an_epoch() -> None:
     assert max(first.seconds, sum(first.phases.values())) < SECONDS
     assert second.compile_seconds == 0
     assert (first.compiled_kernels, second.compiled_kernels) == (1, 0)
-    assert trainer.compiled.total == (1, pytest.approx(first.compile_seconds))
+    assert trainer.compile_tally.total == (1, pytest.approx(first.compile_seconds))
     assert problem.timeline.seconds["compile"] >= SECONDS
     assert problem.timeline.phases["compile"] < SECONDS
     compiling = f"compiling kernel {before + 1} (spmm)"

@@ -17,6 +17,7 @@ from outgrow.app.messages import log_warning
 from outgrow.app.node_outputs import compute_embeddings, compute_logits
 from outgrow.app.output_request import Nodes, make_output_request
 from outgrow.app.own_loop import require_not_launched
+from outgrow.app.plan.compilation import TrainedProblem, plan_with_compilation
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.plan.question import PlanSite, candidate_layouts, query_for_graph, validate_planned_problem
 from outgrow.app.plan.table import PlanReport
@@ -43,7 +44,6 @@ from outgrow.graph.builders.in_memory import assemble_graph
 from outgrow.graph.builders.to_store import convert_to_store as write
 from outgrow.graph.graph import Graph
 from outgrow.nn.model import Model
-from outgrow.planning import planner
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.runtime.system.environment import (
     available_cores,
@@ -244,8 +244,8 @@ def plan(
     # Without a number of workers, the profile of a fully used machine is the one to plan with.
     machine = select_machine(hardware, WorkerLayout(workers=workers or available_cores()), device)
     layouts = candidate_layouts(machine.profile, workers, graph.num_nodes)
-    site = PlanSite(machine.profile, layouts, memory, machine.corrections)
-    return PlanReport(planner.make_plan(query_for_graph(graph, model, settings, site)))
+    query = query_for_graph(graph, model, settings, PlanSite(machine.profile, layouts, memory, machine.corrections))
+    return PlanReport(plan_with_compilation(query, TrainedProblem(graph, model, settings), machine))
 
 
 @check_arguments(unchecked=("graph", "model", "nodes"))

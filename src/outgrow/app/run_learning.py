@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from outgrow.app.plan.compilation import TrainedProblem, log_compilation
 from outgrow.app.plan.machine_profiles import PlannedMachine, select_machine
 from outgrow.app.plan.question import PlanSite, query_for_graph
 from outgrow.app.report.data import RunData
@@ -125,6 +126,7 @@ def learn_from_runs(runs: Sequence[TrainedRun]) -> dict[Path, int]:
 
 def learn_after_training(run: TrainedRun) -> str | None:
     """Learn from a run that has just ended, if that is worth it; return a message if it was not possible."""
+    log_compilation(TrainedProblem(run.graph, run.model, run.config), run.strategy, run.layout, run.summary)
     seconds = run.summary["epoch_seconds"]
     is_planned = isinstance(run.strategy, KNOWN) and not isinstance(run.model.decoder, EdgeDecoder)
     if len(seconds) < _FEWEST_EPOCHS or sum(seconds) < _WORTH_SECONDS or not is_planned:

@@ -27,7 +27,7 @@ def describe_compilation(number: int, kernel: str, count: int | None = None) -> 
     return f"compiling kernel {number}{of_all} ({kernel.lstrip('_')})"
 
 
-class Compiled(NamedTuple):
+class CompileCount(NamedTuple):
     """Kernels that were compiled.
 
     Attributes:
@@ -60,9 +60,9 @@ class CompileClock:
         return self._seconds_until(time.perf_counter())
 
     @property
-    def compiled(self) -> Compiled:
+    def count(self) -> CompileCount:
         """Kernels and seconds so far."""
-        return Compiled(self.num_kernels, self.seconds)
+        return CompileCount(self.num_kernels, self.seconds)
 
     def working_time(self) -> float:
         """Return `time.perf_counter` less the seconds of compiling: what epochs are timed by."""
@@ -118,21 +118,21 @@ class CompileTally:
 
     def __init__(self, clock: CompileClock) -> None:
         self._clock = clock
-        self._began = self._taken = clock.compiled
+        self._began = self._taken = clock.count
 
     @property
-    def total(self) -> Compiled:
+    def total(self) -> CompileCount:
         """All kernels since the tally was made."""
-        return _subtract(self._clock.compiled, self._began)
+        return _subtract(self._clock.count, self._began)
 
-    def take_fresh(self) -> Compiled:
+    def take_fresh(self) -> CompileCount:
         """Return the kernels that were not returned yet."""
-        before, self._taken = self._taken, self._clock.compiled
+        before, self._taken = self._taken, self._clock.count
         return _subtract(self._taken, before)
 
 
-def _subtract(now: Compiled, before: Compiled) -> Compiled:
-    return Compiled(now.kernels - before.kernels, now.seconds - before.seconds)
+def _subtract(now: CompileCount, before: CompileCount) -> CompileCount:
+    return CompileCount(now.kernels - before.kernels, now.seconds - before.seconds)
 
 
 compile_clock = CompileClock()

@@ -58,6 +58,17 @@ def kernel_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "outgrow" / "kernels"
 
 
+def state_folder() -> Path:
+    """Return the folder of kernels for the sources in `outgrow.ops` as they are; there is none if none was compiled.
+
+    It is that of kernels without parallel loops, which every run has.
+
+    Raises:
+        RuntimeError: The user has no home.
+    """
+    return kernel_folder() / f"{_PREFIX}{_toolchain_stamp(False)}"
+
+
 AUTO, PARALLEL, SERIAL = "auto", "parallel", "serial"
 
 

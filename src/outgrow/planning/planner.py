@@ -48,6 +48,7 @@ class Candidate:
         estimate: Its estimate; None if it cannot run at all.
         why_not: Reason why it cannot be chosen; empty if it can.
         seconds: Seconds of an epoch and of the evaluations for each; infinite without an estimate.
+        compile_seconds: Seconds of compiling kernels before; None if not known.
     """
 
     name: str
@@ -55,6 +56,11 @@ class Candidate:
     estimate: Estimate | None
     why_not: str = ""
     seconds: float = math.inf
+    compile_seconds: float | None = None
+
+
+def _know_nothing(strategy: Strategy, layout: WorkerLayout) -> float | None:
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +75,7 @@ class PlannerQuery:
         validate: Function that raises an `InputError` if a strategy cannot train the model on the graph.
         corrections: What runs on the machine have taught.
         allows_inexact: Whether strategies may be chosen that reuse results of earlier steps.
+        compile_seconds: Function that returns the seconds of compiling kernels to expect; None if not known.
     """
 
     work: Workload
@@ -78,6 +85,7 @@ class PlannerQuery:
     validate: Callable[[Strategy], None]
     corrections: Corrections = NO_CORRECTIONS
     allows_inexact: bool = False
+    compile_seconds: Callable[[Strategy, WorkerLayout], float | None] = _know_nothing
 
     @property
     def tolerance(self) -> float:
@@ -237,6 +245,7 @@ def _make_candidate(strategy: Strategy, layout: WorkerLayout, query: PlannerQuer
         estimate=found,
         why_not=_rejection_reason(strategy, found, costs, query),
         seconds=found.epoch_seconds + query.work.evaluations_per_epoch * found.evaluation_seconds,
+        compile_seconds=query.compile_seconds(strategy, layout),
     )
 
 

@@ -95,7 +95,7 @@ class Trainer:
         self.progress = TrainingProgress.at_start(evaluation.monitor)
         self.embeddings: TrainedEmbeddings
         self._saved_embeddings: tuple[Path, Mapping[str, Any]] | None = None
-        self.compiled = CompileTally(compile_clock)
+        self.compile_tally = CompileTally(compile_clock)
         self.step_signature = checkpoint.describe_steps(problem)
 
     @property
@@ -207,7 +207,7 @@ class Trainer:
         progress.val_score.append(None if metrics is None else metrics.score)
         self.optimization.end_epoch(progress.val_score[-1])
         evaluation_seconds = compile_clock.working_time() - began if evaluated else 0.0
-        compiled = self.compiled.take_fresh()
+        compiled = self.compile_tally.take_fresh()
         return EpochReport(
             epoch=progress.finished_epochs,
             loss=progress.loss[-1],

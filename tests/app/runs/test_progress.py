@@ -47,6 +47,15 @@ def test_bars_of_all_epochs_and_of_what_is_under_way() -> None:
         assert words in text
 
 
+def test_a_phase_of_unknown_length_has_no_total() -> None:
+    with BarDisplay(4, "val acc", screen()) as bar:
+        bar.on_progress(ProgressEvent("epoch 1", 0, 40))
+        bar.on_progress(ProgressEvent("compiling kernel 1 (spmm)", interrupts=True))
+        assert bar.progress.tasks[bar.phase_task].total is None
+        bar.on_progress(ProgressEvent("epoch 1", 0, 40))
+        assert bar.progress.tasks[bar.phase_task].total == 40
+
+
 def test_one_step_an_epoch_needs_no_bar_of_its_own() -> None:
     console = screen()
     with BarDisplay(4, "val acc", console) as bar:

@@ -89,6 +89,11 @@ def profile_cache_path(profile: MachineProfile) -> Path:
     return _machine_file("machines", profile.device.kind, profile.hosts, profile.workers)
 
 
+def compile_log_path() -> Path:
+    """Return the file of what compiling kernels took in runs on this machine."""
+    return cache_dir() / "compiled" / f"{platform.node()}.json"
+
+
 def list_learning_machines() -> list[PlannedMachine]:
     """Return this machine once for each profile that runs may have taught something for."""
     measured = [(profile, profile.device.kind, profile.device.memory_bytes) for profile in _cached_profiles("*")]

@@ -23,6 +23,7 @@ from outgrow.app.model_registry import (
     resolve_model_options,
 )
 from outgrow.app.node_task import make_node_task, task_of_nodes
+from outgrow.app.plan.compilation import TrainedProblem, plan_with_compilation
 from outgrow.app.plan.link_workload import make_known_links, make_link_workload
 from outgrow.app.plan.machine_profiles import select_machine
 from outgrow.app.recipes import choose_model, find_recipe, make_train_config, split_options
@@ -342,4 +343,5 @@ def answer_request(request: PlanRequest) -> tuple[Plan, bool]:
     validate_fanout(graph, built, config)
     layouts = candidate_layouts(profile, request.workers, graph.num_nodes)
     site = PlanSite(profile, layouts, request.memory, machine.corrections)
-    return make_plan(query_for_graph(graph, built, config, site)), measured
+    query = query_for_graph(graph, built, config, site)
+    return plan_with_compilation(query, TrainedProblem(graph, built, config), machine), measured

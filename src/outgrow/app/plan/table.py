@@ -102,6 +102,7 @@ def _candidate_to_dict(each: Candidate) -> dict[str, Any]:
         "chunks": found.chunks,
         "epoch_seconds": found.epoch_seconds,
         "evaluation_seconds": found.evaluation_seconds,
+        "compile_seconds": each.compile_seconds,
         "parts": _parts_to_list(found.parts),
         "evaluation_parts": _parts_to_list(found.evaluation),
         "peak_bytes": found.peak_bytes,
@@ -140,6 +141,7 @@ def format_plan(plan: Plan) -> str:
         console.print(explain_choice(plan), highlight=False)
         if plan.chosen_candidate is not None and plan.chosen_candidate.estimate is not None:
             console.print(_format_parts(plan.chosen_candidate.estimate), highlight=False)
+            console.print(f"before it: {_format_compilation(plan.chosen_candidate.compile_seconds)}", highlight=False)
         else:
             for number, fix in enumerate(suggest_fixes(plan.query), 1):
                 console.print(f"{number}. {fix}", highlight=False)
@@ -189,6 +191,14 @@ def _format_options(estimate: Estimate) -> str:
     if estimate.chunks:
         changed["chunks"] = estimate.chunks
     return format_options(changed)
+
+
+def _format_compilation(seconds: float | None) -> str:
+    if seconds is None:
+        return "time to compile kernels, which is not known: nothing like this was trained here"
+    if seconds == 0:
+        return "no time to compile kernels, as a run like this has compiled them"
+    return f"up to {format_duration(seconds)} to compile kernels, which a run like this has taken"
 
 
 def _format_parts(estimate: Estimate) -> str:

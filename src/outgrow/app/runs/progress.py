@@ -164,6 +164,8 @@ class BarDisplay(ProgressDisplay):
             self.phase = event.phase
             # A reset also forgets the speed of the phase before.
             self.progress.reset(self.phase_task, total=event.total, description=event.phase, facts="", left="")
+            # A reset to None keeps the total of the phase before.
+            self.progress.tasks[self.phase_task].total = event.total
             # With one step per epoch, the bar of all epochs says it already.
             self.progress.update(self.phase_task, visible=event.total != 1)
         self.progress.update(self.phase_task, completed=event.done)

@@ -29,6 +29,7 @@ from outgrow.app.runs.result import Run
 from outgrow.app.runs.signals import GRACE_SECONDS, catch_interruption
 from outgrow.app.runs.trace import chrome_trace
 from outgrow.app.targets import select_graph_targets
+from outgrow.core.compile_clock import CompileTally, compile_clock
 from outgrow.core.errors import TrainingError
 from outgrow.core.ledger import merge_ledgers
 from outgrow.core.validation import finite_or_none, replace_non_finite
@@ -79,6 +80,7 @@ class Session:
         rivals: Strategies that estimates cannot tell from ``strategy``: the first steps are trained by each, and a
             new run goes on by the fastest.
         trials: What trials have shown, for the summary.
+        compile_tally: Counts the kernels that are compiled for the run, in its trials too.
     """
 
     graph: Graph
@@ -99,6 +101,7 @@ class Session:
     task: NodeTask | EdgeTask | None = None
     rivals: tuple[Strategy, ...] = ()
     trials: tuple[dict[str, Any], ...] = ()
+    compile_tally: CompileTally = field(default_factory=lambda: CompileTally(compile_clock))
 
     def prepare_worker(self) -> None:
         """Choose the device of this worker, and return freed memory to the system. Before memory is measured.
@@ -312,8 +315,8 @@ class Session:
             "val_accuracy": finite_or_none(outcome.val.figures.get(trainer.evaluation.metric, math.nan)),
             "test_accuracy": finite_or_none(outcome.test.figures.get(trainer.evaluation.metric, math.nan)),
             "epoch_seconds": progress.epoch_seconds,
-            "compile_seconds": trainer.compiled.total.seconds,
-            "compiled_kernels": trainer.compiled.total.kernels,
+            "compile_seconds": self.compile_tally.total.seconds,
+            "compiled_kernels": self.compile_tally.total.kernels,
             # The pair of zeros is for a single worker: `max` needs two arguments.
             "peak_bytes": dict(
                 zip(("device", "host"), map(max, *self.comm.all_gather_object(peaks), (0, 0)), strict=True)
