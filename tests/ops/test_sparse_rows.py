@@ -102,3 +102,12 @@ def test_rows_that_are_kept_have_the_same_gradient(dtype: torch.dtype) -> None:
     assert not kept.with_values(kept.values).is_kept
     assert kept.slice_rows(0, 10).is_kept
     assert kept.to(torch.float64).is_kept
+
+
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float32])
+def test_kept_rows_take_gradients_of_a_wider_type(stored: torch.dtype) -> None:
+    # The order by columns holds values as they are stored; the sum is one of the gradient's type.
+    rows = sparse(60, 20, 0.5, stored)
+    weight, grad = normal(20, 5).requires_grad_(), normal(60, 5, seed=1)
+    first, other = (torch.autograd.grad(each @ weight, weight, grad)[0] for each in (rows, rows.keep()))
+    assert torch.equal(first, other)

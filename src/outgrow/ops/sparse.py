@@ -33,7 +33,7 @@ class SparseRows:
         values: ``[N]`` floating.
         num_columns: ``D``.
         is_kept: Whether the matrix takes part in many steps, so that what is derived of it is kept with it: parts of
-            it, and for the gradient of a product the order by columns, 8 bytes a value.
+            it, and for the gradient of a product the values in the order of columns, each with its row of 4 bytes.
         cache: What is kept, by name.
     """
 
@@ -164,15 +164,20 @@ class _SparseProduct(torch.autograd.Function):
     def backward(ctx: Any, grad_VO: Tensor) -> tuple[None, Tensor]:
         rows: SparseRows = ctx.rows
         out = grad_VO.new_empty(rows.num_columns, grad_VO.shape[1])
-        values = rows.values.to(grad_VO.dtype)
         if not rows.is_kept or rows.device.type != "cpu":
-            sparse_gradient(rows.indptr, rows.indices, values, grad_VO, out)
+            sparse_gradient(rows.indptr, rows.indices, rows.values.to(grad_VO.dtype), grad_VO, out)
             return None, out
         # Column by column, each in row order too: threads share out columns, and each is summed in registers.
-        given = rows.indptr, rows.indices, rows.num_columns, len(rows)
-        ends, row, value = rows.derive("order by columns", lambda: transpose_csc(*given))
-        spmm(ends, row, value, values[:, None], grad_VO[:, None], out[:, None])
+        ends, row, values = rows.derive("order by columns", lambda: _order_by_columns(rows))
+        spmm(ends, row, None, values.to(grad_VO.dtype)[:, None], grad_VO[:, None], out[:, None])
         return None, out
+
+
+def _order_by_columns(rows: SparseRows) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the transpose: ``indptr [D + 1]``, and row and value of each stored number, in row order in a column."""
+    ends, row, position = transpose_csc(rows.indptr, rows.indices, rows.num_columns, len(rows))
+    # Values rather than their positions: each step would read values at random, a cache line for each.
+    return ends, row, rows.values[position]
 
 
 @gpu_dispatch
