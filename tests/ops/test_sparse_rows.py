@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outgrow.ops.rng import dropout_sparse
 from outgrow.ops.sparse import SparseRows
 from support import normal
 
@@ -111,3 +112,34 @@ def test_kept_rows_take_gradients_of_a_wider_type(stored: torch.dtype) -> None:
     weight, grad = normal(20, 5).requires_grad_(), normal(60, 5, seed=1)
     first, other = (torch.autograd.grad(each @ weight, weight, grad)[0] for each in (rows, rows.keep()))
     assert torch.equal(first, other)
+
+
+@pytest.mark.parametrize("stored", [torch.float16, torch.float32])
+@pytest.mark.parametrize("rows", [0, 1, 300])
+def test_wide_products_leave_zeros_out(rows: int, stored: torch.dtype) -> None:
+    """Of rows whose values are zeros in part: the same product and gradient, of fewer numbers."""
+    full = sparse(rows, 70, 0.5, stored)
+    values = full.values * (torch.arange(len(full.values)) % 3 > 0)
+    dropped = replace(full, values=values, has_zeros=True)
+    few = dropped.without_zeros()
+    assert few is dropped.without_zeros()
+    assert few.num_values == int(values.count_nonzero())
+    assert torch.equal(dense(few), dense(dropped))
+    assert not few.has_zeros
+    for width in (7, 128):
+        weight = normal(70, width, dtype=torch.float32).requires_grad_()
+        ours, expected = dropped @ weight, dense(dropped).float() @ weight
+        # What a product leaves out it leaves out of its gradient as well.
+        assert ours.grad_fn is not None
+        assert (ours.grad_fn.rows is few) == (width == 128)
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-4)
+        grad = normal(rows, width, seed=1, dtype=torch.float32)
+        found, wanted = (torch.autograd.grad(out, weight, grad)[0] for out in (ours, expected))
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_dropout_leaves_zeros_that_wide_products_leave_out() -> None:
+    full = sparse(300, 70, 0.5).keep()
+    dropped = dropout_sparse(full, torch.arange(300), 21, 0.3)
+    assert (full.has_zeros, dropped.has_zeros) == (False, True)
+    assert dropped.without_zeros().num_values < 0.8 * full.num_values

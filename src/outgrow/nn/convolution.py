@@ -134,7 +134,8 @@ class _MeanConv(ReorderableConv, ABC):
         mean = aggregate_VCF.squeeze(1)
         if self.accepts_sparse:
             itself: Tensor = self.itself(x_VD)
-            return mean + itself
+            # In place, as no one else has the product.
+            return itself.add_(mean)
         # Both products accumulate into one output, without a tensor for each.
         return self.itself.add_products(x_VD, (mean, self.neighbour.weight))
 

@@ -71,7 +71,8 @@ def project_rows(x_VD: Features, weight_DO: Tensor, bias_O: Tensor | None = None
     if isinstance(x_VD, Tensor):
         return affine((x_VD, weight_DO), bias_O=bias_O)
     y_VO: Tensor = x_VD @ weight_DO
-    return y_VO if bias_O is None else y_VO + bias_O
+    # In place: a second tensor as large as the first would cost its page faults.
+    return y_VO if bias_O is None else y_VO.add_(bias_O)
 
 
 def project_channels(x_VD: Features, *projections: Projection) -> Tensor:

@@ -11,6 +11,7 @@ finite domains, CT-RSA 2002). Letters: ``N`` rows, ``F`` columns, ``E`` edges, `
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -123,7 +124,7 @@ def dropout_sparse(rows: SparseRows, nodes_N: Tensor, key: int, p: float) -> Spa
         return rows
     out = torch.empty_like(rows.values)
     write_dropout_sparse(rows.indptr, rows.indices, rows.values, nodes_N, key, p, out)
-    return rows.with_values(out)
+    return replace(rows.with_values(out), has_zeros=True)
 
 
 def dropout_edges(x_EK: Tensor, edge_ids_E: Tensor | None, first_edge: int, key: int, p: float) -> Tensor:

@@ -15,12 +15,16 @@ from outgrow.ops.aggregation.spmm import spmm
 from outgrow.ops.backend import as_numpy, gpu_dispatch, once_differentiable, parallel_kernel, prange
 from outgrow.ops.block_rows import BlockRows
 from outgrow.ops.csc import transpose_csc
+from outgrow.ops.kernels.numerics import kernel_view
+from outgrow.ops.memory_pool import pooled_empty
 from outgrow.ops.rows.gather import concat_ranges
 
 T = TypeVar("T")
 
 _SLICE = 32
 """Columns of the gradient that a thread sums at a time: few, so that a slice of all rows fits the cache."""
+_WIDE = 128
+"""Columns of a product from which it gains more without zeros than their removal takes."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,6 +38,7 @@ class SparseRows:
         num_columns: ``D``.
         is_kept: Whether the matrix takes part in many steps, so that what is derived of it is kept with it: parts of
             it, and for the gradient of a product the values in the order of columns, each with its row of 4 bytes.
+        has_zeros: Whether many of the values are zeros, as after dropout.
         cache: What is kept, by name.
     """
 
@@ -42,6 +47,7 @@ class SparseRows:
     values: Tensor
     num_columns: int
     is_kept: bool = False
+    has_zeros: bool = False
     cache: dict[str, object] = field(init=False, repr=False, default_factory=dict)
 
     def __len__(self) -> int:
@@ -91,6 +97,12 @@ class SparseRows:
         """Return another matrix with the same pattern."""
         return replace(self, values=values, is_kept=False)
 
+    def without_zeros(self) -> SparseRows:
+        """Return the same matrix, in host memory, without the zeros among its values; made once."""
+        if "without zeros" not in self.cache:
+            self.cache["without zeros"] = _remove_zeros(self)
+        return cast(SparseRows, self.cache["without zeros"])
+
     def slice_rows(self, first: int, last: int) -> SparseRows:
         """Return rows ``first`` to ``last - 1``, without copying columns and values."""
         low, high = int(self.indptr[first]), int(self.indptr[last])
@@ -128,7 +140,8 @@ class SparseRows:
 
     def __matmul__(self, weight_DO: Tensor) -> Tensor:
         """Return ``[V, O]``: the product with a dense ``[D, O]``, differentiable in the weight."""
-        return _SparseProduct.apply(self, weight_DO)  # type: ignore[no-any-return, no-untyped-call]
+        removes = self.has_zeros and weight_DO.shape[1] >= _WIDE and self.device.type == "cpu"
+        return _SparseProduct.apply(self.without_zeros() if removes else self, weight_DO)  # type: ignore[no-any-return, no-untyped-call]
 
 
 PartialRows = SparseRows | BlockRows
@@ -155,7 +168,7 @@ class _SparseProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: SparseRows, weight_DO: Tensor) -> Tensor:
         ctx.rows = rows
-        out = weight_DO.new_empty(len(rows), weight_DO.shape[1])
+        out = pooled_empty((len(rows), weight_DO.shape[1]), weight_DO)
         sparse_product(rows.indptr, rows.indices, rows.values.to(weight_DO.dtype), weight_DO, out)
         return out
 
@@ -163,7 +176,7 @@ class _SparseProduct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_VO: Tensor) -> tuple[None, Tensor]:
         rows: SparseRows = ctx.rows
-        out = grad_VO.new_empty(rows.num_columns, grad_VO.shape[1])
+        out = pooled_empty((rows.num_columns, grad_VO.shape[1]), grad_VO)
         if not rows.is_kept or rows.device.type != "cpu":
             sparse_gradient(rows.indptr, rows.indices, rows.values.to(grad_VO.dtype), grad_VO, out)
             return None, out
@@ -180,6 +193,19 @@ def _order_by_columns(rows: SparseRows) -> tuple[Tensor, Tensor, Tensor]:
     return ends, row, rows.values[position]
 
 
+def _remove_zeros(rows: SparseRows) -> SparseRows:
+    """Return a matrix without zeros among its values. Products of a step share what is derived of it."""
+    ends = torch.zeros_like(rows.indptr)
+    # Not by their bits in half precision, where a zero may be negative.
+    chosen = as_numpy(rows.indptr), as_numpy(rows.values != 0), as_numpy(ends)
+    _count_chosen(*chosen)
+    torch.cumsum(ends, 0, out=ends)
+    indices, values = (pooled_empty((int(ends[-1]),), of) for of in (rows.indices, rows.values))
+    given, made = (rows.indices, kernel_view(rows.values)), (indices, kernel_view(values))
+    _copy_chosen(*chosen, *map(as_numpy, given), *map(as_numpy, made))
+    return replace(rows, indptr=ends, indices=indices, values=values, is_kept=True, has_zeros=False)
+
+
 @gpu_dispatch
 def sparse_product(indptr: Tensor, indices: Tensor, values_N: Tensor, dense_DO: Tensor, out_VO: Tensor) -> None:
     """Compute the product of sparse rows with ``dense_DO`` into ``out_VO``."""
@@ -191,6 +217,35 @@ def sparse_gradient(indptr: Tensor, indices: Tensor, values_N: Tensor, dense_VO:
     """Compute the product of the transpose of sparse rows with ``dense_VO`` into ``out_DO``, in row order."""
     out_DO.zero_()
     _scatter_sum(as_numpy(indptr), as_numpy(indices), as_numpy(values_N), as_numpy(dense_VO), as_numpy(out_DO))
+
+
+@parallel_kernel
+def _count_chosen(indptr: NDArray[np.int64], is_chosen: NDArray[np.bool_], ends: NDArray[np.int64]) -> None:
+    for v in prange(len(indptr) - 1):
+        count = 0
+        for i in range(indptr[v], indptr[v + 1]):
+            count += is_chosen[i]
+        ends[v + 1] = count
+
+
+@parallel_kernel
+def _copy_chosen(
+    indptr: NDArray[np.int64],
+    is_chosen: NDArray[np.bool_],
+    ends: NDArray[np.int64],
+    indices: NDArray[Any],
+    values: NDArray[Any],
+    out_indices: NDArray[Any],
+    out_values: NDArray[Any],
+) -> None:
+    for v in prange(len(indptr) - 1):
+        at, end = ends[v], ends[v + 1]
+        for i in range(indptr[v], indptr[v + 1]):
+            # What is not chosen is overwritten by the next number: no processor guesses which are drawn. What follows
+            # the row belongs to another one.
+            if at < end:
+                out_indices[at], out_values[at] = indices[i], values[i]
+                at += is_chosen[i]
 
 
 @parallel_kernel
