@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser, models: Sequence[str], rivals: 
     add = parser.add_argument
     names = [rival.name for rival in rivals]
     add("--models", type=_names, default=list(models), help="some of " + ",".join(models))
-    add("--rivals", type=_names, default=names, help="some of " + ",".join(names))
+    add("--rivals", type=_names, help=f"some of {','.join(names)}; those that are installed unless given")
     add("--rounds", type=int, default=5)
     add("--warmup", type=int, default=1, help="epochs of each process before those that count")
     add("--epochs", type=int, default=5, help="epochs of each process that count")
@@ -55,6 +55,10 @@ def parse(parser: argparse.ArgumentParser, models: Sequence[str], rivals: Sequen
     options = parser.parse_args()
     options.envs = options.envs.absolute()
     known = {rival.name: rival for rival in rivals}
+    if options.rivals is None:
+        options.rivals = [name for name, rival in known.items() if _python(rival, options.envs).exists()]
+        for name in sorted(known.keys() - set(options.rivals)):
+            print(f"{name} is left out: no {_python(known[name], options.envs)}", file=sys.stderr)
     unknown = (set(options.models) - set(models)) | (set(options.rivals) - known.keys())
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")

@@ -30,6 +30,8 @@ RIVALS = (
     Rival(name="dgl-tuned", module="dgl", form="int32", python="dgl", models=ALL, settings=TUNED),
     Rival(name="pyg-csr", module="pyg", form="csr", python="pyg", models=FIXED),
     Rival(name="pyg-csr-tuned", module="pyg", form="csr", python="pyg", models=FIXED, settings=TUNED),
+    Rival(name="isplib", module="isplib", form="sparse_tensor", python="isplib", models=FIXED),
+    Rival(name="isplib-tuned", module="isplib", form="sparse_tensor", python="isplib", models=FIXED, settings=TUNED),
     Rival(name="pyg-edge", module="pyg", form="edge_index", python="pyg", models=ALL),
     Rival(name="pyg-edge-tuned", module="pyg", form="edge_index", python="pyg", models=ALL, settings=TUNED),
 )

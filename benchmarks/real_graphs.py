@@ -41,7 +41,7 @@ GRAPHS = (
 )
 RELATIONAL = "rgcn"
 TASKS = (*MODELS, RELATIONAL)
-_WITHOUT_RELATIONS = ("outgrow-recompute", "pyg-csr", "pyg-csr-tuned")
+_WITHOUT_RELATIONS = ("outgrow-recompute", "pyg-csr", "pyg-csr-tuned", "isplib", "isplib-tuned")
 TAKERS = (
     *(
         rival if rival.name in _WITHOUT_RELATIONS else replace(rival, models=rival.models | {RELATIONAL})

@@ -36,3 +36,29 @@ for source in "torch-scatter==2.1.2" "torch-sparse==0.6.18"; do
     "$folder/pyg/bin/python" -m pip install -q --no-build-isolation "$source" ||
         echo "could not build $source: there will be no NeighborLoader" >&2
 done
+
+# iSpLib multiplies by kernels in C that are made for this processor, in an environment on top of PyG's: its patch of PyG
+# takes over the products of torch-sparse. ISPLIB_SOURCE and FUSEDMM_SOURCE name local copies of the repositories. Its
+# kernels set the number of threads to that of all processors; those lines go, so that a benchmark decides. Without the
+# environment the benchmarks leave iSpLib out.
+make_isplib() {
+    scratch=$(mktemp -d)
+    git clone -q "${ISPLIB_SOURCE:-https://github.com/HipGraph/iSpLib}" "$scratch/isplib" &&
+        git -C "$scratch/isplib" checkout -q 371aac46e0e83e94fd9132f71dcf3f6309998c41 &&
+        git clone -q --no-checkout "${FUSEDMM_SOURCE:-https://github.com/OnixHoque/FusedMM_Extended}" "$scratch/fusedmm" &&
+        git -C "$scratch/fusedmm" checkout -q acd9a2fb4aa9dfb5f13b00606eb7ad8e1436fb06 -- . ':!dataset' &&
+        (
+            cd "$scratch/fusedmm" &&
+                sed -i 's/omp_set_num_threads(NTHREADS);//' fusedMM.c kernels/codegen/genkern.base kernels/src/kernels.c &&
+                ./configure && sh ./generate_shared_object.sh
+        ) > "$folder/isplib.log" 2>&1 &&
+        cp "$scratch/fusedmm/shared_object/libmyfusedmm.a" "$scratch/isplib/csrc/fusedmm/fusedmm_cpu.a" &&
+        make_env isplib "setuptools<81" wheel &&
+        "$folder/pyg/bin/python" -c 'import site; print(site.getsitepackages()[0])' > "$folder/isplib/pyg.path" &&
+        cp "$folder/isplib/pyg.path" "$("$folder/isplib/bin/python" -c 'import site; print(site.getsitepackages()[0])')/pyg.pth" &&
+        "$folder/isplib/bin/python" -m pip install -q --no-build-isolation "$scratch/isplib"
+    made=$?
+    rm -rf "$scratch"
+    return $made
+}
+make_isplib || { rm -rf "$folder/isplib"; echo "could not build iSpLib: see $folder/isplib.log" >&2; }
