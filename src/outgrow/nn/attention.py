@@ -11,8 +11,9 @@ from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
 from outgrow.core.errors import InputError
 from outgrow.core.validation import require_counts, validate_probability
-from outgrow.nn.layer import Conv, ConvSpec, Features, NodeMessages
+from outgrow.nn.layer import ConvSpec, Features, NodeMessages
 from outgrow.nn.projection import Projection, project_rows
+from outgrow.nn.source_products import SourceProductConv, project_rows_without_values
 from outgrow.ops.aggregation.attention import attention_weight
 from outgrow.ops.aggregation.edge_attention import drop_attention
 from outgrow.ops.aggregation.relation_edges import self_loop_relation
@@ -22,7 +23,7 @@ from outgrow.ops.edge_features import project_edges
 
 
 @check_arguments()
-class GATConv(Conv):
+class GATConv(SourceProductConv):
     """``x'_v = b + for each head k: sum over in-edges (u, v) and the self-loop of alpha_uvk * x_u W_k``.
 
     ``alpha_uvk`` is the softmax over the in-edges of ``v`` of
@@ -103,6 +104,12 @@ class GATConv(Conv):
     def source(self, x_VD: Features) -> NodeMessages:
         """Return ``[V, K, F]`` projections and ``[V, K]`` scores."""
         return NodeMessages(self._project_heads(x_VD), project_rows(x_VD, _fold_score(self.project, self.source_score)))
+
+    def source_without_values(self, x_VD: Features) -> NodeMessages:
+        """Return `source` for its gradient alone: projections and scores are NaN."""
+        weights = self.project.weight, _fold_score(self.project, self.source_score)
+        h_VJ, score_VK = (project_rows_without_values(x_VD, weight) for weight in weights)
+        return NodeMessages(torch.unflatten(h_VJ, 1, (self.heads, self.columns)), score_VK)
 
     def target(self, x_VD: Features) -> NodeMessages:
         """Return ``[V, K]`` scores."""

@@ -63,9 +63,10 @@ class GCNConv(ReorderableConv):
             source_is_input=not self.accepts_sparse,
         )
 
-    def source(self, x_VD: Features) -> NodeMessages:
-        """Return ``[V, 1, O]`` projected rows, or ``[V, 1, D]`` the input."""
-        return as_one_channel(self.project(x_VD) if self.accepts_sparse else x_VD)
+    @property
+    def neighbour_projection(self) -> Projection:
+        """The projection that commutes with the sum."""
+        return self.project
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
         """Return ``[E, 1]``: the symmetric normalisation."""
@@ -120,9 +121,10 @@ class _MeanConv(ReorderableConv, ABC):
             source_is_input=not self.accepts_sparse,
         )
 
-    def source(self, x_VD: Features) -> NodeMessages:
-        """Return ``[V, 1, O]`` projected rows, or ``[V, 1, D]`` the input."""
-        return as_one_channel(self.neighbour(x_VD) if self.accepts_sparse else x_VD)
+    @property
+    def neighbour_projection(self) -> Projection:
+        """The projection that commutes with the sum."""
+        return self.neighbour
 
     def edge_weight(self, block: Block, source: NodeMessages, target: NodeMessages) -> Tensor:
         """Return ``[E, 1]``: one over the in-degree of the destination."""

@@ -9,7 +9,7 @@ from outgrow.core.arguments import check_arguments
 from outgrow.core.block import Block
 from outgrow.nn.layer import ConvSpec, Features, NodeMessages
 from outgrow.nn.projection import Projection
-from outgrow.nn.projection_order import ReorderableConv, as_one_channel, should_project_first
+from outgrow.nn.projection_order import ReorderableConv, should_project_first
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.edge_weight import graph_edge_weight
 from outgrow.ops.epilogue import epilogue
@@ -78,9 +78,10 @@ class GINConv(ReorderableConv):
             source_is_input=not self.accepts_sparse,
         )
 
-    def source(self, x_VD: Features) -> NodeMessages:
-        """Return ``[V, 1, O]`` projected rows, or ``[V, 1, D]`` the input."""
-        return as_one_channel(self.first(x_VD) if self.accepts_sparse else x_VD)
+    @property
+    def neighbour_projection(self) -> Projection:
+        """The projection that commutes with the sum."""
+        return self.first
 
     def source_and_target(self, x_VD: Features) -> tuple[NodeMessages, NodeMessages]:
         """Return `source`, and keep the product for `update` of the same rows."""

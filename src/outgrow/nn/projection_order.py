@@ -6,12 +6,14 @@ Letters as in `outgrow.nn.layer`.
 from __future__ import annotations
 
 import copy
-from abc import ABC
+from abc import ABC, abstractmethod
 from dataclasses import replace
 
 from torch import Tensor
 
 from outgrow.nn.layer import Conv, Features, NodeMessages
+from outgrow.nn.projection import Projection
+from outgrow.nn.source_products import SourceProductConv, project_rows_without_values
 
 
 def should_project_first(in_features: int, out_features: int, asked: bool | None) -> bool:
@@ -26,8 +28,23 @@ def as_one_channel(x_VF: Features) -> NodeMessages:
     return NodeMessages(x_VF[:, None], None)
 
 
-class ReorderableConv(Conv, ABC):
+class ReorderableConv(SourceProductConv, ABC):
     """Convolution whose first projection and sum commute: it accepts sparse rows in the order that projects first."""
+
+    @property
+    @abstractmethod
+    def neighbour_projection(self) -> Projection:
+        """The projection that commutes with the sum."""
+
+    def source(self, x_VD: Features) -> NodeMessages:
+        """Return ``[V, 1, O]`` projected rows, or ``[V, 1, D]`` the input."""
+        return as_one_channel(self.neighbour_projection(x_VD) if self.accepts_sparse else x_VD)
+
+    def source_without_values(self, x_VD: Features) -> NodeMessages:
+        """See `SourceProductConv.source_without_values`; values of the input are there."""
+        if not self.accepts_sparse:
+            return as_one_channel(x_VD)
+        return as_one_channel(project_rows_without_values(x_VD, self.neighbour_projection.weight))
 
     def aggregate_first(self) -> Conv:
         """Return the form that projects after the sum, whose source is its input."""

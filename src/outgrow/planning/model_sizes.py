@@ -15,6 +15,7 @@ from outgrow.nn.model import Model
 from outgrow.nn.node_embedding import count_embedding_numbers
 from outgrow.nn.propagation import only_propagates, propagates_without_parameters
 from outgrow.nn.pyg import PyGAggregation
+from outgrow.nn.source_products import skips_source_products
 from outgrow.ops.owned_rows import held_rows
 from outgrow.planning.aggregation_sizes import (
     count_attention,
@@ -62,6 +63,7 @@ class LayerSizes:
         inner_numbers: Numbers of a destination that its update holds beside the output.
         update_numbers: Numbers of a destination that its update passes through an activation or the like.
         scaled_weights: Numbers of a matrix that multiplies a sum with the input, scaled by a trained number.
+        skips_source_products: Whether the gradient of its source rows is computed without these.
         type_widths: Numbers of a source row that are used, and so sent, of each node type; empty if all of them are.
         type_nodes: Number of nodes of each type, if there are widths of types.
     """
@@ -87,6 +89,7 @@ class LayerSizes:
     inner_numbers: int = 0
     update_numbers: int = 0
     scaled_weights: int = 0
+    skips_source_products: bool = False
     type_widths: tuple[int, ...] = ()
     type_nodes: tuple[int, ...] = ()
     reads_sources: bool = True
@@ -248,6 +251,7 @@ def _layer_sizes(layer: Layer, graph: Graph, *, constant: bool, run: int) -> Lay
         inner_numbers=count_inner_numbers(layer.conv),
         update_numbers=count_update_numbers(layer.conv),
         scaled_weights=count_scaled_weights(layer.conv),
+        skips_source_products=skips_source_products(type(layer.conv)),
         reads_sources=layer.conv.aggregation.reads_sources,
         **_type_widths(layer, graph),
     )

@@ -21,6 +21,7 @@ from outgrow.planning.estimators.wave_traffic import PassTraffic, add_wave_topol
 from outgrow.planning.graph_stats.chunk_waves import ChunkingSpec
 from outgrow.planning.hardware.corrections import WorkKind
 from outgrow.planning.link_memory import whole_graph_link_bytes
+from outgrow.planning.model_sizes import LayerSizes
 from outgrow.planning.peak_memory import base_bytes, process_bytes
 from outgrow.planning.traffic import ID_BYTES, Traffic, WorkerLayout, add_bytes, training_traffic
 from outgrow.planning.workload import ChunkStats, Workload
@@ -234,11 +235,21 @@ def offload_parts(
 def _recomputation_parts(work: Workload, costs: CostModel, nodes: float, edges: float) -> list[EpochPart]:
     """Return the parts of what the backward pass computes again: all layers but the last, from kept aggregates."""
     layers = list_whole_layers(work, nodes, edges)
-    again = step_seconds(work, costs, layers, cached_aggregate=True, backward=False)[:-1]
+    # Products with sparse features are computed again, as those of layers whose gradients read them.
+    sizes = tuple(
+        each if not each.skips_source_products or (index == 0 and work.graph.sparse) else _without_source_products(each)
+        for index, each in enumerate(work.model.layers)
+    )
+    done = replace(work, model=replace(work.model, layers=sizes))
+    again = step_seconds(done, costs, layers, cached_aggregate=True, backward=False)[:-1]
     kept = [layer.is_parameter_free for layer in work.model.layers]
     # Aggregates without parameters are kept on HOST; others are summed again.
     again = [each._replace(sums=0.0) if is_kept else each for each, is_kept in zip(again, kept, strict=False)]
     return [replace(part, name=f"{part.name}, again") for part in layer_parts(again)] if again else []
+
+
+def _without_source_products(layer: LayerSizes) -> LayerSizes:
+    return replace(layer, weights=(0, layer.weights[1]))
 
 
 def estimate_offload(strategy: Offload, work: Workload, costs: CostModel) -> Estimate:

@@ -1,8 +1,8 @@
 """Passes over a whole graph, layer by layer and wave by wave.
 
 All work between two aggregations is node-wise. Each chunk therefore computes the update of a layer and the
-source rows of the next layer together, and the backward pass recomputes both from the cached aggregate. A
-projection runs once per node, and the activations between the two never leave the device.
+source rows of the next layer together, and the backward pass recomputes the update from the cached aggregate, but
+not a projection that follows it: its gradient needs no value of it. The activations never leave the device.
 
 The last layer runs forward and backward in one wave: the loss of a chunk is known as soon as its logits are.
 Wang et al.: HongTu, SIGMOD 2023, algorithms 1 to 3.
@@ -20,6 +20,7 @@ from outgrow.engine.link_objective import LinksOfStep
 from outgrow.engine.objective import GradientObjective, RowwiseObjective, StepObjective, index_output_rows, row_range
 from outgrow.nn.layer import Features, NodeMessages
 from outgrow.nn.model import layer_key
+from outgrow.nn.source_products import source_for_gradient
 from outgrow.strategies.offload.state import OffloadState
 from outgrow.strategies.offload.wave import LOADED, Wave
 from outgrow.strategies.offload.wave_buffer import (
@@ -141,7 +142,7 @@ class OffloadEpoch:
         for low, high, x, (grad, *others) in state.async_io.load_ahead(load_chunk, state.chunk_ranges):
             with state.timeline.span("compute"):
                 given = self._encode_input(x, low, high, key)
-                rows = first.layer.source(given, state.own_nodes(low, high))
+                rows = source_for_gradient(first.layer, given, state.own_nodes(low, high))
                 backward_through(rows, first.unflatten_source(grad), *((given, each) for each in others))
 
     def _forward_layer(self, index: int, key: int | None) -> None:
@@ -220,7 +221,7 @@ class OffloadEpoch:
             return loss.detach().double()
         following = self.state.layer_plans[index + 1]
         given, *others = chunk.gradients
-        rows = following.layer.source(out, chunk.block.dst_nodes)
+        rows = source_for_gradient(following.layer, out, chunk.block.dst_nodes)
         backward_through(rows, following.unflatten_source(given), *((out, grad) for grad in others))
         return self._zero_loss()
 
