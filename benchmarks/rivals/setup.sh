@@ -50,6 +50,7 @@ make_isplib() {
         (
             cd "$scratch/fusedmm" &&
                 sed -i 's/omp_set_num_threads(NTHREADS);//' fusedMM.c kernels/codegen/genkern.base kernels/src/kernels.c &&
+                sed -i 's/^all: @(pre)lib @(pre)lib_pt/all: @(pre)lib_pt/' kernels/codegen/genmake.base && # not those for one thread
                 ./configure && sh ./generate_shared_object.sh
         ) > "$folder/isplib.log" 2>&1 &&
         cp "$scratch/fusedmm/shared_object/libmyfusedmm.a" "$scratch/isplib/csrc/fusedmm/fusedmm_cpu.a" &&
