@@ -83,7 +83,8 @@ stats = [each.stats for each in (tiny.part, tiny.whole, tiny.alone)]
 hits, misses = (sum(sum(getattr(each, "cache_" + name).values()) for each in stats) for name in ("hits", "misses"))
 # The clock counts what is compiled, and waiting for another process; a part of a kernel counts with it.
 waits = any(word.startswith("wait:") for word in sys.argv)
-assert (compile_clock.seconds > 0) == (misses > 0 or waits)
+# Where two start together one may be late, and find what the other has compiled.
+assert (compile_clock.seconds > 0) == (misses > 0) or (waits and not misses)
 assert compile_clock.num_kernels <= misses + waits
 print(json.dumps({"values": values, "hits": hits, "misses": misses}))
 """
