@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from outgrow.ops.kernel_cache import FOLDER_VARIABLE, MODE_VARIABLE, kernel_folder
+from outgrow.ops.kernel_cache import MODE_VARIABLE
+from outgrow.ops.kernel_folder import FOLDER_VARIABLE, kernel_folder
 from outgrow.runtime.system.environment import set_thread_environment
 
 set_thread_environment()  # before a test imports torch: threads that spin make small kernels several times slower

@@ -14,7 +14,8 @@ import pytest
 from tests.app.conftest import Command, planted
 
 from outgrow.ops.compile_processes import NUMBER_VARIABLE
-from outgrow.ops.kernel_cache import FOLDER_VARIABLE, MODE_VARIABLE
+from outgrow.ops.kernel_cache import MODE_VARIABLE
+from outgrow.ops.kernel_folder import FOLDER_VARIABLE
 
 OPTIONS = ("--model", "gcn", "--hidden", "64")
 

@@ -25,7 +25,8 @@ from outgrow.ops.aggregation import spmm
 from outgrow.ops.backend import SMALL_BYTES, LoopKernel, find_kernel
 from outgrow.ops.compile_process import compile_kernel
 from outgrow.ops.compile_processes import NUMBER_VARIABLE, CompileProcesses, CompileRequest, KernelName, most_processes
-from outgrow.ops.kernel_cache import FOLDER_VARIABLE, MODE_VARIABLE
+from outgrow.ops.kernel_cache import MODE_VARIABLE
+from outgrow.ops.kernel_folder import FOLDER_VARIABLE
 from outgrow.ops.kernels import registers
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="on Windows nothing is compiled elsewhere")

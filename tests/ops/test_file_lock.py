@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from outgrow.ops.kernel_cache import FOLDER_VARIABLE
+from outgrow.ops.kernel_folder import FOLDER_VARIABLE
 
 SCRIPT = """
 import sys, time, torch

@@ -19,7 +19,8 @@ from numba.core.caching import NullCache
 import outgrow
 from outgrow.core.errors import InputError
 from outgrow.ops import kernel_cache
-from outgrow.ops.kernel_cache import FOLDER_VARIABLE, MODE_VARIABLE, WARNED_VARIABLE, kernel_folder, loop_mode
+from outgrow.ops.kernel_cache import MODE_VARIABLE, WARNED_VARIABLE, loop_mode
+from outgrow.ops.kernel_folder import FOLDER_VARIABLE, kernel_folder
 
 SOURCE = Path(outgrow.__file__).parent
 HELPER = """

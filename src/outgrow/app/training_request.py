@@ -36,6 +36,7 @@ from outgrow.nn.edge_tasks import EdgeTask
 from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
 from outgrow.nn.type_tasks import TypeTasks
+from outgrow.ops.common_kernels import start_compiling_common_kernels
 from outgrow.runtime.system.environment import is_torchrun_leader
 from outgrow.strategies.base import Strategy
 from outgrow.training.config import TrainConfig
@@ -96,6 +97,8 @@ def make_training_request(
         InputError: The graph, the model or an option cannot be used.
     """
     validate_argument_types(graph, model)
+    # Choosing a strategy compiles the first ones.
+    start_compiling_common_kernels()
     # Objects travel beside the options, which are recorded as JSON and hold their names.
     request = parse_metrics(options.get("metrics"))
     options = options | ({"metrics": request.names} if "metrics" in options else {})

@@ -18,7 +18,7 @@ from outgrow.app.runs.workers import Workers
 from outgrow.core.compile_clock import compile_clock
 from outgrow.ops.backend import compile_before_running
 from outgrow.ops.compile_processes import compile_processes
-from outgrow.ops.kernel_cache import kernel_folder
+from outgrow.ops.kernel_folder import kernel_folder
 from outgrow.runtime.storage.tempdir_reaper import temporary_directory
 
 _FULL_GRAPH_EPOCHS = 2

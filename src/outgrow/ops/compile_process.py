@@ -16,7 +16,8 @@ import threading
 import time
 from typing import Any
 
-from outgrow.ops.backend import find_kernel
+from outgrow.ops.backend import LoopKernel, find_kernel
+from outgrow.ops.common_kernels import common_signatures
 from outgrow.ops.compile_processes import ANSWERS, CompileRequest
 from outgrow.ops.kernel_cache import is_stored
 
@@ -44,14 +45,21 @@ def answer_requests(parent: int) -> None:
 
 
 def compile_kernel(request: CompileRequest) -> bool:
-    """Compile a kernel in its form for all threads; return whether that could be done, and be kept."""
+    """Compile a kernel; return whether that could be done, and be kept."""
     try:
-        form: Any = find_kernel(request.kernel).in_parallel
-        form.compile(request.signature)
-        return is_stored(form, request.signature)
+        kernel = find_kernel(request.kernel)
+        if request.signature is not None:
+            return _compile_form(kernel.in_parallel, request.signature)
+        form = kernel.in_series if isinstance(kernel, LoopKernel) else kernel
+        return all(_compile_form(form, each) for each in common_signatures(request.kernel))
     # Whatever it is, the parent meets it as well, where it can be seen.
     except Exception:
         return False
+
+
+def _compile_form(form: Any, signature: tuple[Any, ...]) -> bool:
+    form.compile(signature)
+    return is_stored(form, signature)
 
 
 def _end_with_parent(parent: int) -> None:

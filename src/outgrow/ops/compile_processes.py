@@ -43,10 +43,13 @@ class KernelName(NamedTuple):
 
 
 class CompileRequest(NamedTuple):
-    """A kernel, in its form for all threads, and the Numba types of its arguments."""
+    """A kernel, and the Numba types of its arguments, in its form for all threads.
+
+    Without types: the form for one thread, for all types of `common_signatures`.
+    """
 
     kernel: KernelName
-    signature: tuple[Any, ...]
+    signature: tuple[Any, ...] | None = None
 
 
 def most_processes() -> int:

@@ -33,29 +33,15 @@ from numba.core.registry import cpu_target
 from outgrow.core.compile_clock import compile_clock
 from outgrow.core.errors import InputError
 from outgrow.ops.file_lock import hold_file_lock
+from outgrow.ops.kernel_folder import FOLDER_VARIABLE, STATE_PREFIX, kernel_folder
 
-FOLDER_VARIABLE, MODE_VARIABLE, WARNED_VARIABLE = "OUTGROW_KERNEL_CACHE", "OUTGROW_KERNELS", "OUTGROW_KERNELS_IN_MEMORY"
-_PREFIX = "kernels-"
+MODE_VARIABLE, WARNED_VARIABLE = "OUTGROW_KERNELS", "OUTGROW_KERNELS_IN_MEMORY"
 _OPS = Path(__file__).parent
 _SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "USING_SVML")
 """Settings that change the code that Numba generates, and are not part of its own keys."""
 _MAX_STAMPS, _MAX_FILE_VERSIONS = 16, 4
 """Folders to keep: of states of everything, and of one file with kernels within a state."""
 _IN_USE_SECONDS = 3600.0
-
-
-def kernel_folder() -> Path:
-    """Return ``$OUTGROW_KERNEL_CACHE``, ``$XDG_CACHE_HOME/outgrow/kernels`` or ``~/.cache/outgrow/kernels``.
-
-    The first whose variable is set.
-
-    Raises:
-        RuntimeError: The user has no home.
-    """
-    given, base = os.environ.get(FOLDER_VARIABLE), os.environ.get("XDG_CACHE_HOME")
-    if given:
-        return Path(given).absolute()
-    return (Path(base) if base else Path.home() / ".cache") / "outgrow" / "kernels"
 
 
 def state_folder() -> Path:
@@ -66,7 +52,7 @@ def state_folder() -> Path:
     Raises:
         RuntimeError: The user has no home.
     """
-    return kernel_folder() / f"{_PREFIX}{_toolchain_stamp(False)}"
+    return kernel_folder() / f"{STATE_PREFIX}{_toolchain_stamp(False)}"
 
 
 AUTO, PARALLEL, SERIAL = "auto", "parallel", "serial"
@@ -160,7 +146,7 @@ class _ContentLocator(_CacheLocator):
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         self._py_file = file  # Numba names it in its warnings
         self._line = function.__code__.co_firstlineno
-        self._state = kernel_folder() / f"{_PREFIX}{_toolchain_stamp(_locates_parallel.get())}"
+        self._state = kernel_folder() / f"{STATE_PREFIX}{_toolchain_stamp(_locates_parallel.get())}"
         self._folder = self._state / f"{Path(file).stem}-{_hash_contents(_sibling_sources(file))[:16]}"
 
     @classmethod
@@ -179,7 +165,7 @@ class _ContentLocator(_CacheLocator):
     def ensure_cache_path(self) -> None:
         self._state.parent.mkdir(parents=True, exist_ok=True)
         for folder, alike, most in (
-            (self._state, f"{_PREFIX}*", _MAX_STAMPS),
+            (self._state, f"{STATE_PREFIX}*", _MAX_STAMPS),
             (self._folder, f"{Path(self._py_file).stem}-*", _MAX_FILE_VERSIONS),
         ):
             with suppress(FileExistsError):

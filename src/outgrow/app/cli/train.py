@@ -20,6 +20,7 @@ from outgrow.app.messages import open_messages
 from outgrow.core.errors import InputError
 from outgrow.core.process import exit_code
 from outgrow.core.validation import validate_choice
+from outgrow.ops.common_kernels import start_compiling_common_kernels
 from outgrow.runtime.system.environment import gc_paused_import, is_torchrun_leader, torchrun_world_size
 
 if TYPE_CHECKING:
@@ -221,6 +222,7 @@ def train(
 
     Options that are not given come from a recipe that is known to work for the model and the data set.
     """
+    start_compiling_common_kernels()
     # Imported only now, so that `--help` and the other commands start without torch.
     with gc_paused_import():
         from outgrow.app.runs.directory import RunDirectory
