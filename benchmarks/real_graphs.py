@@ -3,6 +3,7 @@
     benchmarks/rivals/setup.sh                 (once: makes the environments of the rivals)
     python benchmarks/real_graphs.py --data-dir DATA --rounds 3
     python benchmarks/real_graphs.py --data-dir DATA --graphs amazon-photo --models gcn,sage
+    python benchmarks/real_graphs.py --means results/a.json results/b.json      (over the graphs of several files)
 
 Two layers, 64 wide, no dropout. Outgrow gets the features as a graph stores them, mostly sparse; PyG and DGL get them
 dense, as their examples do. All start from the same parameters and must compute the same losses. R-GCN, with 4 bases,
@@ -14,6 +15,7 @@ losses; the others are named. See benchmarks/README.md.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -101,6 +103,14 @@ def means(cells: Mapping[str, Sequence[Row]]) -> list[dict[str, Any]]:
     return found
 
 
+def show_means(found: Sequence[Row]) -> None:
+    """Print a line for each rival."""
+    for row in found:
+        factors = f"{row['times_as_fast']:.1f} times its speed, {1 / row['memory_over_ours']:.2f} of its memory"
+        slower, other = (", ".join(row[name]) or "none" for name in ("slower_than_it", "other_losses"))
+        print(f"{row['rival']}: {factors}, over {row['cells']} cells; slower in: {slower}; left out: {other}")
+
+
 def main() -> None:
     """Measure, show, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -111,15 +121,17 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=100, help="random features of a graph that has none")
     # Small graphs take milliseconds an epoch, and the first epochs of each library more.
     parser.set_defaults(rounds=3, warmup=3, epochs=10)
+    parser.add_argument("--means", type=Path, nargs="+", help="files of this benchmark to take means over")
     options = parse(parser, TASKS, TAKERS)
+    if options.means:
+        files = [json.loads(path.read_text())["graphs"] for path in options.means]
+        show_means(means({graph: figures["rows"] for graphs in files for graph, figures in graphs.items()}))
+        return
     with ExitStack() as stack:
         folder = options.scratch or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         graphs = {graph: compare_graph(graph, options, folder) for graph in options.graphs}
     found = means({graph: figures["rows"] for graph, figures in graphs.items()})
-    for row in found:
-        factors = f"{row['times_as_fast']:.1f} times its speed, {1 / row['memory_over_ours']:.2f} of its memory"
-        slower, other = (", ".join(row[name]) or "none" for name in ("slower_than_it", "other_losses"))
-        print(f"{row['rival']}: {factors}, over {row['cells']} cells; slower in: {slower}; left out: {other}")
+    show_means(found)
     names = ("rounds", "warmup", "epochs", "threads", "memory_gib", "hidden", "inputs")
     parameters = {name: getattr(options, name) for name in names}
     print(record.write("real_graphs", {"parameters": parameters, "means": found, "graphs": graphs}, options.out))
