@@ -51,7 +51,7 @@ class Run:
         from outgrow.runtime.system.process_memory import PeakMemorySampler
 
         comm = place.comm if self.workers > 1 else SingleProcessComm()
-        comm.device = choose_device(self.device, comm)
+        use_device(self.device, comm)
         peak = DevicePeakMemory(comm.device)
         with PeakMemorySampler() as memory:
             report = self._train(comm)

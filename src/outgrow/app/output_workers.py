@@ -21,7 +21,7 @@ from outgrow.inference.layer_outputs import compute_layer_outputs, limit_inferen
 from outgrow.nn.model import Model
 from outgrow.ops.subgraph import are_consecutive
 from outgrow.runtime.storage.row_file import IoPool, RowFile
-from outgrow.runtime.system.device import choose_device
+from outgrow.runtime.system.device import use_device
 from outgrow.runtime.system.process_memory import trim_memory
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class PredictionJob:
     def __call__(self, context: WorkerContext) -> None:
         """Compute the own nodes, and write their rows to where they belong."""
         model, comm = self.model, context.comm
-        comm.device = choose_device(self.device, comm)
+        use_device(self.device, comm)
         graph = open_store(self.store or context.folder / GRAPH)
         # Not kept in the store: ranges take no time to find. They make the rows of a worker consecutive, too.
         partitioner, first_layer = RangePartitioner(balance="edges"), model.layers_list()[0]

@@ -19,6 +19,7 @@ from outgrow.runtime.system.device import (
     choose_device,
     free_device_bytes,
     to_host,
+    use_device,
     used_device_bytes,
 )
 
@@ -65,6 +66,18 @@ def test_who_does_not_ask_for_what_was_never_tried_does_not_get_it(workers: int)
 def test_who_has_no_triton_does_not_get_what_needs_it() -> None:
     with patch("importlib.util.find_spec", return_value=None):
         assert choose_device("auto", line(["a"], [1])) == CPU
+
+
+@pytest.mark.parametrize("place", ["meta", "cpu"])
+def test_devices_connect_before_rows_are_sent(place: str) -> None:
+    workers = line(["a", "a"], [2, 2])
+    with (
+        patch.object(device, "choose_device", return_value=torch.device(place)),
+        patch.object(workers, "all_reduce") as summed,
+    ):
+        use_device("cuda", workers)
+    assert workers.device.type == place
+    assert [call.args[0].device.type for call in summed.call_args_list] == ["meta"] * (place == "meta")
 
 
 def test_on_a_cpu_nothing_moves_and_nobody_waits() -> None:

@@ -23,7 +23,7 @@ from outgrow.planning.hardware.profile import MachineProfile, find_profile, read
 from outgrow.planning.hardware.run_log import read_run_log
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
-from outgrow.runtime.system.device import choose_device, total_device_bytes
+from outgrow.runtime.system.device import choose_device, total_device_bytes, use_device
 from outgrow.runtime.system.environment import torchrun_world_size
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class CalibrationTask:
 
     def run_on(self, comm: Comm) -> MachineProfile:
         """Measure together with the other workers; return the profile."""
-        comm.device = choose_device(self.device, comm)
+        use_device(self.device, comm)
         return calibrate_machine(comm, self.scratch, self.name)
 
     def __call__(self, context: WorkerContext) -> MachineProfile | None:

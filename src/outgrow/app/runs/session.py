@@ -40,7 +40,7 @@ from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
 from outgrow.ops.linear import use_bfloat16_matmul
 from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
-from outgrow.runtime.system.device import CPU, choose_device
+from outgrow.runtime.system.device import CPU, choose_device, use_device
 from outgrow.runtime.system.process_memory import LARGE_BYTES, return_freed_memory, trim_memory
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.callbacks import Callback
@@ -112,7 +112,7 @@ class Session:
         comm = self.comm
         # Once more: nodes of torchrun's group may turn out to be one host.
         self.strategy.validate_workers(comm.size, len({*comm.hosts}))
-        comm.device = choose_device(self.device, comm)
+        use_device(self.device, comm)
         # Memory that loading the graph freed but the allocator kept would count as memory of the training.
         return_freed_memory(LARGE_BYTES)
         trim_memory()

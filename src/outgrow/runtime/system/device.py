@@ -56,6 +56,19 @@ def choose_device(requested: str, comm: Comm) -> torch.device:
     return torch.device("cuda", index)
 
 
+def use_device(requested: str, comm: Comm) -> None:
+    """Let this worker compute on the device that `choose_device` chooses. All workers together.
+
+    Raises:
+        InputError: See `choose_device`.
+    """
+    comm.device = choose_device(requested, comm)
+    if comm.device.type != "cpu":
+        # NCCL connects in the first call of a group, in which all workers must take part: a worker with nothing to send
+        # would leave an exchange of rows out.
+        comm.all_reduce(torch.zeros(1, device=comm.device))
+
+
 def _is_ready(num_devices: int) -> bool:
     return num_devices <= VALIDATED_DEVICES and importlib.util.find_spec("triton") is not None
 
