@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from unittest.mock import patch
@@ -12,14 +13,17 @@ from layer_table import one_of_each
 from torch import Tensor
 
 from ops.gpu.no_device import twins_that_check
+from outgrow.core.block import Block
 from outgrow.core.ledger import Kind, Link
-from outgrow.engine import layer_rows
+from outgrow.engine import device_staging, layer_rows, minibatch_loop
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
+from outgrow.engine.features.inputs import move_features_to_device
 from outgrow.engine.shard import FullGraphShard
+from outgrow.nn.layer import Features
 from outgrow.nn.pyg import PyGAggregation
 from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
 from outgrow.strategies import full
-from outgrow.strategies.base import Strategy
+from outgrow.strategies.base import Execution, Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.migrate.strategy import Migrate
 from outgrow.strategies.offload import storage
@@ -140,14 +144,19 @@ def test_the_edges_of_a_share(conv: str) -> None:
     assert not view.local_graph.halo.is_meta
 
 
-def train(way: str, case: Case, comm: Comm) -> None:
-    strategy, batches, pinned = WAYS[way]
+def prepare(way: str, case: Case, comm: Comm) -> tuple[Problem, Execution]:
+    strategy, batches, _ = WAYS[way]
     comm.device = META
     share = FullGraphShard(GRAPHS[case.graph], comm) if comm.size == 1 else part_of(case, comm)
     problem = problem_of(case, share, batches)
+    problem.model.to(strategy.parameter_device(META))
+    return problem, strategy.prepare(problem)
+
+
+def train(way: str, case: Case, comm: Comm) -> None:
+    strategy, _, pinned = WAYS[way]
+    problem, execution = prepare(way, case, comm)
     home = strategy.parameter_device(META)
-    problem.model.to(home)
-    execution = strategy.prepare(problem)
     for _ in execution.steps(1):
         assert all(each.grad is None or each.grad.device == home for each in problem.model.parameters())
     logits = [piece for _, piece in execution.inference()]
@@ -157,3 +166,30 @@ def train(way: str, case: Case, comm: Comm) -> None:
     assert bool(problem.run_facts.get("pinned")) is pinned
     if way.startswith(("offload", "sampled", "split")):
         assert comm.ledger.bytes_by_link[Link.HOST_TO_DEVICE, Kind.FEATURES] > 0
+
+
+@pytest.mark.parametrize("way", ["sampled", "migrate"])
+def test_batches_are_copied_by_a_thread_of_its_own(way: str) -> None:
+    """What the training thread moves afterwards is small: labels, positions, keys."""
+    threads, to = dict[str, set[str]](), Block.to
+
+    def noted(block: Block, device: torch.device) -> Block:
+        if block.dst_nodes.device != device:
+            threads.setdefault("blocks", set()).add(threading.current_thread().name)
+        return to(block, device)
+
+    def moved(rows: Features, comm: Comm, kind: Kind = Kind.FEATURES) -> Features:
+        if rows.device != comm.device:
+            threads.setdefault("features", set()).add(threading.current_thread().name)
+        return move_features_to_device(rows, comm, kind)
+
+    with (
+        patch.object(Block, "to", noted),
+        patch.object(device_staging, "move_features_to_device", moved),
+        patch.object(minibatch_loop, "move_features_to_device", moved),
+    ):
+        _, execution = prepare(way, Case("gcn", "weighted"), SingleProcessComm())
+        for _ in execution.steps(1):
+            pass
+        execution.close()
+    assert threads == {"blocks": {"outgrow-copy"}, "features": {"outgrow-copy"}}

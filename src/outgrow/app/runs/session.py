@@ -40,7 +40,7 @@ from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
 from outgrow.ops.linear import use_bfloat16_matmul
 from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
-from outgrow.runtime.system.device import CPU, choose_device, use_device
+from outgrow.runtime.system.device import CPU, use_device
 from outgrow.runtime.system.process_memory import LARGE_BYTES, return_freed_memory, trim_memory
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.callbacks import Callback
