@@ -20,6 +20,7 @@ from outgrow.planning.model_sizes import model_sizes
 from outgrow.planning.planner import Plan, _strategy_variants, make_plan
 from outgrow.planning.traffic import WorkerLayout
 from outgrow.planning.workload import Workload
+from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.migrate.strategy import Migrate
 from outgrow.strategies.sampled import Sampled
@@ -129,6 +130,18 @@ def test_a_cache_of_split_saves_copies_to_the_device() -> None:
     rows = min(0.1 * found.query.work.graph.nodes, found.query.work.graph.nodes / 4)
     assert cached.peak_bytes - plain.peak_bytes == pytest.approx(rows * row_bytes, rel=1e-3)
     assert cached.traffic.epoch == plain.traffic.epoch
+
+
+@pytest.mark.parametrize(
+    ("strategy", "hides"), [(Sampled(), True), (Sampled(prefetch=0), False), (SplitParallel(), False)]
+)
+def test_copies_to_the_device_cost_nothing_only_where_they_are_made_ahead(strategy: Strategy, *, hides: bool) -> None:
+    found = _plan("papers100M", "4xA100", config=BATCHES)
+    costs = CostModel.from_profile(find_profile("4xA100"), WorkerLayout(workers=1), 4)
+    parts = estimate_strategy(strategy, found.query.work, costs).parts
+    copies = next(part for part in parts if part.name == "features to the device")
+    assert copies.seconds > 0
+    assert (copies.hidden > 0) is hides
 
 
 def test_plans_try_caches_of_split_where_a_device_has_memory_of_its_own() -> None:

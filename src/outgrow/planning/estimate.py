@@ -191,7 +191,14 @@ def overlapped_part(
 
 
 def batch_prep_parts(
-    work: Workload, costs: CostModel, edges: float, rows: float, busy: float, threads: tuple[int | None, int | None]
+    work: Workload,
+    costs: CostModel,
+    edges: float,
+    rows: float,
+    busy: float,
+    threads: tuple[int | None, int | None],
+    *,
+    copies_ahead: bool,
 ) -> list[EpochPart]:
     """Return the parts of sampling batches and gathering their features while earlier batches are computed.
 
@@ -202,6 +209,7 @@ def batch_prep_parts(
         rows: Feature rows that are gathered and copied to the device.
         busy: Seconds of computation.
         threads: Threads of a worker that sample, and that gather; None for half as many as compute.
+        copies_ahead: Whether rows are copied to the device meanwhile, too.
     """
     sampling = costs.sampling_seconds(edges, threads[0])
     gathering = costs.gather_seconds(rows, work.graph.row_bytes, threads[1])
@@ -209,11 +217,11 @@ def batch_prep_parts(
         overlapped_part(costs, "neighbours drawn", sampling, busy),
         overlapped_part(costs, "features gathered", gathering, busy),
     ]
-    return found + feature_copy_parts(work, costs, rows, busy)
+    return found + feature_copy_parts(work, costs, rows, busy if copies_ahead else 0.0)
 
 
-def feature_copy_parts(work: Workload, costs: CostModel, rows: float, busy: float) -> list[EpochPart]:
-    """Return the part of copying feature rows to a device with its own memory while earlier batches are computed."""
+def feature_copy_parts(work: Workload, costs: CostModel, rows: float, busy: float = 0.0) -> list[EpochPart]:
+    """Return the part of copying feature rows to a device with its own memory, while ``busy`` seconds are computed."""
     if costs.shares_device:
         return []
     # A copy engine moves the rows, so none of the time is taken from the computation.

@@ -64,7 +64,7 @@ def estimate_migrate(strategy: Migrate, work: Workload, costs: CostModel) -> Est
     stats = work.sampling.batch_stats(spec, costs.layout.workers)
     moves = (spec.time_steps or 1) - 1
     # Parameters and gradients are two messages.
-    parts = data_parallel_parts(work, costs, traffic, stats, strategy.sampling_threads, 2 * moves)
+    parts = data_parallel_parts(strategy, work, costs, traffic, stats, 2 * moves)
     return Estimate(
         strategy=strategy,
         traffic=traffic,

@@ -61,16 +61,16 @@ def data_parallel_traffic(work: Workload, layout: WorkerLayout, spec: SamplingSp
 
 
 def data_parallel_parts(
-    work: Workload, costs: CostModel, traffic: Traffic, stats: BatchStats, threads: int | None, moves: int = 0
+    strategy: Sampled | Migrate, work: Workload, costs: CostModel, traffic: Traffic, stats: BatchStats, moves: int = 0
 ) -> list[EpochPart]:
     """Return the parts of an epoch of workers that compute whole neighbourhoods and prefetch later batches.
 
     Args:
+        strategy: The strategy.
         work: The graph and the model.
         costs: The rates.
         traffic: Bytes that cross links.
         stats: Statistics of the batches.
-        threads: Sampling threads of a worker; None for half as many as compute.
         moves: Messages of a batch in which models move to the next worker.
     """
     slowest = int(stats.neighborhood.edges.sum(1).argmax())
@@ -78,8 +78,9 @@ def data_parallel_parts(
     busy = sum(part.seconds for part in found)
     edges = float(stats.neighborhood.edges[slowest].sum())
     rows = float(stats.neighborhood.rows[slowest, 0])
+    threads, steps = strategy.sampling_threads, stats.num_full_batches
     found += batch_prep_parts(
-        work, costs, stats.num_full_batches * edges, stats.num_full_batches * rows, busy, (threads, threads)
+        work, costs, steps * edges, steps * rows, busy, (threads, threads), copies_ahead=strategy.prefetch > 0
     )
     messages = fetch_messages(costs.layout) + moves
     return found + transfer_parts(costs, traffic.epoch, messages * stats.steps, stats.steps)
@@ -93,7 +94,7 @@ def estimate_sampled(strategy: Sampled, work: Workload, costs: CostModel) -> Est
     return Estimate(
         strategy=strategy,
         traffic=traffic,
-        parts=tuple(data_parallel_parts(work, costs, traffic, stats, strategy.sampling_threads)),
+        parts=tuple(data_parallel_parts(strategy, work, costs, traffic, stats)),
         peak_bytes=data_parallel_peak_bytes(strategy, work, costs, stats),
     )
 
