@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import threading
+import time
+from collections.abc import Generator
+from contextlib import closing
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 from torch import Tensor
 
-from outgrow.engine.device_staging import DeviceStaging, iterate_tensors
+from outgrow.engine import device_staging
+from outgrow.engine.device_staging import Copied, copy_ahead, iterate_tensors
 from outgrow.graph.topology import Topology
 from outgrow.runtime.distributed.comm import SingleProcessComm
 from support import sparse_rows
@@ -28,21 +33,46 @@ def test_all_tensors_of_a_block_and_of_rows() -> None:
 
 
 def test_the_computing_stream_is_told_of_copies() -> None:
-    staging, told = DeviceStaging(SingleProcessComm()), list[tuple[Tensor, Any]]()
-    staging._streams = SimpleNamespace(asynchronous=True)  # type: ignore[assignment]
-    rows = torch.ones(3, 2)
+    told, rows = list[tuple[Tensor, Any]](), torch.ones(3, 2)
     with (
         patch("torch.cuda.current_stream", lambda device: "computes"),
         patch.object(Tensor, "is_cuda", new=True),
         patch.object(Tensor, "record_stream", lambda tensor, stream: told.append((tensor, stream))),
     ):
-        staging.hand_over([TRIANGLE.block], rows)
+        device_staging._record_stream([TRIANGLE.block, rows], torch.device("cuda"))
     assert {stream for _, stream in told} == {"computes"}
     assert any(tensor is rows for tensor, _ in told)
     assert any(tensor is TRIANGLE.block.edges.indices for tensor, _ in told)
 
 
-def test_on_a_cpu_nobody_is_told() -> None:
-    with patch.object(Tensor, "record_stream") as told:
-        DeviceStaging(SingleProcessComm()).hand_over([TRIANGLE.block], torch.ones(3, 2))
-    assert not told.called
+def test_copies_are_one_ahead_in_a_thread_of_their_own() -> None:
+    copied, closed = list[tuple[int, str]](), threading.Event()
+
+    def items() -> Generator[int]:
+        try:
+            yield from range(9)
+        finally:
+            closed.set()
+
+    def copy(item: int) -> Copied[int]:
+        copied.append((item, threading.current_thread().name))
+        return -item, ()
+
+    with closing(copy_ahead(items(), copy, SingleProcessComm())) as results:
+        assert next(results) == 0
+        while len(copied) < 2:
+            time.sleep(0.001)
+        assert next(results) == -1
+        time.sleep(0.05)
+        assert [item for item, _ in copied] == [0, 1, 2]
+        assert {name for _, name in copied} == {"outgrow-copy"}
+    assert closed.wait(30)
+
+
+def test_an_error_of_a_copy_is_raised_where_it_is_used() -> None:
+    def copy(item: int) -> Copied[int]:
+        raise MemoryError(str(item))
+
+    results = copy_ahead((each for each in range(2)), copy, SingleProcessComm())
+    with closing(results), pytest.raises(MemoryError, match="0"):
+        next(results)

@@ -15,7 +15,7 @@ from torch import Tensor
 from ops.gpu.no_device import twins_that_check
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind, Link
-from outgrow.engine import device_staging, layer_rows, minibatch_loop
+from outgrow.engine import layer_rows, minibatch_loop
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
 from outgrow.engine.features.inputs import move_features_to_device
 from outgrow.engine.shard import FullGraphShard
@@ -185,7 +185,6 @@ def test_batches_are_copied_by_a_thread_of_its_own(way: str) -> None:
 
     with (
         patch.object(Block, "to", noted),
-        patch.object(device_staging, "move_features_to_device", moved),
         patch.object(minibatch_loop, "move_features_to_device", moved),
     ):
         _, execution = prepare(way, Case("gcn", "weighted"), SingleProcessComm())

@@ -1,53 +1,64 @@
-"""Copies of batches to a device, one batch ahead of the computation, by a thread and on a stream of their own.
+"""Copies of batches to a GPU, one batch ahead of the computation, by a thread and on a stream of their own.
 
-The memory of a copy belongs to the stream that copies. `DeviceStaging.hand_over` tells it which other stream reads it:
-else the next copy could be written to what an unfinished kernel still reads.
+The memory of a copy belongs to the stream that copies. Its allocator is told which other stream reads it: else the next
+copy could be written to what an unfinished kernel still reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from outgrow.core.block import Block
-from outgrow.engine.features.inputs import move_features_to_device
-from outgrow.nn.layer import Features
+from outgrow.engine.prefetch import BackgroundWorker
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.system.device import DeviceStreams
 
+T = TypeVar("T")
+R = TypeVar("R")
+Copied = tuple[R, Iterable[object]]
+"""A result, and what of it was copied to the device: tensors, or what has tensors."""
 
-class DeviceStaging:
-    """Moves blocks and features to the device of a worker. Final.
+
+def copy_ahead(items: Generator[T], copy: Callable[[T], Copied[R]], comm: Comm) -> Generator[R]:
+    """Yield the results of ``copy`` on each item, made while the one before is in use.
+
+    Close the iterator to end it early; that closes ``items``, too.
 
     Args:
-        comm: Communicator; gives the device, the ledger and the timeline.
+        items: What to copy, such as batches. Taken by the thread that copies.
+        copy: Called by that thread; copies are asynchronous operations of its current stream.
+        comm: Communicator; gives the device and the timeline.
     """
+    streams = DeviceStreams(comm.device)
 
-    def __init__(self, comm: Comm) -> None:
-        self._comm = comm
-        self._streams = DeviceStreams(comm.device)
+    def copy_item(item: T) -> Copied[R]:
+        with comm.timeline.span("copy to the device"), streams.on_load_stream():
+            return copy(item)
 
-    def copy_batch(self, blocks: Iterable[Block], rows: Features) -> tuple[list[Block], Features]:
-        """Return copies on the device; waits for them. For the thread that copies.
+    worker = BackgroundWorker(copy_item, _close_at_end(items), name="outgrow-copy")
+    with closing(worker):
+        for result, copied in worker:
+            _record_stream(copied, comm.device)
+            yield result
 
-        Args:
-            blocks: Blocks of a batch, on the CPU.
-            rows: ``[m, D]`` features of the sources of the first one.
-        """
-        device = self._comm.device
-        with self._comm.timeline.span("copy to the device"), self._streams.on_load_stream():
-            return [block.to(device) for block in blocks], move_features_to_device(rows, self._comm)
 
-    def hand_over(self, blocks: Iterable[Block], rows: Features) -> None:
-        """Let the stream of the calling thread read copies. For the thread that computes."""
-        if self._streams.asynchronous:
-            stream = torch.cuda.current_stream(self._comm.device)
-            for tensor in iterate_tensors([*blocks, rows]):
-                if tensor.is_cuda:
-                    tensor.record_stream(stream)
+def _close_at_end(items: Generator[T]) -> Iterator[T]:
+    # By the thread that runs them, which may be within them when this one ends.
+    with closing(items):
+        yield from items
+
+
+def _record_stream(copied: Iterable[object], device: torch.device) -> None:
+    """Let the current stream of the calling thread read copies."""
+    if device.type == "cuda":
+        stream = torch.cuda.current_stream(device)
+        for tensor in iterate_tensors([*copied]):
+            if tensor.is_cuda:
+                tensor.record_stream(stream)
 
 
 def iterate_tensors(value: Any) -> Iterator[Tensor]:

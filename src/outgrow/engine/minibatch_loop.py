@@ -18,7 +18,7 @@ from torch import Tensor
 from outgrow.core.block import Block
 from outgrow.core.deprecation import renamed_arguments, renamed_members
 from outgrow.engine.batches import BatchConfig, count_sampled_layer
-from outgrow.engine.device_staging import DeviceStaging
+from outgrow.engine.device_staging import Copied, copy_ahead
 from outgrow.engine.embeddings.exchange import complete_embedding_gradients, fetch_embedding_rows
 from outgrow.engine.features.assembly import AwaitableFeatures
 from outgrow.engine.features.inputs import move_features_to_device
@@ -108,16 +108,12 @@ _FetchedMicroBatch = tuple[MicroBatch, AwaitableFeatures | None]
 """A micro-batch with its rows on the way; None if an earlier time step has them."""
 
 
-class _StagedRows(NamedTuple):
-    """Rows of a micro-batch that are on the device, as are its blocks."""
+class _RowsOnDevice(NamedTuple):
+    """Rows that are there."""
 
-    staging: DeviceStaging
-    blocks: list[Block]
     rows: Features
 
     def wait(self) -> Features:
-        """Return the rows, for the thread that computes."""
-        self.staging.hand_over(self.blocks, self.rows)
         return self.rows
 
 
@@ -175,7 +171,7 @@ class MiniBatchLoop:
             batch = batches[step]
             return self._sample_batch(epoch, step, plan_batch(batch), batch)
 
-        with closing(self._stage_ahead(self._fetch_ahead(sample_step, range(first, len(batches))))) as arriving:
+        with closing(self._copy_ahead(self._fetch_ahead(sample_step, range(first, len(batches))))) as arriving:
             total = torch.zeros((), dtype=torch.float64)
             timeline = self.comm.timeline
             ready = timeline.record_waits("wait for batches", arriving)
@@ -277,33 +273,28 @@ class MiniBatchLoop:
                 while waiting and waiting[0].request is None:
                     yield waiting.popleft(), None
 
-    def _stage_ahead(self, arriving: Generator[_FetchedMicroBatch]) -> Generator[_FetchedMicroBatch]:
+    def _copy_ahead(self, arriving: Generator[_FetchedMicroBatch]) -> Generator[_FetchedMicroBatch]:
         """Yield micro-batches on the device, each copied while the one before is computed; on a CPU as they are."""
-        if self.comm.device.type == "cpu" or self.prefetch.batches == 0:
-            yield from arriving
-            return
-        worker = BackgroundWorker(_identity, self._stage(arriving), name="outgrow-copy")
-        with closing(worker):
-            yield from worker
-
-    def _stage(self, arriving: Generator[_FetchedMicroBatch]) -> Iterator[_FetchedMicroBatch]:
-        staging = DeviceStaging(self.comm)
         fetched: Features | None = None
-        # Ended here, in the thread that it runs in.
-        with closing(arriving):
-            for micro_batch, pending in arriving:
-                if pending is not None:
-                    fetched = pending.wait()
-                assert fetched is not None
-                if not len(micro_batch.seeds):
-                    yield micro_batch, _StagedRows(staging, [], fetched)
-                    continue
-                positions = micro_batch.row_positions
-                rows = fetched if positions is None else index_rows(fetched, positions)
-                blocks, rows = staging.copy_batch(micro_batch.blocks, rows)
-                if micro_batch.is_last:
-                    fetched = None
-                yield micro_batch._replace(blocks=blocks, row_positions=None), _StagedRows(staging, blocks, rows)
+
+        def copy(arrived: _FetchedMicroBatch) -> Copied[_FetchedMicroBatch]:
+            nonlocal fetched
+            micro_batch, pending = arrived
+            if pending is not None:
+                fetched = pending.wait()
+            assert fetched is not None
+            rows, positions = fetched, micro_batch.row_positions
+            if micro_batch.is_last:
+                fetched = None
+            if not len(micro_batch.seeds):
+                return (micro_batch, _RowsOnDevice(rows)), ()
+            blocks = [block.to(self.comm.device) for block in micro_batch.blocks]
+            rows = move_features_to_device(rows if positions is None else index_rows(rows, positions), self.comm)
+            moved = micro_batch._replace(blocks=blocks, row_positions=None)
+            return (moved, _RowsOnDevice(rows)), (*blocks, rows)
+
+        ahead = self.comm.device.type != "cpu" and self.prefetch.batches > 0
+        yield from copy_ahead(arriving, copy, self.comm) if ahead else arriving
 
     def _train_micro_batch(self, epoch: int, micro_batch: MicroBatch, fetched: Features) -> Tensor:
         """Return the worker's share of the loss, from the rows fetched for the batch; add to the gradients."""
