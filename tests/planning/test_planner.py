@@ -23,6 +23,7 @@ from outgrow.planning.workload import Workload
 from outgrow.strategies.base import Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.migrate.strategy import Migrate
+from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
 from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.strategies.tensor.memory import OVERLAPPING_CHUNKS
@@ -133,7 +134,8 @@ def test_a_cache_of_split_saves_copies_to_the_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "hides"), [(Sampled(), True), (Sampled(prefetch=0), False), (SplitParallel(), False)]
+    ("strategy", "hides"),
+    [(Sampled(), True), (Sampled(prefetch=0), False), (SplitParallel(), True), (Orchestrate(), False)],
 )
 def test_copies_to_the_device_cost_nothing_only_where_they_are_made_ahead(strategy: Strategy, *, hides: bool) -> None:
     found = _plan("papers100M", "4xA100", config=BATCHES)

@@ -31,6 +31,7 @@ from outgrow.strategies.offload import strategy as offload
 from outgrow.strategies.offload.strategy import Offload
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
+from outgrow.strategies.split import features
 from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.strategies.tensor import layout, row_files
 from outgrow.strategies.tensor.memory import DISK_LEVELS
@@ -168,7 +169,7 @@ def train(way: str, case: Case, comm: Comm) -> None:
         assert comm.ledger.bytes_by_link[Link.HOST_TO_DEVICE, Kind.FEATURES] > 0
 
 
-@pytest.mark.parametrize("way", ["sampled", "migrate"])
+@pytest.mark.parametrize("way", ["sampled", "migrate", "split"])
 def test_batches_are_copied_by_a_thread_of_its_own(way: str) -> None:
     """What the training thread moves afterwards is small: labels, positions, keys."""
     threads, to = dict[str, set[str]](), Block.to
@@ -186,6 +187,7 @@ def test_batches_are_copied_by_a_thread_of_its_own(way: str) -> None:
     with (
         patch.object(Block, "to", noted),
         patch.object(minibatch_loop, "move_features_to_device", moved),
+        patch.object(features, "move_features_to_device", moved),
     ):
         _, execution = prepare(way, Case("gcn", "weighted"), SingleProcessComm())
         for _ in execution.steps(1):

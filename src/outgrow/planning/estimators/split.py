@@ -99,8 +99,7 @@ def _split_parts(
     # Where host and device are one memory, cached rows are copied as well.
     rows = float(stats.neighborhood.rows[slowest, 0]) * (1 - stats.cached_share * (not costs.shares_device))
     steps = stats.num_full_batches
-    # The thread that computes copies them.
-    parts += batch_prep_parts(work, costs, steps * edges, steps * rows, busy, (threads, threads), copies_ahead=False)
+    parts += batch_prep_parts(work, costs, steps * edges, steps * rows, busy, (threads, threads), copies_ahead=True)
     layers = work.model.layers
     # Sampling, requests, then rows forward and gradients backward; raw features have no gradient.
     exchanges = sum(

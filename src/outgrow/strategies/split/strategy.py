@@ -24,6 +24,7 @@ from outgrow.core.ledger import Kind
 from outgrow.core.memory_limits import validate_memory_limit
 from outgrow.core.validation import validate_choice, validate_positive
 from outgrow.engine.batches import BatchConfig, count_sampled_layer
+from outgrow.engine.device_staging import Copied, copy_ahead
 from outgrow.engine.features.cache import compute_hotness, hottest_owned, validate_cache
 from outgrow.engine.features.remote import input_dtype
 from outgrow.engine.features.store import FeatureRequest, FeatureStore
@@ -35,7 +36,7 @@ from outgrow.graph.graph import Graph
 from outgrow.graph.partition.methods import WITHOUT_CHUNKS
 from outgrow.graph.partition.partitioner import Partitioner
 from outgrow.graph.partition.presampled import PresampledMetis
-from outgrow.nn.layer import Layer
+from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, layer_key
 from outgrow.ops import memory_pool
 from outgrow.ops.backend import num_threads
@@ -130,6 +131,20 @@ class SplitParallel(Strategy):
         return _SplitExecution(problem, self)
 
 
+class _SplitInputs(NamedTuple):
+    """What the output for a worker's seeds is computed from, on its device.
+
+    Attributes:
+        own_nodes: ``[n]`` int64, own nodes of the first layer.
+        rows: ``[n, D]`` their features.
+        blocks: The worker's part of each layer.
+    """
+
+    own_nodes: Tensor
+    rows: Features
+    blocks: list[SplitBlock]
+
+
 class _SplitBatch(NamedTuple):
     """A worker's part of one step.
 
@@ -142,6 +157,7 @@ class _SplitBatch(NamedTuple):
         positions: ``[m]`` int64, which of the requested rows each own row of the first layer has; None for all in
             order.
         links: The links whose seeds these are; None for a batch of nodes.
+        inputs: What it is computed from, if that is on the device.
     """
 
     step: int
@@ -151,6 +167,7 @@ class _SplitBatch(NamedTuple):
     request: FeatureRequest
     positions: Tensor | None
     links: LinkBatch | None
+    inputs: _SplitInputs | None = None
 
 
 class _SamplingThread(NamedTuple):
@@ -242,8 +259,18 @@ class _SplitExecution:
                 for number, thread in enumerate(self.sampling_threads)
             ]
             batches = (samplers[place % count].result() for place in range(len(batches_of_epoch) - first))
-            for batch in timeline.record_waits("wait for batches", batches):
+            ready = stack.enter_context(closing(self._copy_ahead(batches)))
+            for batch in timeline.record_waits("wait for batches", ready):
                 yield self._train_step(epoch, batch)
+
+    def _copy_ahead(self, batches: Generator[_SplitBatch]) -> Generator[_SplitBatch]:
+        """Yield batches on the device, each copied while the one before is computed; on a CPU as they are."""
+
+        def copy(batch: _SplitBatch) -> Copied[_SplitBatch]:
+            inputs = self._move_inputs(batch)
+            return batch._replace(inputs=inputs), inputs
+
+        yield from batches if self.comm.device.type == "cpu" else copy_ahead(batches, copy, self.comm)
 
     def _num_sampling_threads(self, threads: int | None) -> int:
         """Return the number of threads that sample, equal on all workers."""
@@ -256,11 +283,22 @@ class _SplitExecution:
     def close(self) -> None:
         memory_pool.release_idle_memory()
 
+    def _move_inputs(self, batch: _SplitBatch) -> _SplitInputs:
+        """Return what a batch is computed from, on the device."""
+        device = self.comm.device
+        rows = self.feature_store.send_request(batch.request).wait()
+        if batch.positions is not None:
+            rows = index_rows(rows, batch.positions.to(device))
+        blocks = [block.to(device) for block in batch.blocks]
+        return _SplitInputs(blocks[0].sampled.own_nodes, rows, blocks)
+
     def _train_step(self, epoch: int, batch: _SplitBatch) -> Step:
         problem = self.problem
         comm = self.comm
         with comm.timeline.span("forward"):
-            logits = self._compute_logits(batch, fold_in(problem.seed, epoch, batch.step))
+            logits = self._compute_logits(
+                batch.inputs or self._move_inputs(batch), fold_in(problem.seed, epoch, batch.step)
+            )
             if batch.links is None:
                 loss = problem.batch_loss(logits, problem.own_labels(batch.seeds), batch.num_seeds)
             else:
@@ -274,18 +312,13 @@ class _SplitExecution:
             comm.ledger.add_count("remote_rows", hop.remote_rows)
         return Step(loss=comm.all_reduce(loss.detach().double().cpu()).item(), num_seeds=batch.num_seeds)
 
-    def _compute_logits(self, batch: _SplitBatch, key: int) -> Tensor:
+    def _compute_logits(self, inputs: _SplitInputs, key: int) -> Tensor:
         """Return logits of the worker's own seeds, ``[n, C]``. All workers together."""
         model = self.problem.model
-        comm = self.comm
-        own = batch.blocks[0].sampled.own_nodes.to(comm.device)
-        x = self.feature_store.send_request(batch.request).wait()
-        if batch.positions is not None:
-            x = index_rows(x, batch.positions.to(comm.device))
-        x = model.encode_input(x, own, key)
-        for index, (layer, hop) in enumerate(zip(self.layers, batch.blocks, strict=True)):
+        x = model.encode_input(inputs.rows, inputs.own_nodes, key)
+        for index, (layer, block) in enumerate(zip(self.layers, inputs.blocks, strict=True)):
             kind = Kind.FEATURES if index == 0 and model.source_is_features else Kind.ACTIVATIONS
-            x = forward_cooperatively(layer, hop.to(comm.device), x, layer_key(key, index), comm, kind)
+            x = forward_cooperatively(layer, block, x, layer_key(key, index), self.comm, kind)
         assert isinstance(x, Tensor)
         return x
 
