@@ -135,7 +135,7 @@ def test_a_cache_of_split_saves_copies_to_the_device() -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "hides"),
-    [(Sampled(), True), (Sampled(prefetch=0), False), (SplitParallel(), True), (Orchestrate(), False)],
+    [(Sampled(), True), (Sampled(prefetch=0), False), (SplitParallel(), True), (Orchestrate(), True)],
 )
 def test_copies_to_the_device_cost_nothing_only_where_they_are_made_ahead(strategy: Strategy, *, hides: bool) -> None:
     found = _plan("papers100M", "4xA100", config=BATCHES)

@@ -15,9 +15,10 @@ from torch import Tensor
 from ops.gpu.no_device import twins_that_check
 from outgrow.core.block import Block
 from outgrow.core.ledger import Kind, Link
-from outgrow.engine import layer_rows, minibatch_loop
+from outgrow.engine import layer_rows
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
-from outgrow.engine.features.inputs import move_features_to_device
+from outgrow.engine.features import inputs
+from outgrow.engine.features.inputs import copy_to_device
 from outgrow.engine.shard import FullGraphShard
 from outgrow.nn.layer import Features
 from outgrow.nn.pyg import PyGAggregation
@@ -29,9 +30,9 @@ from outgrow.strategies.migrate.strategy import Migrate
 from outgrow.strategies.offload import storage
 from outgrow.strategies.offload import strategy as offload
 from outgrow.strategies.offload.strategy import Offload
+from outgrow.strategies.orchestrate import device_side
 from outgrow.strategies.orchestrate.strategy import Orchestrate
 from outgrow.strategies.sampled import Sampled
-from outgrow.strategies.split import features
 from outgrow.strategies.split.strategy import SplitParallel
 from outgrow.strategies.tensor import layout, row_files
 from outgrow.strategies.tensor.memory import DISK_LEVELS
@@ -169,7 +170,7 @@ def train(way: str, case: Case, comm: Comm) -> None:
         assert comm.ledger.bytes_by_link[Link.HOST_TO_DEVICE, Kind.FEATURES] > 0
 
 
-@pytest.mark.parametrize("way", ["sampled", "migrate", "split"])
+@pytest.mark.parametrize("way", ["sampled", "migrate", "split", "orchestrate"])
 def test_batches_are_copied_by_a_thread_of_its_own(way: str) -> None:
     """What the training thread moves afterwards is small: labels, positions, keys."""
     threads, to = dict[str, set[str]](), Block.to
@@ -179,15 +180,15 @@ def test_batches_are_copied_by_a_thread_of_its_own(way: str) -> None:
             threads.setdefault("blocks", set()).add(threading.current_thread().name)
         return to(block, device)
 
-    def moved(rows: Features, comm: Comm, kind: Kind = Kind.FEATURES) -> Features:
-        if rows.device != comm.device:
+    def copied(rows: Features, device: torch.device) -> Features:
+        if rows.device != device:
             threads.setdefault("features", set()).add(threading.current_thread().name)
-        return move_features_to_device(rows, comm, kind)
+        return copy_to_device(rows, device)
 
     with (
         patch.object(Block, "to", noted),
-        patch.object(minibatch_loop, "move_features_to_device", moved),
-        patch.object(features, "move_features_to_device", moved),
+        patch.object(inputs, "copy_to_device", copied),
+        patch.object(device_side, "copy_to_device", copied),
     ):
         _, execution = prepare(way, Case("gcn", "weighted"), SingleProcessComm())
         for _ in execution.steps(1):

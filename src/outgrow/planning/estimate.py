@@ -220,7 +220,7 @@ def batch_prep_parts(
     return found + feature_copy_parts(work, costs, rows, busy if copies_ahead else 0.0)
 
 
-def feature_copy_parts(work: Workload, costs: CostModel, rows: float, busy: float = 0.0) -> list[EpochPart]:
+def feature_copy_parts(work: Workload, costs: CostModel, rows: float, busy: float) -> list[EpochPart]:
     """Return the part of copying feature rows to a device with its own memory, while ``busy`` seconds are computed."""
     if costs.shares_device:
         return []

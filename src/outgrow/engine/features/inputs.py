@@ -52,13 +52,18 @@ def fetch_shard_inputs(model: Model, shard: GraphShard, features: NodeFeatures) 
 
 
 def move_features_to_device(rows: Features, comm: Comm, kind: Kind = Kind.FEATURES) -> Features:
-    """Move rows to a worker's device, and count the bytes moved. On a GPU this thread's current stream copies them."""
+    """Move rows to a worker's device, and count the bytes moved."""
     if comm.device != rows.device:
         comm.ledger.add_bytes(Link.HOST_TO_DEVICE, kind, rows.nbytes)
-    if comm.device.type == "cuda" and isinstance(rows, Tensor) and not rows.is_cuda:
+    return copy_to_device(rows, comm.device)
+
+
+def copy_to_device(rows: Features, device: torch.device) -> Features:
+    """Return rows on a device; themselves if they are there. To a GPU the current stream of the thread copies them."""
+    if device.type == "cuda" and isinstance(rows, Tensor) and not rows.is_cuda:
         # Pageable memory is copied at a fraction of the speed of the link.
-        return rows.pin_memory().to(comm.device, non_blocking=True)
-    return rows.to(comm.device)
+        return rows.pin_memory().to(device, non_blocking=True)
+    return rows.to(device)
 
 
 def cast_features(model: Model, features: Features) -> Features:

@@ -16,6 +16,7 @@ from torch import Tensor
 from outgrow.engine.features.assembly import AwaitableFeatures, MatrixBuilder, RowSource, make_matrix_builder
 from outgrow.engine.features.cache import CacheLookup, DeviceCache
 from outgrow.nn.layer import Features
+from outgrow.runtime.system.device import DeviceStreams
 
 
 class RemoteRows(NamedTuple):
@@ -157,7 +158,10 @@ class CachedFeatureStore:
         # Also without nodes of its own a worker has answered the others.
         if len(nodes):
             moved, cache = self._to_device(rows), self._cache
-            self._cache = DeviceCache(moved, nodes, num_nodes) if cache is None else cache.add_rows(moved, nodes)
+            extended = DeviceCache(moved, nodes, num_nodes) if cache is None else cache.add_rows(moved, nodes)
+            # The stream of another thread may read it from now on.
+            DeviceStreams(moved.device).synchronize()
+            self._cache = extended
 
     def prepare_request(self, nodes: Tensor) -> FeatureRequest:
         """Gather the local rows that are not cached on the device."""

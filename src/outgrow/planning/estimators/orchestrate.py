@@ -144,8 +144,7 @@ def orchestrate_parts(
         overlapped_part(costs, "neighbours drawn", sampling, busy),
         overlapped_part(costs, "features gathered", gathering, busy),
     ]
-    # The thread that computes copies them.
-    parts += feature_copy_parts(work, costs, rows)
+    parts += feature_copy_parts(work, costs, rows, busy)
     # Copies to the device are a part already; what is left crosses between workers.
     between = {key: count for key, count in traffic.epoch.items() if key[0] in (Link.PEER, Link.NETWORK)}
     return parts + transfer_parts(costs, Counter(between), fetch_messages(costs.layout) * found.steps, found.steps)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from outgrow.core.ledger import Kind, Link
+from outgrow.engine.features.inputs import copy_to_device
 from outgrow.engine.link_batches import empty_rows
 from outgrow.nn.layer import Features, Layer
 from outgrow.nn.model import Model, layer_key, src_and_dst_rows
@@ -113,4 +114,4 @@ class DeviceSide:
 def to_device_counted(rows: Features, comm: Comm) -> Features:
     """Move feature rows to the device and count their bytes, on a CPU as on a GPU."""
     comm.ledger.add_bytes(Link.HOST_TO_DEVICE, Kind.FEATURES, rows.nbytes)
-    return rows.to(comm.device)
+    return copy_to_device(rows, comm.device)

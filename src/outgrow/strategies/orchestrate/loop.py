@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from outgrow.engine.batches import count_sampled_layer
+from outgrow.engine.device_staging import Copied, copy_ahead
 from outgrow.engine.features.assembly import AwaitableFeatures
 from outgrow.engine.features.store import CachedFeatureStore, FeatureRequest
 from outgrow.engine.minibatch_loop import PrefetchConfig
@@ -181,10 +182,21 @@ class SuperBatchLoop:
             draw, request = prepared
             return draw, self.cold_store.send_request(request)
 
+        def copy(sent: tuple[SampledBatch, AwaitableFeatures]) -> Copied[tuple[SampledBatch, Features]]:
+            draw, pending = sent
+            device = self.device.comm.device
+            cold, *above = (block.to(device) for block in (draw.cold_block, *draw.upper_blocks))
+            rows = pending.wait()
+            return (draw._replace(cold_block=cold, upper_blocks=above), rows), (cold, above, rows)
+
         # One thread gathers. Requests are sent by this thread alone, so in the same order on all workers.
         with closing(prefetch_results(prepare, draws, threads=1, max_ahead=1)) as requests:
-            for draw, pending in prefetch_results(send, requests, threads=0, max_ahead=1):
-                yield draw, pending.wait()
+            sent = prefetch_results(send, requests, threads=0, max_ahead=1)
+            if self.device.comm.device.type == "cpu":
+                yield from ((draw, pending.wait()) for draw, pending in sent)
+            else:
+                # Rows that are cached on the device are read where they are, and others copied, one batch ahead.
+                yield from copy_ahead(sent, copy, self.device.comm, takes_items=False)
 
     def _train_step(
         self,

@@ -12,6 +12,7 @@ from outgrow.engine.features.cache import DeviceCache
 from outgrow.engine.features.inputs import move_features_to_device
 from outgrow.engine.features.store import CachedFeatureStore, FeatureRequest, LocalFeatureStore
 from outgrow.runtime.distributed.comm import Comm
+from outgrow.runtime.system.device import DeviceStreams
 
 
 class OwnFeatureStore:
@@ -35,6 +36,8 @@ class OwnFeatureStore:
         if cached_nodes is not None:
             copies = local.send_request(local.prepare_request(cached_nodes)).wait()
             cache = DeviceCache(copies.to(comm.device), cached_nodes, len(features))
+            # The stream of another thread reads it.
+            DeviceStreams(comm.device).synchronize()
         self._store = CachedFeatureStore(local, partial(move_features_to_device, comm=comm), cache)
 
     def prepare_request(self, nodes: Tensor) -> FeatureRequest:
