@@ -12,6 +12,7 @@ from torch import Tensor
 
 from outgrow.app.output_request import OutputRequest, embedding_depth, logit_depth
 from outgrow.app.output_workers import OutputFile, fill_output_files
+from outgrow.app.worker_device import use_checked_device
 from outgrow.engine.shard import FullGraphShard
 from outgrow.inference.chunked import InferenceMemory
 from outgrow.inference.layer_outputs import OutputRows, compute_layer_outputs, limit_inference_memory
@@ -19,7 +20,7 @@ from outgrow.ops import memory_pool
 from outgrow.runtime.distributed.comm import SingleProcessComm
 from outgrow.runtime.distributed.job_files import explain_write_error
 from outgrow.runtime.storage.tempdir_reaper import temporary_directory
-from outgrow.runtime.system.device import CPU, choose_device, use_device
+from outgrow.runtime.system.device import CPU, choose_device
 from outgrow.runtime.system.process_memory import allocate_mapped_tensor, explain_scratch_errors, map_tensor_file
 from outgrow.runtime.system.sigbus import explain_bus_errors
 
@@ -79,7 +80,7 @@ def iterate_outputs(request: OutputRequest, depths: Sequence[int]) -> Generator[
     """
     graph, model = request.graph, request.model
     comm = SingleProcessComm()
-    use_device(request.workers.device, comm)
+    use_checked_device(request.workers.device, comm)
     shard = FullGraphShard(graph.topology, comm)
     memory = limit_inference_memory(comm, request.memory_limit)
     # The file of the features may be truncated while it is mapped: reading it then raises SIGBUS.

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from outgrow.app.output_request import OutputRequest
 from outgrow.app.runs.workers import GRAPH
+from outgrow.app.worker_device import use_checked_device
 from outgrow.core.files import reserve_space
 from outgrow.engine.shard import GraphShard, make_shard, model_topology
 from outgrow.graph.partition.methods import RangePartitioner
@@ -21,7 +22,6 @@ from outgrow.inference.layer_outputs import compute_layer_outputs, limit_inferen
 from outgrow.nn.model import Model
 from outgrow.ops.subgraph import are_consecutive
 from outgrow.runtime.storage.row_file import IoPool, RowFile
-from outgrow.runtime.system.device import use_device
 from outgrow.runtime.system.process_memory import trim_memory
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class PredictionJob:
     def __call__(self, context: WorkerContext) -> None:
         """Compute the own nodes, and write their rows to where they belong."""
         model, comm = self.model, context.comm
-        use_device(self.device, comm)
+        use_checked_device(self.device, comm)
         graph = open_store(self.store or context.folder / GRAPH)
         # Not kept in the store: ranges take no time to find. They make the rows of a worker consecutive, too.
         partitioner, first_layer = RangePartitioner(balance="edges"), model.layers_list()[0]

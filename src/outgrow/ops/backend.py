@@ -284,10 +284,32 @@ def gpu_dispatch(function: Callable[P, R]) -> Callable[P, R]:
         if any(_on_gpu(value) for value in (*args, *kwargs.values())):
             name = function.__module__.rpartition(".")[2]
             counterpart = getattr(importlib.import_module(f"outgrow.ops.gpu.{name}"), function.__name__)
-            return cast(R, counterpart(*args, **kwargs))
+            return cast(R, _gpu_runner(function, counterpart, args, kwargs))
         return function(*args, **kwargs)
 
     return dispatch_call
+
+
+GpuRunner = Callable[[Callable[..., Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""Runs a kernel on a GPU: gets its form for the CPU, that for a GPU, and the arguments."""
+
+
+def _run_counterpart(_: Any, counterpart: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return counterpart(*args, **kwargs)
+
+
+_gpu_runner: GpuRunner = _run_counterpart
+
+
+@contextmanager
+def run_gpu_kernels_by(runner: GpuRunner) -> Iterator[None]:
+    """Let ``runner`` run the kernels of a GPU within the context: to compare them with those of the CPU."""
+    global _gpu_runner
+    before, _gpu_runner = _gpu_runner, runner
+    try:
+        yield
+    finally:
+        _gpu_runner = before
 
 
 def _on_gpu(value: object) -> bool:

@@ -10,9 +10,14 @@ from typing import Annotated, Any
 import typer
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def doctor(
+    device: Annotated[
+        str, typer.Option(help="cuda also compares all kernels of the GPU with those of the CPU; cpu leaves it out.")
+    ] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
     """Show what Outgrow finds on this machine, and check that its kernels work. Exits with 1 if they do not."""
-    report = examine_machine()
+    report = examine_machine(device)
     if as_json:
         print(json.dumps(report))
     else:
@@ -21,19 +26,32 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         raise typer.Exit(1)
 
 
-def examine_machine() -> dict[str, Any]:
-    """Run all checks; return facts on this machine and the results, by name."""
+def examine_machine(device: str = "auto") -> dict[str, Any]:
+    """Run all checks; return facts on this machine and the results, by name.
+
+    Args:
+        device: ``"auto"`` checks a GPU briefly if there is one, ``"cuda"`` compares all its kernels with those of the CPU,
+            ``"cpu"`` leaves it out.
+
+    Raises:
+        InputError: There is no such device.
+    """
     import importlib.util
     import os
 
     import torch
 
+    from outgrow.core.validation import validate_choice
     from outgrow.ops import backend
+    from outgrow.runtime.distributed.comm import SingleProcessComm
+    from outgrow.runtime.system.device import DEVICES, choose_device
     from outgrow.runtime.system.hardware import describe_machine
 
+    choose_device(validate_choice("device", device, {name: name for name in DEVICES}), SingleProcessComm())
     machine = describe_machine()
     started = time.perf_counter()
-    checks = {name: _run_check(check) for name, check in _CHECKS.items()}
+    of_gpu = {"auto": {"gpu, if any": _check_gpu}, "cuda": {"kernels of the gpu": _check_gpu_kernels}, "cpu": {}}
+    checks = {name: _run_check(check) for name, check in {**_CHECKS, **of_gpu[device]}.items()}
     return {
         "system": machine.system,
         "processor": machine.processor,
@@ -113,11 +131,23 @@ def _check_gpu() -> None:
         _check_aggregation(str(choose_device("cuda", comm)))
 
 
-_CHECKS = {
+def _check_gpu_kernels() -> None:
+    import secrets
+
+    from outgrow.app.gpu_check import check_gpu
+    from outgrow.runtime.distributed.comm import SingleProcessComm
+    from outgrow.runtime.system.device import choose_device
+
+    verdict = check_gpu(choose_device("cuda", SingleProcessComm()), secrets.randbits(32))
+    if verdict.differences:
+        wrong = "; ".join(f"{name}: {difference}" for name, difference in verdict.differences.items())
+        raise RuntimeError(f"{len(verdict.differences)} of {verdict.num_kernels} kernels (seed {verdict.seed}): {wrong}")
+
+
+_CHECKS: dict[str, Callable[[], None]] = {
     "aggregation": _check_aggregation,
     "keyed draws": _check_keyed_dropout,
     "two workers": _check_workers,
-    "gpu, if any": _check_gpu,
 }
 
 

@@ -29,6 +29,7 @@ from outgrow.app.runs.result import Run
 from outgrow.app.runs.signals import GRACE_SECONDS, catch_interruption
 from outgrow.app.runs.trace import chrome_trace
 from outgrow.app.targets import select_graph_targets
+from outgrow.app.worker_device import use_checked_device
 from outgrow.core.compile_clock import CompileTally, compile_clock
 from outgrow.core.errors import TrainingError
 from outgrow.core.ledger import merge_ledgers
@@ -40,7 +41,7 @@ from outgrow.nn.model import Model
 from outgrow.nn.tasks import NodeTask
 from outgrow.ops.linear import use_bfloat16_matmul
 from outgrow.runtime.distributed.comm import Comm, SingleProcessComm
-from outgrow.runtime.system.device import CPU, use_device
+from outgrow.runtime.system.device import CPU
 from outgrow.runtime.system.process_memory import LARGE_BYTES, return_freed_memory, trim_memory
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.training.callbacks import Callback
@@ -112,7 +113,7 @@ class Session:
         comm = self.comm
         # Once more: nodes of torchrun's group may turn out to be one host.
         self.strategy.validate_workers(comm.size, len({*comm.hosts}))
-        use_device(self.device, comm)
+        use_checked_device(self.device, comm)
         # Memory that loading the graph freed but the allocator kept would count as memory of the training.
         return_freed_memory(LARGE_BYTES)
         trim_memory()

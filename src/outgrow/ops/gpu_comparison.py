@@ -1,0 +1,99 @@
+"""Comparison of the kernels of a GPU with those of the CPU, call by call, while something is trained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outgrow.ops.backend import run_gpu_kernels_by
+
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+"""Of the largest number of an array: sums over edges are added in other orders."""
+
+
+class GpuComparison:
+    """Runs each kernel on the GPU, then on the CPU with copies of its arguments, and compares what both write. Final.
+
+    Attributes:
+        num_calls: Calls of each kernel, by name.
+        differences: What the first wrong call of a kernel has written, by name of the kernel.
+    """
+
+    def __init__(self) -> None:
+        self.num_calls: Counter[str] = Counter()
+        self.differences: dict[str, str] = {}
+
+    @contextmanager
+    def compare_all(self) -> Iterator[None]:
+        """Compare all kernels that run on the GPU within the context, whose new arrays hold NaN where nothing is written.
+
+        The context is for one thread.
+        """
+        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        # What makes torch fill new memory; the operations of torch itself are not the subject.
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            with run_gpu_kernels_by(self.run):
+                yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+    def run(
+        self, function: Callable[..., Any], counterpart: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a kernel in both forms; return the result of that for the GPU."""
+        name = f"{function.__module__.removeprefix('outgrow.ops.')}.{function.__name__}"
+        copied_args, copied_kwargs = copy_to_cpu(args), copy_to_cpu(kwargs)
+        result = counterpart(*args, **kwargs)
+        expected = function(*copied_args, **copied_kwargs)
+        self.num_calls[name] += 1
+        written = iterate_arrays((args, kwargs, result))
+        right = iterate_arrays((copied_args, copied_kwargs, expected))
+        for mine, other in zip(written, right, strict=True):
+            difference = describe_difference(mine, other)
+            if difference:
+                self.differences.setdefault(name, difference)
+        return result
+
+
+def copy_to_cpu(value: Any) -> Any:
+    """Return arguments with copies of all tensors, in memory."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {name: copy_to_cpu(each) for name, each in value.items()}
+    if isinstance(value, tuple):
+        copies = [copy_to_cpu(each) for each in value]
+        # Named tuples hold arguments that belong together.
+        return type(value)(*copies) if hasattr(value, "_fields") else tuple(copies)
+    return value
+
+
+def iterate_arrays(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of arguments and results, in one order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from iterate_arrays(each)
+
+
+def describe_difference(mine: Tensor, expected: Tensor) -> str:
+    """Return in what an array differs from what the CPU has written; empty if in nothing but rounding."""
+    given = mine.detach().cpu()
+    if given.shape != expected.shape or given.dtype != expected.dtype:
+        return f"{given.dtype} {[*given.shape]} instead of {expected.dtype} {[*expected.shape]}"
+    if not expected.numel():
+        return ""
+    if not expected.is_floating_point():
+        wrong = int((given != expected).sum())
+        return f"{wrong:,} of {expected.numel():,} integers differ" if wrong else ""
+    limit = TOLERANCE[expected.dtype] * max(1.0, expected.nan_to_num(0, 0, 0).abs().max().item())
+    wrong = int((~torch.isclose(given, expected, rtol=0, atol=limit, equal_nan=True)).sum())
+    largest = (given.double() - expected.double()).abs().nan_to_num(torch.inf).max().item()
+    return f"{wrong:,} of {expected.numel():,} numbers differ by more than {limit:.1e}, by up to {largest:.1e}" if wrong else ""
