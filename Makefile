@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-capabilities lint format docs nightly mutants ci constraints clean
+.PHONY: help setup demo test test-capabilities lint format docs nightly mutants gpu ci constraints clean
 
 PYTHON ?= python3
 TIMES ?= 3
@@ -43,6 +43,9 @@ nightly: $(DEV_READY) ## run all tests, the slow ones and all mutants too
 
 mutants: $(DEV_READY) ## run every mutant, the slow ones too; each must be found
 	OUTGROW_KERNELS=serial $(BIN)/python -m pytest -n auto --dist loadfile -m mutant $(ARGS)
+
+gpu: ## try a CUDA device: its kernels, the tests marked gpu, and how fast it is (25 minutes, in .venv-gpu)
+	@sh scripts/gpu.sh "$(PYTHON)" $(ARGS)
 
 ci: ## do what continuous integration does
 	.ci/run

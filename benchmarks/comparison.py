@@ -42,6 +42,7 @@ def add_options(parser: argparse.ArgumentParser, models: Sequence[str], rivals: 
     add("--rounds", type=int, default=5)
     add("--warmup", type=int, default=1, help="epochs of each process before those that count")
     add("--epochs", type=int, default=5, help="epochs of each process that count")
+    add("--device", default="cpu", choices=("cpu", "cuda"), help="where to train: of Outgrow and PyG also cuda")
     add("--threads", type=int, default=available_cores())
     add("--memory-gib", type=float, default=20.0, help="private memory of each process")
     add("--timeout-minutes", type=float, default=15.0, help="wall time of each process")
@@ -146,7 +147,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Reports:
                 if reports and "failed" in reports[-1]:
                     continue
                 job = {"model": model, "folder": str(folder)}
-                job |= {"warmup": str(options.warmup), "epochs": str(options.epochs)}
+                job |= {"warmup": str(options.warmup), "epochs": str(options.epochs), "device": options.device}
                 reports.append(run(_python(rival, options.envs), rival, job, limits))
                 print(f"round {turn + 1}: {model} {rival.name}: {_one_line(reports[-1])}", file=sys.stderr, flush=True)
     return found

@@ -40,7 +40,8 @@ class Job:
         folder: Where the arrays are, and the parameters to start from.
         warmup: Epochs before those that count.
         epochs: Epochs that count.
-        limit_bytes: Most private memory that the process may have.
+        limit_bytes: Most private memory that the process may have; on a GPU, whose driver maps far more, it is not set.
+        device: Where to train: of PyG and Outgrow also ``cuda``.
     """
 
     model: str
@@ -49,6 +50,7 @@ class Job:
     warmup: int
     epochs: int
     limit_bytes: int
+    device: str = "cpu"
 
 
 class Arrays(NamedTuple):
@@ -200,6 +202,7 @@ class Meter:
             "losses": self.losses,
             "window": [self.began, time.monotonic()],
             "peak_rss_bytes": _status("VmHWM"),
+            **({} if job.device == "cpu" else {"peak_device_bytes": _peak_device_bytes()}),
         }
 
 
@@ -214,8 +217,8 @@ def train(job: Job, model: Any, logits: Callable[[], Any], arrays: Arrays) -> di
     """
     import torch
 
-    nodes = torch.from_numpy(arrays.train)
-    labels = torch.from_numpy(arrays.labels)[nodes]
+    nodes = torch.from_numpy(arrays.train).to(job.device)
+    labels = torch.from_numpy(arrays.labels).to(job.device)[nodes]
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
     model.train()
     meter = Meter()
@@ -226,6 +229,8 @@ def train(job: Job, model: Any, logits: Callable[[], Any], arrays: Arrays) -> di
         value = loss.item()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if job.device != "cpu":
+            torch.cuda.synchronize()
         meter.epoch(time.perf_counter() - began, value)
     return meter.report(job)
 
@@ -241,8 +246,10 @@ def main(work: Callable[[Job], dict[str, Any]], packages: tuple[str, ...]) -> No
     parser.add_argument("--folder", type=Path, required=True)
     for name in ("warmup", "epochs", "limit-bytes"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--device", default="cpu")
     job = Job(**vars(parser.parse_args()))
-    resource.setrlimit(resource.RLIMIT_DATA, (job.limit_bytes, job.limit_bytes))
+    if job.device == "cpu":
+        resource.setrlimit(resource.RLIMIT_DATA, (job.limit_bytes, job.limit_bytes))
     try:
         report = work(job)
     except (MemoryError, RuntimeError) as error:
@@ -262,6 +269,12 @@ def _circumstances(packages: tuple[str, ...]) -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in names}},
         "environment": {name: value for name, value in sorted(os.environ.items()) if settings.match(name)},
     }
+
+
+def _peak_device_bytes() -> int:
+    import torch
+
+    return int(torch.cuda.max_memory_allocated())
 
 
 def _status(name: str) -> int:

@@ -44,8 +44,8 @@ def drive(
     wide, hidden, classes = sizes
     first, second = kind.make(wide, hidden, HEADS), kind.make(hidden, classes, 1)
     set_start(job, [kind.named(first), kind.named(second)])
-    x = torch.from_numpy(arrays.features)
-    return train(job, nn.ModuleList([first, second]), lambda: call(second, kind.activation(call(first, x))), arrays)
+    model, x = nn.ModuleList([first, second]).to(job.device), torch.from_numpy(arrays.features).to(job.device)
+    return train(job, model, lambda: call(second, kind.activation(call(first, x))), arrays)
 
 
 def mlp(given: int, wanted: int) -> nn.Sequential:

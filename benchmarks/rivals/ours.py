@@ -171,12 +171,15 @@ def make_sparse_rows(features: Csr) -> SparseRows:
 def make_trainer(job: Job, graph: Graph, model: Model) -> Trainer:
     """The trainer that `og.train` would make, with nothing to evaluate on."""
     from outgrow.app.runs.session import make_problem
+    from outgrow.runtime.system.device import use_device
     from outgrow.training.config import TrainConfig
     from outgrow.training.evaluation import NodeEvaluation
     from outgrow.training.trainer import Trainer
 
     config = TrainConfig(epochs=job.warmup + job.epochs, lr=LEARNING_RATE)
     problem = make_problem(graph, model, config.seed)
+    use_device(job.device, problem.shard.comm)
+    model.to(problem.shard.comm.device)
     return Trainer(problem, NodeEvaluation(problem, graph.split.val, graph.split.test), config)
 
 

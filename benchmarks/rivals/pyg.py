@@ -62,9 +62,9 @@ def _graph(job: Job, arrays: Arrays) -> Tensor:
 def work(job: Job) -> dict[str, Any]:
     """Train; see `rivals.common.main`."""
     arrays = read_arrays(job.folder)
-    graph: tuple[Tensor, ...] = (_graph(job, arrays),)
+    graph: tuple[Tensor, ...] = (_graph(job, arrays).to(job.device),)
     if job.model == "rgcn":
-        graph += (torch.from_numpy(read_relation(job.folder)).to(torch.int64),)
+        graph += (torch.from_numpy(read_relation(job.folder)).to(job.device, torch.int64),)
     kind = relational_kind(job, RGCNConv) if job.model == "rgcn" else KINDS[job.model]
     form = cache(torch.compile) if job.form == "compiled" else lambda layer: layer
     return drive(job, kind, widths(job.folder), lambda layer, x: form(layer)(x, *graph), arrays)
