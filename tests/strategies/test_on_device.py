@@ -165,6 +165,8 @@ def train(way: str, case: Case, comm: Comm) -> None:
     assert sum(map(len, logits)) == len(problem.shard.owned_nodes)
     assert not any(piece.is_meta for piece in logits)
     execution.close()
+    # Batches need the memory of the device until the next evaluation.
+    assert problem.batches.is_full_graph or "input" not in vars(problem)
     assert bool(problem.run_facts.get("pinned")) is pinned
     if way.startswith(("offload", "sampled", "split")):
         assert comm.ledger.bytes_by_link[Link.HOST_TO_DEVICE, Kind.FEATURES] > 0

@@ -126,6 +126,11 @@ class Problem:
         """Features of the worker's nodes, in memory; fetched on first access, by all workers together."""
         return fetch_shard_inputs(self.model, self.shard, self.features)
 
+    def release_device_input(self) -> None:
+        """Forget `input` on a GPU, whose memory batches need; it is fetched again when it is needed."""
+        if self.shard.comm.device.type != "cpu":
+            vars(self).pop("input", None)
+
     @cached_property
     def feature_file(self) -> Path | None:
         """The .npy file of the features; searched for on first access, since few strategies read it."""

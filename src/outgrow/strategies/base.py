@@ -83,11 +83,11 @@ def full_inference(problem: Problem) -> Iterator[tuple[int, Tensor]]:
 
 
 def inference_after_batches(problem: Problem) -> Iterator[tuple[int, Tensor]]:
-    """Yield `full_inference` after releasing the memory of batches."""
-    # Blocks kept for batches do not fit whole layers, and both together could exceed the memory.
+    """Yield `full_inference` after releasing the memory of batches: both together could exceed it."""
     memory_pool.release_idle_memory()
     trim_memory()
     yield from full_inference(problem)
+    problem.release_device_input()
 
 
 class FullGraphExecution:
