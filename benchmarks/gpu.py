@@ -5,7 +5,7 @@
     python benchmarks/gpu.py --dry                        # the same on a CPU, on small graphs, to try the script
 
 Each part is a command of its own with a time limit; the next one runs whatever has become of it. One JSON has the
-figures of all parts, the ends of their outputs, and the machine; a summary is printed. Ends with 1 if a part has failed.
+figures of all parts, the ends of their outputs, and the machine; a summary is printed. Exits with 1 if a part failed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ PARTS: Mapping[str, Part] = {
     "strategies": Part(
         "every strategy beside the CPU of the machine",
         "benchmarks/device.py --graphs products@0.1 --models gcn sage gat --epochs 3 --rounds 1 --out OUT",
-        "benchmarks/device.py --graphs products@0.001 --models gcn --epochs 2 --rounds 1 --devices cpu --hidden 16 --out OUT",
+        "benchmarks/device.py --graphs products@0.001 --models gcn --epochs 2 --rounds 1 --devices cpu --hidden 16 "
+        "--out OUT",
         6,
     ),
     "offload": Part(

@@ -47,7 +47,7 @@ class Run:
     def __call__(self, place: Any) -> dict[str, Any]:
         """Train on one worker; gives its measurements."""
         from outgrow.runtime.distributed.comm import SingleProcessComm
-        from outgrow.runtime.system.device import DevicePeakMemory, choose_device
+        from outgrow.runtime.system.device import DevicePeakMemory, use_device
         from outgrow.runtime.system.process_memory import PeakMemorySampler
 
         comm = place.comm if self.workers > 1 else SingleProcessComm()

@@ -58,9 +58,7 @@ def test_a_worker_may_have_nothing_to_send_first() -> None:
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_two_gpus_give_the_same_run(world: Planted, strategy: str, kind: str) -> None:
-    batches = (
-        {"batch_size": 8, "fanout": (3, 2)} if strategy in ("sampled", "split", "migrate", "orchestrate") else {}
-    )
+    batches = {"batch_size": 8, "fanout": (3, 2)} if strategy in ("sampled", "split", "migrate", "orchestrate") else {}
     runs = [
         og.train(
             graph_of(world),

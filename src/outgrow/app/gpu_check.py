@@ -72,10 +72,11 @@ def require_checked_gpu(device: torch.device) -> None:
     verdict = check_gpu(device, secrets.randbits(32))
     if verdict.differences:
         name, difference = next(iter(verdict.differences.items()))
+        how_many = f"{len(verdict.differences)} of {verdict.num_kernels} kernels are wrong"
         raise TrainingError(
             f"a kernel of {verdict.device} gives wrong numbers: {name}",
             needed="what the same kernel gives on the CPU, but for rounding",
-            got=f"{difference} (seed {verdict.seed}); {len(verdict.differences)} of {verdict.num_kernels} kernels are wrong",
+            got=f"{difference} (seed {verdict.seed}); {how_many}",
             repair="choose --device cpu; report it with the output of `outgrow doctor --device cuda`",
         )
     _note_passed(device, verdict)

@@ -30,7 +30,7 @@ class GpuComparison:
 
     @contextmanager
     def compare_all(self) -> Iterator[None]:
-        """Compare all kernels that run on the GPU within the context, whose new arrays hold NaN where nothing is written.
+        """Compare all kernels that run on the GPU within the context; new arrays hold NaN until they are written.
 
         The context is for one thread.
         """
@@ -44,7 +44,11 @@ class GpuComparison:
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
     def run(
-        self, function: Callable[..., Any], counterpart: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        function: Callable[..., Any],
+        counterpart: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """Run a kernel in both forms; return the result of that for the GPU."""
         name = f"{function.__module__.removeprefix('outgrow.ops.')}.{function.__name__}"
@@ -95,5 +99,7 @@ def describe_difference(mine: Tensor, expected: Tensor) -> str:
         return f"{wrong:,} of {expected.numel():,} integers differ" if wrong else ""
     limit = TOLERANCE[expected.dtype] * max(1.0, expected.nan_to_num(0, 0, 0).abs().max().item())
     wrong = int((~torch.isclose(given, expected, rtol=0, atol=limit, equal_nan=True)).sum())
+    if not wrong:
+        return ""
     largest = (given.double() - expected.double()).abs().nan_to_num(torch.inf).max().item()
-    return f"{wrong:,} of {expected.numel():,} numbers differ by more than {limit:.1e}, by up to {largest:.1e}" if wrong else ""
+    return f"{wrong:,} of {expected.numel():,} numbers differ by more than {limit:.1e}, by up to {largest:.1e}"

@@ -30,8 +30,8 @@ def examine_machine(device: str = "auto") -> dict[str, Any]:
     """Run all checks; return facts on this machine and the results, by name.
 
     Args:
-        device: ``"auto"`` checks a GPU briefly if there is one, ``"cuda"`` compares all its kernels with those of the CPU,
-            ``"cpu"`` leaves it out.
+        device: ``"auto"`` checks a GPU briefly if there is one, ``"cuda"`` compares all its kernels with those of the
+            CPU, ``"cpu"`` leaves it out.
 
     Raises:
         InputError: There is no such device.
@@ -141,7 +141,9 @@ def _check_gpu_kernels() -> None:
     verdict = check_gpu(choose_device("cuda", SingleProcessComm()), secrets.randbits(32))
     if verdict.differences:
         wrong = "; ".join(f"{name}: {difference}" for name, difference in verdict.differences.items())
-        raise RuntimeError(f"{len(verdict.differences)} of {verdict.num_kernels} kernels (seed {verdict.seed}): {wrong}")
+        raise RuntimeError(
+            f"{len(verdict.differences)} of {verdict.num_kernels} kernels (seed {verdict.seed}): {wrong}"
+        )
 
 
 _CHECKS: dict[str, Callable[[], None]] = {
