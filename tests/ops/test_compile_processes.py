@@ -192,3 +192,22 @@ def test_every_loop_of_the_package_has_a_name() -> None:
             if marks & {"parallel_kernel", "reducing_kernel"}:
                 assert isinstance(outer, ast.FunctionDef)
                 assert [ast.unparse(mark) for mark in outer.decorator_list] == ["kernel_factory"], path
+
+
+def test_another_kernel_runs_until_one_is_compiled(
+    processes: CompileProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values, others = np.zeros(3, np.complex64), list[int]()
+
+    def run() -> int:
+        values[:] = 0
+        KERNEL.run_if_compiled(lambda: others.append(1), values)
+        return int((values == 1).sum())
+
+    # Few numbers, too: the caller says that it pays.
+    assert (run(), len(others)) == (0, 1)
+    processes.wait(lambda *state: None)
+    assert processes.num_kernels == 1
+    assert (run(), len(others)) == (3, 1)
+    monkeypatch.setenv(MODE_VARIABLE, "serial")
+    assert (run(), len(others)) == (0, 2)

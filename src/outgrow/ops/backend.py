@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable as mark_once_differentiable
 
+from outgrow.ops import gpu_runner
 from outgrow.ops.compile_processes import CompileRequest, KernelName, compile_processes
 from outgrow.ops.kernel_cache import AUTO, PARALLEL, SERIAL, cache_on_disk, is_stored, loop_mode
 
@@ -101,6 +102,19 @@ class LoopKernel:
             return self.in_parallel(*args)
         except _CompiledElsewhere:
             return self.in_series(*args)
+        finally:
+            _array_bytes.reset(token)
+
+    def run_if_compiled(self, other: Callable[[], Any], *args: Any) -> Any:
+        """Run the form for all threads, or ``other``, which writes the same, until another process has compiled it."""
+        if loop_mode() != AUTO or _forked_with_threads or _most_threads() == 1:
+            return other()
+        self._had_large_arrays = True
+        token = _array_bytes.set(_largest_bytes(args))
+        try:
+            return self.in_parallel(*args)
+        except _CompiledElsewhere:
+            return other()
         finally:
             _array_bytes.reset(token)
 
@@ -284,32 +298,10 @@ def gpu_dispatch(function: Callable[P, R]) -> Callable[P, R]:
         if any(_on_gpu(value) for value in (*args, *kwargs.values())):
             name = function.__module__.rpartition(".")[2]
             counterpart = getattr(importlib.import_module(f"outgrow.ops.gpu.{name}"), function.__name__)
-            return cast(R, _gpu_runner(function, counterpart, args, kwargs))
+            return cast(R, gpu_runner.run(function, counterpart, args, kwargs))
         return function(*args, **kwargs)
 
     return dispatch_call
-
-
-GpuRunner = Callable[[Callable[..., Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-"""Runs a kernel on a GPU: gets its form for the CPU, that for a GPU, and the arguments."""
-
-
-def _run_counterpart(_: Any, counterpart: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return counterpart(*args, **kwargs)
-
-
-_gpu_runner: GpuRunner = _run_counterpart
-
-
-@contextmanager
-def run_gpu_kernels_by(runner: GpuRunner) -> Iterator[None]:
-    """Let ``runner`` run the kernels of a GPU within the context: to compare them with those of the CPU."""
-    global _gpu_runner
-    before, _gpu_runner = _gpu_runner, runner
-    try:
-        yield
-    finally:
-        _gpu_runner = before
 
 
 def _on_gpu(value: object) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outgrow.ops.backend import run_gpu_kernels_by
+from outgrow.ops.gpu_runner import run_gpu_kernels_by
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 """Of the largest number of an array: sums over edges are added in other orders."""

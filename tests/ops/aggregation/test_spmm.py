@@ -82,6 +82,23 @@ def test_gather_without_weights(edge: Tensor | None) -> None:
     assert_close(out, total(rows[SOURCE]))
 
 
+@pytest.mark.parametrize("columns", [7, 64])
+@pytest.mark.parametrize(("weights", "channels"), PAIRS)
+@pytest.mark.parametrize("edge", [PLACE, None], ids=["permuted", "in-order"])
+def test_kernels_for_a_width_write_the_bits_of_that_for_all(
+    weights: int, channels: int, edge: Tensor | None, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One takes the place of the other in the middle of a run."""
+    weight = normal(EDGES.num_edges, weights, dtype=torch.float32)
+    rows = normal(GIVEN, channels, columns, seed=1, dtype=torch.float32)
+    found = []
+    for least in (1 << 60, 0):
+        monkeypatch.setattr(spmm_module, "_LARGE", least)
+        found.append(unset(RESULTS, weights, columns, dtype=torch.float32))
+        spmm(INDPTR, INDICES, edge, weight, rows, found[-1])
+    assert torch.equal(*found)
+
+
 @pytest.mark.usefixtures("width")
 @pytest.mark.parametrize("weights", [1, 4])
 def test_reduce(weights: int) -> None:

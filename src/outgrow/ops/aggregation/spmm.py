@@ -9,6 +9,7 @@ weights of an edge, ``F`` columns.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,9 @@ Widths = tuple[int, int, int]
 """``K``, ``C`` and ``F``."""
 
 _LARGE = 1 << 24
+"""Numbers that are summed from which a kernel is compiled for its width before it runs."""
+_MANY_EDGES = 1 << 17
+"""Edges from which a kernel for the width saves a millisecond a call: it runs once another process has compiled it."""
 
 
 @gpu_dispatch
@@ -60,16 +64,23 @@ def spmm(
         columns = min(given.shape[1], sums.shape[1])
     widths = num_weights, num_channels, columns
     # By the whole graph, so that all of its chunks run the same kernel.
-    large = _is_large(len(indices) if num_edges is None else num_edges, widths)
+    num_edges = len(indices) if num_edges is None else num_edges
+    large = _is_large(num_edges, widths)
     ends = as_numpy(indptr)
+    edges = balanced_work(ends), ends, as_numpy(indices)
     operands = None if edge is None else as_numpy(edge), None if weight is None else as_numpy(weight), given, sums
+    sum_any_width = partial(_make_spmm_kernel(None), *edges, *operands, widths, add)
+    if not large and num_edges < _MANY_EDGES:
+        sum_any_width()
+        return
     # The register kernel starts each sum at zero, so it cannot add to ``out``.
-    if large and not add and num_weights == num_channels == 1 and fits_in_registers(given, sums, columns):
-        make_narrow_spmm(columns)(balanced_work(ends), ends, as_numpy(indices), *operands)
+    narrow = not add and num_weights == num_channels == 1 and fits_in_registers(given, sums, columns)
+    kernel = make_narrow_spmm(columns) if narrow else _make_spmm_kernel(widths)
+    given_to_it = (*edges, *operands) if narrow else (*edges, *operands, widths, add)
+    if large:
+        kernel(*given_to_it)
     else:
-        _make_spmm_kernel(widths if large else None)(
-            balanced_work(ends), ends, as_numpy(indices), *operands, widths, add
-        )
+        kernel.run_if_compiled(sum_any_width, *given_to_it)
 
 
 @gpu_dispatch
@@ -87,16 +98,8 @@ def spmm_sum_heads(indptr: Tensor, indices: Tensor, edge: Tensor, weight: Tensor
     widths = _kernel_widths(rows, out)
     run = _make_sum_heads_kernel(widths if _is_large(len(indices), widths) else None)
     ends = as_numpy(indptr)
-    run(
-        balanced_work(ends),
-        ends,
-        as_numpy(indices),
-        as_numpy(edge),
-        as_numpy(weight),
-        as_input_rows(rows),
-        as_output_rows(out),
-        widths,
-    )
+    operands = as_numpy(edge), as_numpy(weight), as_input_rows(rows), as_output_rows(out)
+    run(balanced_work(ends), ends, as_numpy(indices), *operands, widths)
 
 
 @gpu_dispatch
@@ -145,17 +148,9 @@ def spmm_backward_fused(
     widths = _kernel_widths(rows, own)
     run = _make_backward_kernel(widths if _is_large(len(indices), widths) else None)
     ends = as_numpy(indptr)
-    operands = as_numpy(weight), as_input_rows(rows), as_input_rows(own)
-    run(
-        balanced_work(ends),
-        ends,
-        as_numpy(indices),
-        as_numpy(edge),
-        *operands,
-        as_output_rows(out),
-        d_weight.numpy(),
-        widths,
-    )
+    operands = as_numpy(edge), as_numpy(weight), as_input_rows(rows), as_input_rows(own)
+    results = as_output_rows(out), d_weight.numpy()
+    run(balanced_work(ends), ends, as_numpy(indices), *operands, *results, widths)
 
 
 def _kernel_widths(wide: Tensor, narrow: Tensor) -> Widths:
