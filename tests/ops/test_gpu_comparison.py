@@ -61,6 +61,13 @@ def test_what_is_right_is_not_found_and_the_result_is_that_of_the_gpu() -> None:
     assert comparison.differences == {}
 
 
+def test_a_kernel_in_place_is_compared_with_one_in_place() -> None:
+    comparison, x = GpuComparison(), torch.arange(3.0)
+    comparison.run(double, double, (x, x), {})
+    assert torch.equal(x, torch.tensor([0.0, 2.0, 4.0]))
+    assert comparison.differences == {}
+
+
 @pytest.mark.parametrize(
     ("mine", "says"),
     [

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import scipy.sparse
@@ -24,14 +24,16 @@ from outgrow.app.model_registry import MODELS, build_model
 from outgrow.core.errors import TrainingError
 from outgrow.core.files import atomic_write
 from outgrow.engine.batches import FULL_GRAPH, BatchConfig
-from outgrow.engine.link_options import LinkOptions
+from outgrow.engine.link_options import LinkOptions, LinkSteps
 from outgrow.engine.objective import LinkTargets
 from outgrow.engine.shard import FullGraphShard
 from outgrow.graph.graph import Graph
 from outgrow.nn.decoder import DistMult
 from outgrow.nn.tasks import NodeClassification
+from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.gpu_comparison import GpuComparison
 from outgrow.ops.kernel_cache import state_folder
+from outgrow.ops.link_scores import rank_counts
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.sampled import Sampled
@@ -39,6 +41,7 @@ from outgrow.strategies.sampled import Sampled
 _NODES, _EDGES, _COLUMNS, _CLASSES, _RELATIONS, _EDGE_COLUMNS, _HIDDEN = 300, 6000, 24, 5, 4, 3, 16
 _HUB = 4
 """Power of a uniform number by which ends of edges are drawn: the first node has a quarter of them, many have none."""
+_EVERY_STEP: dict[str, object] = {"norm": True, "dropout": 0.3, "input_dropout": 0.2}
 _BATCHES = BatchConfig(size=64, fanout=(5, 5))
 
 
@@ -97,6 +100,7 @@ def check_gpu(device: torch.device, seed: int) -> GpuVerdict:
             for _ in execution.steps(1):
                 break
             execution.close()
+        _run_rare_kernels(device, seed)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
     return GpuVerdict(name, len(comparison.num_calls), comparison.differences, seed, time.perf_counter() - began)
 
@@ -113,8 +117,8 @@ def list_problems(device: torch.device, seed: int) -> Iterator[tuple[Strategy, P
                 continue
             for is_sparse in (False, True)[: 1 + ("sparse_input" in entry.graph_options)]:
                 yield Full(), _make_problem(name, graphs[is_sparse], device, seed, FULL_GRAPH)
-        for name in ("gcn", "sage"):
-            yield Sampled(prefetch=0), _make_problem(name, graphs[False], device, seed, _BATCHES)
+        for graph in graphs.values():
+            yield Sampled(prefetch=0), _make_problem("sage", graph, device, seed, _BATCHES)
         yield Full(), _make_link_problem(graphs[False], device, seed)
     finally:
         torch.random.set_rng_state(torch_state)
@@ -147,7 +151,7 @@ def _make_problem(name: str, graph: Graph, device: torch.device, seed: int, batc
         labels=graph.labels,
         train=graph.split.train,
         task=NodeClassification(),
-        model=build_model(name, graph, {"hidden": _HIDDEN}).to(device),
+        model=build_model(name, graph, {"hidden": _HIDDEN} | (_EVERY_STEP if MODELS[name].is_stack else {})).to(device),
         seed=seed,
         batches=batches,
     )
@@ -157,10 +161,23 @@ def _make_link_problem(graph: Graph, device: torch.device, seed: int) -> Problem
     assert graph.features is not None
     model = build_model("rgcn", graph, {"hidden": _HIDDEN, "decoder": "distmult"})
     assert isinstance(model.decoder, DistMult)
-    targets = LinkTargets(LinkOptions(ends=torch.arange(graph.num_nodes), negatives=2), graph.num_edges)
+    hidden = LinkSteps(num_steps=2, hide=0.5)
+    options = LinkOptions(ends=torch.tensor([0, graph.num_nodes]), negatives=2, steps=hidden)
+    targets = LinkTargets(options=options, num_targets=graph.num_edges)
     return Problem(
         shard=_share_on(graph, device), features=graph.features, targets=targets, model=model.to(device), seed=seed
     )
+
+
+def _run_rare_kernels(device: torch.device, seed: int) -> None:
+    """Run the kernels that no model above needs: of weights that share a source row, and of the ranking of links."""
+    generator = torch.Generator().manual_seed(seed)
+    edges = make_random_graph(seed, is_sparse=False).topology.block.to(device).edges
+    weight = torch.rand(edges.num_edges, 3, generator=generator).to(device)
+    gradient = torch.randn(edges.num_dst, 3, _HIDDEN, generator=generator).to(device)
+    WeightedSum.source_gradient(edges, weight, gradient, channels=1)
+    scores = torch.randn(50, _NODES, generator=generator).to(device)
+    rank_counts(scores, scores[:, 0].contiguous())
 
 
 def _share_on(graph: Graph, device: torch.device) -> FullGraphShard:
@@ -194,6 +211,7 @@ def _stamp(device: torch.device) -> str:
     import triton
 
     found = torch.cuda.get_device_properties(device)
-    driver = torch._C._cuda_getDriverVersion()
+    # Of the driver, not of the CUDA that torch was built for; torch has no public name for it.
+    driver = cast(Any, torch._C)._cuda_getDriverVersion()
     made_of = (found.name, found.major, found.minor, driver, torch.__version__, torch.version.cuda, triton.__version__)
     return hashlib.sha256(repr(made_of).encode()).hexdigest()[:32]

@@ -52,7 +52,7 @@ class GpuComparison:
     ) -> Any:
         """Run a kernel in both forms; return the result of that for the GPU."""
         name = f"{function.__module__.removeprefix('outgrow.ops.')}.{function.__name__}"
-        copied_args, copied_kwargs = copy_to_cpu(args), copy_to_cpu(kwargs)
+        copied_args, copied_kwargs = copy_to_cpu((args, kwargs))
         result = counterpart(*args, **kwargs)
         expected = function(*copied_args, **copied_kwargs)
         self.num_calls[name] += 1
@@ -65,16 +65,25 @@ class GpuComparison:
         return result
 
 
-def copy_to_cpu(value: Any) -> Any:
-    """Return arguments with copies of all tensors, in memory."""
+def copy_to_cpu(value: Any, copies: dict[object, Tensor] | None = None) -> Any:
+    """Return arguments with copies of all tensors, in memory.
+
+    Args:
+        value: The arguments.
+        copies: Copies that were made before; a kernel that works in place gets one copy for both of its arguments.
+    """
+    copies = {} if copies is None else copies
     if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
+        place = value.data_ptr(), value.shape, value.stride()
+        if place not in copies:
+            copies[place] = value.detach().to("cpu", copy=True)
+        return copies[place]
     if isinstance(value, dict):
-        return {name: copy_to_cpu(each) for name, each in value.items()}
+        return {name: copy_to_cpu(each, copies) for name, each in value.items()}
     if isinstance(value, tuple):
-        copies = [copy_to_cpu(each) for each in value]
+        parts = [copy_to_cpu(each, copies) for each in value]
         # Named tuples hold arguments that belong together.
-        return type(value)(*copies) if hasattr(value, "_fields") else tuple(copies)
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     return value
 
 

@@ -75,7 +75,7 @@ def spmm(
         return
     # The register kernel starts each sum at zero, so it cannot add to ``out``.
     narrow = not add and num_weights == num_channels == 1 and fits_in_registers(given, sums, columns)
-    kernel = make_narrow_spmm(columns) if narrow else _make_spmm_kernel(widths)
+    kernel: Any = make_narrow_spmm(columns) if narrow else _make_spmm_kernel(widths)
     given_to_it = (*edges, *operands) if narrow else (*edges, *operands, widths, add)
     if large:
         kernel(*given_to_it)
