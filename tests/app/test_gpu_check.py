@@ -106,7 +106,7 @@ def verdict_of(**differences: str) -> GpuVerdict:
 def stamped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(gpu_check, "state_folder", lambda: tmp_path / "state")
     monkeypatch.setattr(gpu_check, "_stamp", lambda device: f"stamp of {device}")
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(gpu_check, "describe_gpu", lambda device: ("a GPU",))
     return tmp_path / "state" / "gpus.json"
 
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from outgrow.engine import device_staging
 from outgrow.engine.device_staging import Copied, copy_ahead, iterate_tensors
 from outgrow.graph.topology import Topology
 from outgrow.runtime.distributed.comm import SingleProcessComm
+from outgrow.runtime.system.device import let_current_stream_read
 from support import sparse_rows
 
 TRIANGLE = Topology(indptr=torch.arange(4), indices=torch.tensor([2, 0, 1], dtype=torch.int32))
@@ -39,7 +39,7 @@ def test_the_computing_stream_is_told_of_copies() -> None:
         patch.object(Tensor, "is_cuda", new=True),
         patch.object(Tensor, "record_stream", lambda tensor, stream: told.append((tensor, stream))),
     ):
-        device_staging._record_stream([TRIANGLE.block, rows], torch.device("cuda"))
+        let_current_stream_read(iterate_tensors([TRIANGLE.block, rows]), torch.device("cuda"))
     assert {stream for _, stream in told} == {"computes"}
     assert any(tensor is rows for tensor, _ in told)
     assert any(tensor is TRIANGLE.block.edges.indices for tensor, _ in told)

@@ -11,8 +11,9 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -34,6 +35,7 @@ from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.gpu_comparison import GpuComparison
 from outgrow.ops.kernel_cache import state_folder
 from outgrow.ops.link_scores import rank_counts
+from outgrow.runtime.system.device import describe_gpu
 from outgrow.strategies.base import Problem, Strategy
 from outgrow.strategies.full import Full
 from outgrow.strategies.sampled import Sampled
@@ -71,7 +73,7 @@ def require_checked_gpu(device: torch.device) -> None:
     """
     if device.type != "cuda" or _has_passed(device):
         return
-    log_message(f"checking the kernels of {torch.cuda.get_device_name(device)}, once")
+    log_message(f"checking the kernels of {describe_gpu(device)[0]}, once")
     verdict = check_gpu(device, secrets.randbits(32))
     if verdict.differences:
         name, difference = next(iter(verdict.differences.items()))
@@ -101,7 +103,7 @@ def check_gpu(device: torch.device, seed: int) -> GpuVerdict:
                 break
             execution.close()
         _run_rare_kernels(device, seed)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+    name = describe_gpu(device)[0] if device.type == "cuda" else str(device)
     return GpuVerdict(name, len(comparison.num_calls), comparison.differences, seed, time.perf_counter() - began)
 
 
@@ -208,10 +210,5 @@ def _verdict_file() -> Path:
 
 def _stamp(device: torch.device) -> str:
     """Return a hash of a GPU, its driver, torch and Triton; the folder stands for the sources of the kernels."""
-    import triton
-
-    found = torch.cuda.get_device_properties(device)
-    # Of the driver, not of the CUDA that torch was built for; torch has no public name for it.
-    driver = cast(Any, torch._C)._cuda_getDriverVersion()
-    made_of = (found.name, found.major, found.minor, driver, torch.__version__, torch.version.cuda, triton.__version__)
+    made_of = (*describe_gpu(device), torch.__version__, metadata.version("triton"))
     return hashlib.sha256(repr(made_of).encode()).hexdigest()[:32]

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
+from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from outgrow.engine.prefetch import BackgroundWorker
 from outgrow.runtime.distributed.comm import Comm
-from outgrow.runtime.system.device import DeviceStreams
+from outgrow.runtime.system.device import DeviceStreams, let_current_stream_read
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -46,7 +46,7 @@ def copy_ahead(
     worker = BackgroundWorker(copy_item, _close_at_end(items) if takes_items else None, name="outgrow-copy")
     with closing(worker):
         for result, copied in worker if takes_items else _submit_each(items, worker):
-            _record_stream(copied, comm.device)
+            let_current_stream_read(iterate_tensors([*copied]), comm.device)
             yield result
 
 
@@ -70,17 +70,8 @@ def _close_at_end(items: Generator[T]) -> Iterator[T]:
         yield from items
 
 
-def _record_stream(copied: Iterable[object], device: torch.device) -> None:
-    """Let the current stream of the calling thread read copies."""
-    if device.type == "cuda":
-        stream = torch.cuda.current_stream(device)
-        for tensor in iterate_tensors([*copied]):
-            if tensor.is_cuda:
-                tensor.record_stream(stream)
-
-
 def iterate_tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a value: itself, elements of a list, tuple or mapping, or attributes, at any depth."""
+    """Yield the tensors of a value: itself, elements of a list, tuple or mapping, or fields, at any depth."""
     if isinstance(value, Tensor):
         yield value
         return
@@ -89,6 +80,6 @@ def iterate_tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, list | tuple):
         parts = value
     else:
-        parts = vars(value).values() if hasattr(value, "__dict__") else ()
+        parts = vars(value).values() if is_dataclass(value) else ()
     for part in parts:
         yield from iterate_tensors(part)

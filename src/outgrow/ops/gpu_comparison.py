@@ -83,7 +83,7 @@ def copy_to_cpu(value: Any, copies: dict[object, Tensor] | None = None) -> Any:
     if isinstance(value, tuple):
         parts = [copy_to_cpu(each, copies) for each in value]
         # Named tuples hold arguments that belong together.
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        return tuple(parts) if type(value) is tuple else type(value)(*parts)
     return value
 
 

@@ -9,7 +9,6 @@ weights of an edge, ``F`` columns.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,7 +68,10 @@ def spmm(
     ends = as_numpy(indptr)
     edges = balanced_work(ends), ends, as_numpy(indices)
     operands = None if edge is None else as_numpy(edge), None if weight is None else as_numpy(weight), given, sums
-    sum_any_width = partial(_make_spmm_kernel(None), *edges, *operands, widths, add)
+
+    def sum_any_width() -> None:
+        _make_spmm_kernel(None)(*edges, *operands, widths, add)
+
     if not large and num_edges < _MANY_EDGES:
         sum_any_width()
         return

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -71,6 +72,23 @@ def use_device(requested: str, comm: Comm) -> None:
 
 def _is_ready(num_devices: int) -> bool:
     return num_devices <= VALIDATED_DEVICES and importlib.util.find_spec("triton") is not None
+
+
+def describe_gpu(device: torch.device) -> tuple[str, ...]:
+    """Return what tells GPUs and their software apart: name, capability, driver, and the CUDA that torch has."""
+    found = torch.cuda.get_device_properties(device)
+    # That of the driver, for which torch has no public name.
+    driver = cast(Any, torch._C)._cuda_getDriverVersion()
+    return found.name, f"{found.major}.{found.minor}", str(driver), str(torch.version.cuda)
+
+
+def let_current_stream_read(tensors: Iterable[Tensor], device: torch.device) -> None:
+    """Tell the allocator of a GPU that the current stream of this thread reads tensors that another one has written."""
+    if device.type == "cuda":
+        stream = torch.cuda.current_stream(device)
+        for tensor in tensors:
+            if tensor.is_cuda:
+                tensor.record_stream(stream)
 
 
 def used_device_bytes(device: torch.device) -> int:
