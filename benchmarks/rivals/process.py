@@ -16,6 +16,7 @@ from typing import Any
 HERE = Path(__file__).parent.parent
 _LOOK_EVERY, _LEAST_FREE = 0.02, 1 << 30
 _TAIL = 20
+_FOLDERS = re.compile(r"(?<![\w.])(?:/[\w.+-]+)+/")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,8 @@ def run(python: Path, rival: Rival, job: Mapping[str, str], limits: Limits) -> d
     if stopped:
         return {"failed": stopped, "load": load}
     if process.returncode:
-        tail = "\n".join(errors[-_TAIL:])
+        # Folders are those of this machine, which no file of results names.
+        tail = _FOLDERS.sub("", "\n".join(errors[-_TAIL:]))
         return {"failed": f"exit code {process.returncode}", "message": tail, "load": load}
     report: dict[str, Any] = json.loads(lines[-1])
     if "window" in report:

@@ -2,7 +2,7 @@
 
 On a machine that has compiled nothing yet a first run would compile them one after the other. This process begins with
 those that it needs first, the other one with those that are needed last; where they meet, one waits for the other
-(`kernel_cache.py`). Nothing else is imported before a kernel is compiled: this module is imported first of all.
+(`kernel_cache.py`). `outgrow train` imports this module before all else, so it imports nothing that takes long.
 """
 
 from __future__ import annotations
