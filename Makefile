@@ -44,7 +44,7 @@ nightly: $(DEV_READY) ## run all tests, the slow ones and all mutants too
 mutants: $(DEV_READY) ## run every mutant, the slow ones too; each must be found
 	OUTGROW_KERNELS=serial $(BIN)/python -m pytest -n auto --dist loadfile -m mutant $(ARGS)
 
-gpu: ## try a CUDA device: its kernels, the tests marked gpu, and how fast it is (25 minutes, in .venv-gpu)
+gpu: ## try a CUDA device: its kernels, the tests marked gpu, and how fast it is (in .venv-gpu)
 	@sh scripts/gpu.sh "$(PYTHON)" $(ARGS)
 
 ci: ## do what continuous integration does

@@ -1,6 +1,6 @@
 """The first hour of a GPU: are its kernels right, do the tests pass, how fast are epochs. `make gpu` runs all of it.
 
-    python benchmarks/gpu.py                              # all parts, some 25 minutes on one H100 or H200
+    python benchmarks/gpu.py                              # all parts; their limits add up to 38 minutes
     python benchmarks/gpu.py --parts kernels,tests        # some
     python benchmarks/gpu.py --dry                        # the same on a CPU, on small graphs, to try the script
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import record
-from record import HERE, ROOT
+from record import ROOT
 
 _TAIL = 4000
 """Characters of the output of a part that are kept."""
@@ -103,7 +103,7 @@ def run_part(part: Part, options: argparse.Namespace, folder: Path) -> dict[str,
         )
         code, output = done.returncode, done.stdout
     except subprocess.TimeoutExpired as late:
-        code, output = None, (late.stdout or b"").decode(errors="replace") if isinstance(late.stdout, bytes) else ""
+        code, output = None, (late.stdout or b"").decode(errors="replace")
     figures = json.loads(out.read_text()) if out.exists() else None
     out.unlink(missing_ok=True)
     return {
@@ -121,7 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help="with commas")
     parser.add_argument("--dry", action="store_true", help="on a CPU, on small graphs")
-    parser.add_argument("--envs", type=Path, default=HERE.parent / ".venv-gpu-rivals", help="as of real_graphs.py")
+    parser.add_argument("--envs", type=Path, default=ROOT / ".venv-gpu-rivals", help="as of real_graphs.py")
     parser.add_argument("--out", type=Path, help="file of the figures")
     options = parser.parse_args()
     unknown = set(options.parts) - PARTS.keys()

@@ -47,7 +47,8 @@ def examine_machine(device: str = "auto") -> dict[str, Any]:
     from outgrow.runtime.system.device import DEVICES, choose_device
     from outgrow.runtime.system.hardware import describe_machine
 
-    choose_device(validate_choice("device", device, {name: name for name in DEVICES}), SingleProcessComm())
+    if validate_choice("device", device, {name: name for name in DEVICES}) == "cuda":
+        choose_device(device, SingleProcessComm())
     machine = describe_machine()
     started = time.perf_counter()
     of_gpu = {"auto": {"gpu, if any": _check_gpu}, "cuda": {"kernels of the gpu": _check_gpu_kernels}, "cpu": {}}
