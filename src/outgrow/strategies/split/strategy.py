@@ -131,20 +131,6 @@ class SplitParallel(Strategy):
         return _SplitExecution(problem, self)
 
 
-class _SplitInputs(NamedTuple):
-    """What the output for a worker's seeds is computed from, on its device.
-
-    Attributes:
-        own_nodes: ``[n]`` int64, own nodes of the first layer.
-        rows: ``[n, D]`` their features.
-        blocks: The worker's part of each layer.
-    """
-
-    own_nodes: Tensor
-    rows: Features
-    blocks: list[SplitBlock]
-
-
 class _SplitBatch(NamedTuple):
     """A worker's part of one step.
 
@@ -157,7 +143,7 @@ class _SplitBatch(NamedTuple):
         positions: ``[m]`` int64, which of the requested rows each own row of the first layer has; None for all in
             order.
         links: The links whose seeds these are; None for a batch of nodes.
-        inputs: What it is computed from, if that is on the device.
+        rows: ``[n, D]`` features of own nodes of the first layer; they and the blocks are on the device. None before.
     """
 
     step: int
@@ -167,7 +153,7 @@ class _SplitBatch(NamedTuple):
     request: FeatureRequest
     positions: Tensor | None
     links: LinkBatch | None
-    inputs: _SplitInputs | None = None
+    rows: Features | None = None
 
 
 class _SamplingThread(NamedTuple):
@@ -267,8 +253,8 @@ class _SplitExecution:
         """Yield batches on the device, each copied while the one before is computed; on a CPU as they are."""
 
         def copy(batch: _SplitBatch) -> Copied[_SplitBatch]:
-            inputs = self._move_inputs(batch)
-            return batch._replace(inputs=inputs), inputs
+            moved = self._move_to_device(batch)
+            return moved, (moved.rows, moved.blocks)
 
         yield from batches if self.comm.device.type == "cpu" else copy_ahead(batches, copy, self.comm)
 
@@ -283,22 +269,22 @@ class _SplitExecution:
     def close(self) -> None:
         memory_pool.release_idle_memory()
 
-    def _move_inputs(self, batch: _SplitBatch) -> _SplitInputs:
-        """Return what a batch is computed from, on the device."""
+    def _move_to_device(self, batch: _SplitBatch) -> _SplitBatch:
+        """Return a batch with the features of its nodes; these and its blocks are on the device."""
         device = self.comm.device
         rows = self.feature_store.send_request(batch.request).wait()
         if batch.positions is not None:
             rows = index_rows(rows, batch.positions.to(device))
-        blocks = [block.to(device) for block in batch.blocks]
-        return _SplitInputs(blocks[0].sampled.own_nodes, rows, blocks)
+        return batch._replace(blocks=[block.to(device) for block in batch.blocks], rows=rows)
 
     def _train_step(self, epoch: int, batch: _SplitBatch) -> Step:
         problem = self.problem
         comm = self.comm
         with comm.timeline.span("forward"):
-            logits = self._compute_logits(
-                batch.inputs or self._move_inputs(batch), fold_in(problem.seed, epoch, batch.step)
-            )
+            moved = batch if batch.rows is not None else self._move_to_device(batch)
+            logits = self._compute_logits(moved, fold_in(problem.seed, epoch, batch.step))
+            # Its features may be freed before the backward pass.
+            del moved
             if batch.links is None:
                 loss = problem.batch_loss(logits, problem.own_labels(batch.seeds), batch.num_seeds)
             else:
@@ -312,11 +298,12 @@ class _SplitExecution:
             comm.ledger.add_count("remote_rows", hop.remote_rows)
         return Step(loss=comm.all_reduce(loss.detach().double().cpu()).item(), num_seeds=batch.num_seeds)
 
-    def _compute_logits(self, inputs: _SplitInputs, key: int) -> Tensor:
+    def _compute_logits(self, batch: _SplitBatch, key: int) -> Tensor:
         """Return logits of the worker's own seeds, ``[n, C]``. All workers together."""
         model = self.problem.model
-        x = model.encode_input(inputs.rows, inputs.own_nodes, key)
-        for index, (layer, block) in enumerate(zip(self.layers, inputs.blocks, strict=True)):
+        assert batch.rows is not None
+        x = model.encode_input(batch.rows, batch.blocks[0].sampled.own_nodes, key)
+        for index, (layer, block) in enumerate(zip(self.layers, batch.blocks, strict=True)):
             kind = Kind.FEATURES if index == 0 and model.source_is_features else Kind.ACTIVATIONS
             x = forward_cooperatively(layer, block, x, layer_key(key, index), self.comm, kind)
         assert isinstance(x, Tensor)
