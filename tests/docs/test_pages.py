@@ -46,6 +46,7 @@ README_NOT_RUN = {
 """Blocks of the README by their first word or words, which has no comments for the sake of tests."""
 NOT_RUN = {
     "cluster.md": ["needs four hosts", "needs four hosts", "needs four hosts", "needs Slurm"],
+    "gpu.md": ["needs a GPU"],
     "index.md": ["installs packages"],
     "links.md": ["takes ten minutes, and the triples are not packaged"],
     "minibatches.md": ["the names are examples"],
