@@ -1,4 +1,4 @@
-"""What a GCN epoch must compute and move at least, and how fast this machine computes and moves."""
+"""How fast this machine computes and moves what an epoch must compute and move at least."""
 
 from __future__ import annotations
 
@@ -9,70 +9,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from epoch_parts import FLOAT, Part
 from rivals.common import Arrays
 
-FLOAT = 4
 _LINE = 16
 _TRIES = 5
 _STREAM = 1 << 26
 SQUARE = 2048
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """A part of the epoch.
-
-    Attributes:
-        name: What it does.
-        group: Row of the profile that it is a part of.
-        product: Shape ``(m, k, n)`` of a matrix product; None if it is none.
-        streamed: Bytes read and written in order.
-        gathered: Bytes of rows read by the graph's indices.
-        width: Columns of those rows; 0 if there are none.
-    """
-
-    name: str
-    group: str
-    product: tuple[int, int, int] | None = None
-    streamed: int = 0
-    gathered: int = 0
-    width: int = 0
-
-    @property
-    def flops(self) -> int:
-        """Multiplications and additions of the product; others are too few to count."""
-        return 2 * self.product[0] * self.product[1] * self.product[2] if self.product else 0
-
-
-def parts(nodes: int, edges: int, widths: tuple[int, int, int], trained: int) -> list[Part]:
-    """All parts of an epoch; ``edges`` with one self-loop per node, ``trained`` nodes in the loss."""
-    wide, hidden, classes = widths
-    parameters = wide * hidden + hidden + hidden * classes + classes
-    return [
-        *_product("layer 1 projection", nodes, wide, hidden),
-        *_product("layer 2 projection", nodes, hidden, classes),
-        *_product("layer 2 gradient of weight", hidden, nodes, classes),
-        *_product("layer 2 gradient of input", nodes, classes, hidden),
-        *_product("layer 1 gradient of weight", wide, nodes, hidden),
-        Part(name="layer 1 aggregation (constant: once, before the first epoch)", group="aggregation"),
-        _pulled("aggregation", nodes, edges, classes),
-        _pulled("transposed aggregation", nodes, edges, classes),
-        Part(name="bias and ReLU, in place", group="element-wise", streamed=2 * FLOAT * nodes * hidden),
-        Part(name="gradient of ReLU and bias 1, in place", group="element-wise", streamed=3 * FLOAT * nodes * hidden),
-        Part(name="gradient of bias 2", group="element-wise", streamed=FLOAT * nodes * classes),
-        Part(name="cross-entropy and its gradient", group="loss", streamed=FLOAT * classes * (trained + nodes)),
-        Part(name="Adam", group="optimizer", streamed=7 * FLOAT * parameters),
-    ]
-
-
-def _pulled(group: str, nodes: int, edges: int, columns: int) -> Part:
-    in_order = FLOAT * edges + 8 * nodes + FLOAT * nodes * (1 + columns)  # ids, row starts, scales, output
-    gathered = FLOAT * edges * columns
-    return Part(name=f"layer 2 {group}", group=group, streamed=in_order, gathered=gathered, width=columns)
-
-
-def _product(name: str, m: int, k: int, n: int) -> list[Part]:
-    return [Part(name=name, group=name, product=(m, k, n), streamed=FLOAT * (m * k + k * n + m * n))]
 
 
 @dataclass(frozen=True, kw_only=True)

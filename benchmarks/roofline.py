@@ -1,6 +1,7 @@
-"""The least time of a GCN epoch on this machine, part by part, and where the time of ours goes.
+"""The least time of an epoch of GCN or GAT on this machine, part by part, and where the time of ours goes.
 
     python benchmarks/roofline.py
+    python benchmarks/roofline.py --model gat
 
 Bandwidths and rates are measured here and now; flops and bytes are counted. The bound of a part is the larger of its
 flops over the rate of its matrix product and its bytes over the bandwidth; the bound of the epoch is their sum. It is
@@ -21,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rates import SQUARE, Part, Rates, measure_rates, parts
+from epoch_parts import AGGREGATION, AGGREGATION_BACKWARD, PARTS, SOFTMAX, SOFTMAX_BACKWARD, Part, Sizes
+from rates import SQUARE, Rates, measure_rates
 from rivals.common import Arrays, Job, read_arrays
 from rivals.ours import Done, build_trainer  # sets up the threads, so it comes before whatever loads torch
 
@@ -99,7 +101,9 @@ def _group(name: str, shapes: Sequence[Sequence[int]], products: dict[tuple[str,
         return "loss"
     if name.startswith(("aten::", "autograd::", "torch::", "_Finish", "_Affine")):
         return "element-wise"
-    return "transposed aggregation" if name.endswith("Backward") else "aggregation"
+    if "EdgeSoftmax" in name:
+        return SOFTMAX_BACKWARD if name.endswith("Backward") else SOFTMAX
+    return AGGREGATION_BACKWARD if name.endswith("Backward") else AGGREGATION
 
 
 def _small(product: tuple[int, int, int] | None) -> tuple[str, int, int]:
@@ -156,14 +160,19 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     arrays = read_arrays(folder)
     looped = facts["edges"] - _loops(arrays) + facts["nodes"]
     load = os.getloadavg()[0]
-    counted = parts(facts["nodes"], looped, _WIDTHS, len(arrays.train))
-    rates = measure_rates(arrays, sorted(_WIDTHS), counted)
-    ours = profile_ours(_job(folder, 2 * options.epochs), counted)
+    wide, hidden, classes = _WIDTHS
+    sizes = Sizes(
+        nodes=facts["nodes"], edges=looped, wide=wide, hidden=hidden, classes=classes, trained=len(arrays.train)
+    )
+    counted = PARTS[options.model](sizes)
+    rates = measure_rates(arrays, sorted({part.width for part in counted if part.gathered}), counted)
+    job = Job(model=options.model, form="outgrow", folder=folder, warmup=1, epochs=2 * options.epochs, limit_bytes=0)
+    ours = profile_ours(job, counted)
     show(counted, rates, ours)
     total = sum(rates.bound(part) for part in counted)
     return {
         "load_before": load,
-        "parameters": {**facts, "epochs": options.epochs, "model": "gcn"},
+        "parameters": {**facts, "epochs": options.epochs, "model": options.model},
         "rates": asdict(rates),
         "parts": [{**asdict(part), "flops": part.flops, "bound_seconds": rates.bound(part)} for part in counted],
         "bound_seconds": total,
@@ -175,6 +184,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=sorted(PARTS), default="gcn")
     parser.add_argument("--scale", type=int, default=18, help="the graph has 2^scale nodes")
     parser.add_argument("--epochs", type=int, default=5, help="epochs timed, and as many profiled")
     parser.add_argument("--scratch", type=Path, help="as of full_graph.py")
@@ -188,10 +198,6 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         figures = measure(options, folder)
     print(record.write("roofline", figures, options.out))
-
-
-def _job(folder: Path, epochs: int) -> Job:
-    return Job(model="gcn", form="outgrow", folder=folder, warmup=1, epochs=epochs, limit_bytes=0)
 
 
 def _loops(arrays: Arrays) -> int:

@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "sampling.py": ("--only", "outgrow", "--scale", 8, "--rounds", 1, "--count", 2, "--trial", 1, "--fanouts", "2-2"),
     "samplers.py": ("--graphs", "products@0.002", "--epochs", 1, "--seeds", 1, "--batch-size", 64),
     "callbacks.py": ("--graphs", "products@0.002", "--epochs", 2),
-    "roofline.py": ("--scale", 8, "--epochs", 2),
+    "roofline.py": ("--model", "gat", "--scale", 8, "--epochs", 2),
     "startup.py": ("--models", "gcn", "--rounds", 1),
     "accumulation.py": ("--widths", 8, "--table-mib", 1, "--rounds", 1),
     "offload.py": ("ablation", "scaling", "--graph", "products@0.002", "--workers", 2, *ONE_ROUND),
