@@ -30,8 +30,8 @@ def nanoseconds(given: tuple[Any, ...], columns: int, *, registers: bool, rounds
     num_rows = len(given[0]) - 1
     rows = torch.rand(num_rows, 1, columns, generator=torch.Generator().manual_seed(0))
     out, seconds = torch.empty(num_rows, 1, columns), []
-    narrow = spmm.fits_in_registers if registers else lambda *_: False
-    with patch.object(spmm, "fits_in_registers", narrow):
+    narrow = spmm.has_narrow_kernel if registers else lambda *_: False
+    with patch.object(spmm, "has_narrow_kernel", narrow):
         for _ in range(rounds + 1):
             began = time.perf_counter()
             spmm.spmm(*given, rows, out, num_edges=1 << 40)

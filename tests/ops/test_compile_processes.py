@@ -21,13 +21,12 @@ import pytest
 import outgrow
 from outgrow.core.errors import InputError
 from outgrow.ops import backend, compile_processes
-from outgrow.ops.aggregation import spmm
+from outgrow.ops.aggregation import narrow_spmm, spmm
 from outgrow.ops.backend import SMALL_BYTES, LoopKernel, find_kernel
 from outgrow.ops.compile_process import compile_kernel
 from outgrow.ops.compile_processes import NUMBER_VARIABLE, CompileProcesses, CompileRequest, KernelName, most_processes
 from outgrow.ops.kernel_cache import MODE_VARIABLE
 from outgrow.ops.kernel_folder import FOLDER_VARIABLE
-from outgrow.ops.kernels import registers
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="on Windows nothing is compiled elsewhere")
 KERNEL: Any = backend._run_empty_loop
@@ -178,7 +177,7 @@ def test_it_ends_with_its_parent_though_others_hold_its_input() -> None:
 
 
 def test_kernels_are_found_by_their_names() -> None:
-    made = [spmm._make_spmm_kernel(None), spmm._make_spmm_kernel((1, 1, 8)), registers.make_narrow_spmm(4)]
+    made = [spmm._make_spmm_kernel(None), spmm._make_spmm_kernel((1, 1, 8)), narrow_spmm.make_narrow_spmm(1, 4)]
     for kernel in (KERNEL, *made):
         assert isinstance(kernel, LoopKernel)
         assert find_kernel(pickle.loads(pickle.dumps(kernel.name))) is kernel

@@ -215,8 +215,9 @@ def test_kernels_of_a_fixed_width_are_for_large_work(size: int, monkeypatch: pyt
 
     monkeypatch.setattr(spmm_module, "_make_spmm_kernel", noted)
     monkeypatch.setattr(spmm_module, "_LARGE", 64 * EDGES.num_edges)
-    spmm(INDPTR, INDICES, None, None, normal(GIVEN, 2, size), unset(RESULTS, 2, size))
-    assert asked == [(2, 2, 32) if size == 32 else None]
+    weight = normal(EDGES.num_edges, 2)
+    spmm(INDPTR, INDICES, None, weight, normal(GIVEN, 1, size), unset(RESULTS, 2, size))
+    assert asked == [(2, 1, 32) if size == 32 else None]
 
 
 @numba.njit  # not kept on disk: what is kept does not notice changes of the functions that it calls

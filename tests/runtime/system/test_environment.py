@@ -79,7 +79,7 @@ COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 @pytest.fixture
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Eight cores, and nothing set by the user."""
-    for name in (*COUNTS, "OMP_WAIT_POLICY", "TORCHELASTIC_RUN_ID", "LOCAL_WORLD_SIZE", *GROUP):
+    for name in (*COUNTS, "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "TORCHELASTIC_RUN_ID", "LOCAL_WORLD_SIZE", *GROUP):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("outgrow.runtime.system.environment.available_cores", lambda: 8)
     return monkeypatch
@@ -94,6 +94,13 @@ def test_workers_share_the_cores(workers: int, share: str, eight_cores: pytest.M
 
 def test_one_worker_is_not_counted(eight_cores: pytest.MonkeyPatch) -> None:
     assert not set(COUNTS) & set(thread_environment())
+
+
+def test_threads_wait_as_the_user_says(eight_cores: pytest.MonkeyPatch) -> None:
+    assert thread_environment()["GOMP_SPINCOUNT"] == "1000"
+    # The count takes precedence over the policy in GNU's OpenMP.
+    eight_cores.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}.isdisjoint(thread_environment())
 
 
 def test_counts_of_the_user_stay(eight_cores: pytest.MonkeyPatch) -> None:

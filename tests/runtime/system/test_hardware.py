@@ -12,7 +12,12 @@ import torch
 from outgrow.runtime.system.environment import available_cores, set_thread_environment
 from outgrow.runtime.system.hardware import describe_machine
 
-SET = {"OMP_WAIT_POLICY": "PASSIVE", "NUMBA_THREADING_LAYER": "omp", "THP_MEM_ALLOC_ENABLE": "1"}
+SET = {
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "1000",
+    "NUMBA_THREADING_LAYER": "omp",
+    "THP_MEM_ALLOC_ENABLE": "1",
+}
 
 
 def test_the_machine_is_described() -> None:

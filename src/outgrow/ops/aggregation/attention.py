@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outgrow.core.block import Edges
+from outgrow.ops.aggregation.narrow_spmm import make_narrow_spmm
 from outgrow.ops.backend import (
     as_numpy,
-    device_function,
     gpu_dispatch,
     kernel_factory,
     once_differentiable,
@@ -27,15 +27,27 @@ from outgrow.ops.backend import (
 )
 from outgrow.ops.csc import cached_transpose
 from outgrow.ops.kernels.numerics import NUMBERS_AHEAD, exp_nonpositive, prefetch_line
+from outgrow.ops.kernels.register_vectors import (
+    add_vectors,
+    divide_vectors,
+    fill_vector,
+    larger_of_vectors,
+    load_vector,
+    multiply_vectors,
+    select_positive,
+    smaller_of_vectors,
+    subtract_vectors,
+)
+from outgrow.ops.kernels.registers import store_accumulator
 from outgrow.ops.kernels.work_split import (
     END_ROW,
     ROW,
     add_split_rows,
     balanced_work,
+    continues_row,
     covers_row,
     row_span,
     split_rows,
-    store_row,
 )
 from outgrow.ops.memory_pool import pooled_empty
 
@@ -82,24 +94,6 @@ def softmax_rows_backward(
     )
 
 
-@parallel_kernel
-def add_edge_values(parts: Array, indptr: Array, edge: Array, values: Array, out: Array) -> None:
-    """Compute ``out[m] = sum over edges i of m of values[edge[i]]``."""
-    cut = np.empty((len(parts), out.shape[1]), out.dtype)
-    for part in prange(len(parts)):
-        total = np.empty(out.shape[1], out.dtype)
-        for u in range(parts[part, ROW], parts[part, END_ROW]):
-            for k in range(len(total)):
-                total[k] = 0
-            first, last = row_span(parts, part, indptr, u)
-            for i in range(first, last):
-                prefetch_line(values, edge[min(i + NUMBERS_AHEAD, len(edge) - 1)], 0)
-                for k in range(len(total)):
-                    total[k] += values[edge[i], k]
-            store_row(parts, part, indptr, u, total, out, cut)
-    add_split_rows(parts, indptr, out, cut)
-
-
 @kernel_factory
 def _make_softmax_kernel(heads: int) -> Callable[..., None]:
     @parallel_kernel
@@ -109,40 +103,37 @@ def _make_softmax_kernel(heads: int) -> Callable[..., None]:
         flat = out.reshape(-1)
         for part in prange(len(parts)):
             slope = scores[2]
-            top, total = np.empty(heads, out.dtype), np.empty(heads, out.dtype)
             for v in range(parts[part, ROW], parts[part, END_ROW]):
                 first, last = row_span(parts, part, indptr, v)
-                # One loop per step, since the compiler vectorises each of them but not a loop that does it
-                # all.
+                target = load_vector(scores[1], v, heads)
+                slopes, top = fill_vector(target, slope), fill_vector(target, -np.inf)
                 for e in range(first, last):
                     prefetch_line(scores[0], indices[min(e + NUMBERS_AHEAD, len(indices) - 1)], 0)
-                    for k in range(heads):
-                        score = _edge_score(scores, edge, indices[e], v, e, k)
-                        # Leaky ReLU without a branch: the larger of both lines, or the smaller if the slope
-                        # exceeds 1.
-                        out[e, k] = max(score, score * slope) if slope < 1 else min(score, score * slope)
+                    score = add_vectors(load_vector(scores[0], indices[e], heads), target)
+                    if edge is not None:
+                        score = add_vectors(score, load_vector(edge, e, heads))
+                    # Leaky ReLU without a branch: the larger of both lines, or the smaller if the slope
+                    # exceeds 1.
+                    scaled = multiply_vectors(score, slopes)
+                    score = larger_of_vectors(score, scaled) if slope < 1 else smaller_of_vectors(score, scaled)
+                    store_accumulator(score, out, e)
+                    top = larger_of_vectors(top, score)
                 if covers_row(parts, part, indptr, v):
-                    for k in range(heads):
-                        highest = out.dtype.type(-np.inf)
-                        for e in range(first, last):
-                            highest = max(highest, out[e, k])
-                        top[k] = highest
                     # Scores minus the maximum are at most 0: the exponential cannot overflow.
                     for e in range(first, last):
-                        for k in range(heads):
-                            out[e, k] -= top[k]
-                    # One flat loop, because loops over the heads are too short to fill a vector.
-                    for j in range(first * heads, last * heads):
-                        flat[j] = exp_nonpositive(flat[j])
-                    for k in range(heads):
-                        sum_k = out.dtype.type(0)
-                        for e in range(first, last):
-                            sum_k += out[e, k]
-                        # Divide once per row and multiply per edge: a division is many times slower.
-                        total[k] = 1 / sum_k
+                        store_accumulator(subtract_vectors(load_vector(out, e, heads), top), out, e)
+                    # One flat loop, because those over the heads of an edge are too short to fill a vector; over
+                    # a view, because the compiler vectorises no loop whose indices may be negative.
+                    numbers = flat[first * heads : last * heads]
+                    for j in range(len(numbers)):
+                        numbers[j] = exp_nonpositive(numbers[j])
+                    total = fill_vector(target, 0)
                     for e in range(first, last):
-                        for k in range(heads):
-                            out[e, k] *= total[k]
+                        total = add_vectors(total, load_vector(out, e, heads))
+                    # Divide once per row and multiply per edge: a division is many times slower.
+                    factor = divide_vectors(fill_vector(target, 1), total)
+                    for e in range(first, last):
+                        store_accumulator(multiply_vectors(load_vector(out, e, heads), factor), out, e)
 
     return softmax_kernel
 
@@ -165,42 +156,38 @@ def _make_softmax_backward_kernel(heads: int) -> Callable[..., None]:
         cut: Array,
     ) -> None:
         for part in prange(len(parts)):
-            mean, total = np.empty(heads, weight.dtype), np.empty(heads, weight.dtype)
             for v in range(parts[part, ROW], parts[part, END_ROW]):
                 first, last = row_span(parts, part, indptr, v)
-                whole = covers_row(parts, part, indptr, v)
-                at = 0 if whole else np.searchsorted(cut_rows, v)
-                for k in range(heads):
-                    total[k], mean[k] = 0, 0
-                    if not whole:
-                        mean[k] = cut_means[at, k]
-                if whole:
+                target = load_vector(scores[1], v, heads)
+                total, slopes = fill_vector(target, 0), fill_vector(target, scores[2])
+                mean = total
+                if covers_row(parts, part, indptr, v):
                     for e in range(first, last):
-                        for k in range(heads):
-                            mean[k] += weight[e, k] * grad[e, k]
+                        product = multiply_vectors(load_vector(weight, e, heads), load_vector(grad, e, heads))
+                        mean = add_vectors(mean, product)
+                else:
+                    mean = load_vector(cut_means, np.searchsorted(cut_rows, v), heads)
                 for e in range(first, last):
                     prefetch_line(scores[0], indices[min(e + NUMBERS_AHEAD, len(indices) - 1)], 0)
-                    for k in range(heads):
-                        # Gradient of a softmax: w * (g - sum of w * g over the row), w its result, g the
-                        # gradient.
-                        value = weight[e, k] * (grad[e, k] - mean[k])
-                        # The score is recomputed from node scores: storing it would take another ``[E, K]``.
-                        # At 0 the derivative is the slope, as in torch.
-                        below = _edge_score(scores, edge, indices[e], v, e, k) <= 0
-                        value = value * scores[2] if below else value
-                        d_score[e, k] = value
-                        total[k] += value
-                store_row(parts, part, indptr, v, total, d_dst, cut)
+                    # Gradient of a softmax: w * (g - sum of w * g over the row), w its result, g the
+                    # gradient.
+                    value = subtract_vectors(load_vector(grad, e, heads), mean)
+                    value = multiply_vectors(load_vector(weight, e, heads), value)
+                    # The score is recomputed from node scores: storing it would take another ``[E, K]``.
+                    # At 0 the derivative is the slope, as in torch.
+                    score = add_vectors(load_vector(scores[0], indices[e], heads), target)
+                    if edge is not None:
+                        score = add_vectors(score, load_vector(edge, e, heads))
+                    value = select_positive(score, value, multiply_vectors(value, slopes))
+                    store_accumulator(value, d_score, e)
+                    total = add_vectors(total, value)
+                if continues_row(parts, part, indptr, v):
+                    store_accumulator(total, cut, part)
+                else:
+                    store_accumulator(total, d_dst, v)
         add_split_rows(parts, indptr, d_dst, cut)
 
     return softmax_backward_kernel
-
-
-@device_function
-def _edge_score(scores: Scores, edge: Array | None, u: int, v: int, e: int, k: int) -> Any:
-    """Return the score of an edge before the leaky ReLU."""
-    src, dst, _ = scores
-    return src[u, k] + dst[v, k] if edge is None else src[u, k] + dst[v, k] + edge[e, k]
 
 
 def attention_weight(
@@ -297,7 +284,8 @@ def edge_softmax_backward(
 def sum_edge_values(indptr: Tensor, edge: Tensor, values_EK: Tensor, out_MK: Tensor) -> None:
     """Compute ``out[m] = sum over edges i of m of values[edge[i]]``."""
     ends = as_numpy(indptr)
-    add_edge_values(balanced_work(ends), ends, as_numpy(edge), as_numpy(values_EK), as_numpy(out_MK))
+    given = balanced_work(ends), ends, as_numpy(edge), None, None, as_numpy(values_EK), as_numpy(out_MK)
+    make_narrow_spmm(1, values_EK.shape[1])(*given)
 
 
 def _scalar_like(value: float, like: Tensor) -> Any:

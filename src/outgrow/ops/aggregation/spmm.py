@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from outgrow.ops.aggregation.narrow_spmm import has_narrow_kernel, make_narrow_backward, make_narrow_spmm
 from outgrow.ops.backend import as_numpy, gpu_dispatch, kernel_factory, parallel_kernel, prange, reducing_kernel
 from outgrow.ops.kernels.numerics import NUMBERS_AHEAD, as_float, prefetch_distance, prefetch_row
-from outgrow.ops.kernels.registers import fits_in_registers, make_narrow_spmm
 from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, balanced_work, continues_row, row_span
 from outgrow.ops.memory_pool import as_input_rows, as_output_rows
 
@@ -28,7 +28,9 @@ Widths = tuple[int, int, int]
 _LARGE = 1 << 24
 """Numbers that are summed from which a kernel is compiled for its width before it runs."""
 _MANY_EDGES = 1 << 17
-"""Edges from which a kernel for the width saves a millisecond a call: it runs once another process has compiled it."""
+"""Edges from which a kernel for the width saves a millisecond a call.
+
+Where it has the bits of the one for all widths, it runs once another process has compiled it."""
 
 
 @gpu_dispatch
@@ -76,8 +78,8 @@ def spmm(
         sum_any_width()
         return
     # The register kernel starts each sum at zero, so it cannot add to ``out``.
-    narrow = not add and num_weights == num_channels == 1 and fits_in_registers(given, sums, columns)
-    kernel: Any = make_narrow_spmm(columns) if narrow else _make_spmm_kernel(widths)
+    narrow = not add and has_narrow_kernel(widths, given, sums)
+    kernel: Any = make_narrow_spmm(num_weights, columns) if narrow else _make_spmm_kernel(widths)
     given_to_it = (*edges, *operands) if narrow else (*edges, *operands, widths, add)
     if large:
         kernel(*given_to_it)
@@ -148,11 +150,14 @@ def spmm_backward_fused(
         d_weight: ``[E, K]``, written.
     """
     widths = _kernel_widths(rows, own)
-    run = _make_backward_kernel(widths if _is_large(len(indices), widths) else None)
-    ends = as_numpy(indptr)
-    operands = as_numpy(edge), as_numpy(weight), as_input_rows(rows), as_input_rows(own)
-    results = as_output_rows(out), d_weight.numpy()
-    run(balanced_work(ends), ends, as_numpy(indices), *operands, *results, widths)
+    ends, gradients, sums = as_numpy(indptr), as_input_rows(rows), as_output_rows(out)
+    operands = as_numpy(edge), as_numpy(weight), gradients, as_input_rows(own)
+    given = balanced_work(ends), ends, as_numpy(indices), *operands, sums, d_weight.numpy()
+    large = _is_large(len(indices), widths)
+    if (large or len(indices) >= _MANY_EDGES) and has_narrow_kernel(widths, gradients, sums):
+        make_narrow_backward(widths[0], widths[2])(*given)
+    else:
+        _make_backward_kernel(widths if large else None)(*given, widths)
 
 
 def _kernel_widths(wide: Tensor, narrow: Tensor) -> Widths:

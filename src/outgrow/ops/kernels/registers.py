@@ -1,28 +1,22 @@
-"""Accumulators in vector registers; SpMM for narrow rows.
+"""Accumulators in vector registers.
 
 The compiler cannot rule out that the array of a sum overlaps the array of rows, so it loads and stores the
 sum for each edge, number by number if it is narrow. An accumulator is a value, which stays in registers: on
 rows of up to 64 numbers that is two to five times as fast. It adds in the same order, so results do not
 change.
-
-Letters: ``M`` result rows, ``N`` input rows, ``E`` edges, ``F`` columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import models, register_model
 from numpy.typing import NDArray
 
-from outgrow.ops.backend import device_function, intrinsic, kernel_factory, parallel_kernel, prange
-from outgrow.ops.kernels.numerics import NUMBERS_AHEAD, prefetch_distance, prefetch_row
-from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, continues_row, row_span
+from outgrow.ops.backend import device_function, intrinsic
 
 Array = NDArray[Any]
 
@@ -31,28 +25,31 @@ MOST_BYTES = 512
 
 
 class RowAccumulator(types.Type):
-    """Numba type of a sum of rows: vectors whose lengths are powers of two, the longest first.
+    """Numba type of a sum of rows: for each head, vectors whose lengths are powers of two, the longest first.
 
     Args:
         dtype: Numba type of the numbers.
-        width: Count of the numbers.
+        width: Count of the numbers of a head.
+        heads: Heads, which lie one after the other.
     """
 
-    def __init__(self, dtype: Any, width: int) -> None:
+    def __init__(self, dtype: Any, width: int, heads: int = 1) -> None:
         self.dtype = dtype
         self.width = width
-        super().__init__(name=f"Accumulator({dtype}, {width})")
+        self.heads = heads
+        super().__init__(name=f"Accumulator({dtype}, {width}, {heads})")
 
     @property
     def vector_spans(self) -> list[tuple[int, int]]:
         """First number and count of each vector."""
         found = list[tuple[int, int]]()
         first = 0
-        # One vector per binary digit of the width: LLVM splits vectors of other lengths badly.
-        for bit in reversed(range(self.width.bit_length())):
-            if self.width >> bit & 1:
-                found.append((first, 1 << bit))
-                first += 1 << bit
+        for _ in range(self.heads):
+            # One vector per binary digit of the width: LLVM splits vectors of other lengths badly.
+            for bit in reversed(range(self.width.bit_length())):
+                if self.width >> bit & 1:
+                    found.append((first, 1 << bit))
+                    first += 1 << bit
         return found
 
 
@@ -161,49 +158,3 @@ def broadcast_scalar(builder: Any, number: Any, count: int) -> Any:
     one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, ir.Constant(word, 0))
     places = ir.Constant(ir.VectorType(word, count), [0] * count)
     return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), places)
-
-
-def fits_in_registers(rows: Array, out: Array, columns: int) -> bool:
-    """Whether sums of ``columns`` numbers, of the type of ``out``, fit into registers."""
-    # Half precision is excluded: its rows have another type than their sums.
-    return rows.dtype == out.dtype and columns * out.itemsize <= MOST_BYTES
-
-
-@kernel_factory
-def make_narrow_spmm(columns: int) -> Callable[..., None]:
-    """Make the kernel of ``out[m] = sum over edges i of m of weight[edge[i] or i, 0] * rows[indices[i]]``.
-
-    The kernel takes ``parts``, ``indptr [M + 1]``, ``indices [E]``, ``edge [E]`` or None, ``weight [E, 1]``
-    or None, ``rows [N, S]`` and ``out [M, S]`` with ``S >= F``, which it writes.
-    """
-
-    @parallel_kernel
-    def narrow_spmm_kernel(
-        parts: Array,
-        indptr: Array,
-        indices: Array,
-        edge: Array | None,
-        weight: Array | None,
-        rows: Array,
-        out: Array,
-    ) -> None:
-        cut = np.empty((len(parts), out.shape[1]), out.dtype)
-        for part in prange(len(parts)):
-            ahead = prefetch_distance(columns * rows.itemsize)
-            for m in range(parts[part, ROW], parts[part, END_ROW]):
-                total = zero_accumulator(rows, columns)
-                for i in range(*row_span(parts, part, indptr, m)):
-                    prefetch_row(rows, indices, i, ahead, columns)
-                    at = i if edge is None else edge[i]
-                    if edge is not None and weight is not None:
-                        prefetch_row(weight, edge, i, NUMBERS_AHEAD, 1)
-                    scale = out.dtype.type(1) if weight is None else weight[at, 0]
-                    total = add_scaled_row(total, scale, rows, indices[i])
-                # A branch rather than a view of one row: the store intrinsic takes an array and a row.
-                if continues_row(parts, part, indptr, m):
-                    store_accumulator(total, cut, part)
-                else:
-                    store_accumulator(total, out, m)
-        add_split_rows(parts, indptr, out, cut)
-
-    return narrow_spmm_kernel
