@@ -118,11 +118,11 @@ def bipartite(draw: st.DrawFn, most: int = 7) -> Drawn:
 
 
 @st.composite
-def topologies(draw: st.DrawFn, most: int = 8) -> Topology:
+def topologies(draw: st.DrawFn, most: int = 8, *, weighted: bool = False) -> Topology:
     """Any small directed multi-graph: self-loops, parallel edges, isolated nodes, one node, no edges."""
     num_nodes = draw(st.integers(1, most))
     node = st.integers(0, num_nodes - 1)
-    return topology_of(num_nodes, draw(st.lists(st.tuples(node, node), max_size=3 * most)))
+    return topology_of(num_nodes, draw(st.lists(st.tuples(node, node), max_size=3 * most)), weighted=weighted)
 
 
 def block_of(edges: Edges) -> Block:

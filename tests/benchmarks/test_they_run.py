@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "samplers.py": ("--graphs", "products@0.002", "--epochs", 1, "--seeds", 1, "--batch-size", 64),
     "callbacks.py": ("--graphs", "products@0.002", "--epochs", 2),
     "roofline.py": ("--model", "gat", "--scale", 8, "--epochs", 2),
+    "batch_products.py": ("--graph", "products@0.002", "--batch-size", 64, "--fanout", 2, 2, "--hidden", 8),
     "startup.py": ("--models", "gcn", "--rounds", 1),
     "accumulation.py": ("--widths", 8, "--table-mib", 1, "--rounds", 1),
     "offload.py": ("ablation", "scaling", "--graph", "products@0.002", "--workers", 2, *ONE_ROUND),

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import is_dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from torch import Tensor
-
+from outgrow.core.tensors import iterate_tensors
 from outgrow.engine.prefetch import BackgroundWorker
 from outgrow.runtime.distributed.comm import Comm
 from outgrow.runtime.system.device import DeviceStreams, let_current_stream_read
@@ -68,18 +66,3 @@ def _close_at_end(items: Generator[T]) -> Iterator[T]:
     # By the thread that runs them, which may be within them when this one ends.
     with closing(items):
         yield from items
-
-
-def iterate_tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a value: itself, elements of a list, tuple or mapping, or fields, at any depth."""
-    if isinstance(value, Tensor):
-        yield value
-        return
-    if isinstance(value, dict):
-        parts: Iterable[Any] = value.values()
-    elif isinstance(value, list | tuple):
-        parts = value
-    else:
-        parts = vars(value).values() if is_dataclass(value) else ()
-    for part in parts:
-        yield from iterate_tensors(part)

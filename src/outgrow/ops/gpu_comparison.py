@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outgrow.core.tensors import iterate_tensors
 from outgrow.ops.gpu_runner import run_gpu_kernels_by
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 4e-3}
@@ -56,8 +57,8 @@ class GpuComparison:
         result = counterpart(*args, **kwargs)
         expected = function(*copied_args, **copied_kwargs)
         self.num_calls[name] += 1
-        written = iterate_arrays((args, kwargs, result))
-        right = iterate_arrays((copied_args, copied_kwargs, expected))
+        written = iterate_tensors((args, kwargs, result))
+        right = iterate_tensors((copied_args, copied_kwargs, expected))
         for mine, other in zip(written, right, strict=True):
             difference = describe_difference(mine, other)
             if difference:
@@ -85,15 +86,6 @@ def copy_to_cpu(value: Any, copies: dict[object, Tensor] | None = None) -> Any:
         # Named tuples hold arguments that belong together.
         return tuple(parts) if type(value) is tuple else type(value)(*parts)
     return value
-
-
-def iterate_arrays(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors of arguments and results, in one order."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict | tuple):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from iterate_arrays(each)
 
 
 def describe_difference(mine: Tensor, expected: Tensor) -> str:

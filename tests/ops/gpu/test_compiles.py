@@ -27,7 +27,7 @@ def kernels() -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", ["80", "90"])
+@pytest.mark.parametrize("capability", ["80", "90", "100"])
 def test_every_kernel(capability: str, tmp_path: Path) -> None:
     pytest.importorskip("triton", reason="the twins need triton")
     paths = os.pathsep.join([str(TESTS), str(TESTS / "nn"), os.environ.get("PYTHONPATH", "")])

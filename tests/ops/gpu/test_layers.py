@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, example, given, settings
 from layer_table import CONVS, EDGE_DIM, IN, RELATIONS, layer_of
 from torch import Tensor
 from torch.autograd import grad
 
 from outgrow.core.block import Block
+from outgrow.graph.topology import Topology
 from outgrow.nn import Layer
 from outgrow.ops.aggregation.attention import attention_weight
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
@@ -20,10 +22,13 @@ from outgrow.ops.epilogue import DropoutSpec, LayerNormSpec, epilogue, layer_nor
 from outgrow.ops.linear import affine
 from outgrow.ops.rng import dropout_sparse
 from outgrow.ops.sparse import SparseRows
-from support import normal, random_topology, with_edge_features, with_relations
+from support import normal, random_topology, topologies, topology_of, with_edge_features, with_relations
 
 KEY = 0xFEDCBA9876543210
 LIMIT = {torch.float64: 1e-12, torch.float32: 2e-5}
+FEW_EDGES = random_topology(8, 20, weighted=True)
+"""8 nodes, of which one has many edges."""
+HUB = topology_of(9, [(u, 3) for u in range(9)] * 4 + [(3, 0)], weighted=True)
 Work = Callable[..., Any]
 Compare = Callable[..., None]
 
@@ -58,14 +63,15 @@ def compare(device: str, monkeypatch: pytest.MonkeyPatch) -> Compare:
         seen.append(value)
         return isinstance(value, Tensor)
 
-    def both(work: Work, *given: Any) -> None:
+    def both(work: Work, *given: Any, may_be_zero: bool = False) -> None:
         expected = results(work, [moved(each, "cpu") for each in given])
-        assert all(each.abs().sum() > 0 for each in expected)
-        if device == "cpu":
-            monkeypatch.setattr("outgrow.ops.gpu.launch.SEGMENT", 5)
-            monkeypatch.setattr("outgrow.ops.backend._on_gpu", is_tensor)
-            monkeypatch.setattr("outgrow.ops.epilogue.is_fused_activation", lambda activation: False)  # as on a GPU
-        mine = results(work, [moved(each, device) for each in given])
+        assert may_be_zero or all(each.abs().sum() > 0 for each in expected)
+        with monkeypatch.context() as patch:
+            if device == "cpu":
+                patch.setattr("outgrow.ops.gpu.launch.SEGMENT", 5)
+                patch.setattr("outgrow.ops.backend._on_gpu", is_tensor)
+                patch.setattr("outgrow.ops.epilogue.is_fused_activation", lambda activation: False)  # as on a GPU
+            mine = results(work, [moved(each, device) for each in given])
         assert seen or device == "cuda"
         for one, other in zip(mine, expected, strict=True):
             limit = LIMIT[other.dtype]
@@ -74,10 +80,9 @@ def compare(device: str, monkeypatch: pytest.MonkeyPatch) -> Compare:
     return both
 
 
-def block_for(layer: Layer | None = None) -> Block:
-    """A block of 8 nodes, of which one has many edges."""
-    topology = with_relations(random_topology(8, 20, weighted=True), RELATIONS)
-    topology = with_edge_features(topology, EDGE_DIM)
+def block_for(layer: Layer | None = None, topology: Topology = FEW_EDGES) -> Block:
+    """A block of a whole graph, with all that edges can have."""
+    topology = with_edge_features(with_relations(topology, RELATIONS), EDGE_DIM)
     return (topology.with_self_loops if layer is not None and layer.spec.self_loops else topology).block
 
 
@@ -85,15 +90,32 @@ def leaf(*shape: int, seed: int = 0) -> Tensor:
     return normal(*shape, seed=seed).requires_grad_()
 
 
-@pytest.mark.parametrize("conv", CONVS)
-def test_layers(compare: Compare, conv: str) -> None:
+def compare_layer(compare: Compare, conv: str, topology: Topology = FEW_EDGES, *, may_be_zero: bool = False) -> None:
     layer = layer_of(CONVS[conv](), "finished")
 
     def forward(block: Block, x: Tensor, *parameters: Tensor) -> Tensor:
         named = dict(zip(dict(layer.named_parameters()), parameters, strict=True))
         return torch.func.functional_call(layer, named, (block.with_rng_key(KEY), x, x))
 
-    compare(forward, block_for(layer), leaf(8, IN), *layer.parameters())
+    given = block_for(layer, topology), leaf(topology.num_nodes, IN), *layer.parameters()
+    compare(forward, *given, may_be_zero=may_be_zero)
+
+
+@pytest.mark.parametrize("conv", CONVS)
+def test_layers(compare: Compare, conv: str) -> None:
+    compare_layer(compare, conv)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("conv", CONVS)
+@example(topology=topology_of(1, [], weighted=True))
+@example(topology=topology_of(4, [], weighted=True))
+@example(topology=HUB)
+@given(topology=topologies(weighted=True))
+@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_layers_on_any_graph(compare: Compare, conv: str, topology: Topology) -> None:
+    """Also one node, no edges, parallel edges, and a hub whose row is cut."""
+    compare_layer(compare, conv, topology, may_be_zero=True)
 
 
 @pytest.mark.parametrize("edge_scores", [False, True])
