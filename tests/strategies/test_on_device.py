@@ -89,6 +89,13 @@ RUNS = [
     # Sizes of sparse rows are numbers of the device.
     if way not in ("split-cached", "orchestrate-aggregate") or case.features != "sparse"
 ]
+ALL_LAYERS = [
+    (way, case)
+    for way in ("full", "sampled", "split", "migrate", "orchestrate", "tensor")
+    for case in (SLICED if way == "tensor" else CASES)
+    if (way, case) not in RUNS
+]
+"""All layers under the strategies that have few cases above."""
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +132,12 @@ def no_device(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.mark.parametrize(("way", "case"), RUNS, ids=str)
 def test_epochs_and_inference(way: str, case: Case) -> None:
+    train(way, case, SingleProcessComm())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("way", "case"), ALL_LAYERS, ids=str)
+def test_epochs_and_inference_of_all_layers(way: str, case: Case) -> None:
     train(way, case, SingleProcessComm())
 
 

@@ -92,7 +92,18 @@ def DecoupledGAT(
     heads: int = 8,
     **stack: Unpack[StackOptions],
 ) -> Model:
-    """Build `Decoupled` with attention of at least one head; by default as many heads as a `GAT`."""
+    """Build `Decoupled` with attention of at least one head; by default as many heads as a `GAT`.
+
+    Args:
+        in_features: Width of the features.
+        hidden: Width of the hidden layers.
+        out_features: Number of classes.
+        rounds: Rounds of propagation, at least 1; None for as many as the MLP has layers.
+        gamma: Factor of each round, in (0, 1].
+        alpha: Probability of a restart, in [0, 1): the share of ``Z_0`` in each round.
+        heads: Heads of attention, at least 1.
+        **stack: The fields of `Stack`.
+    """
     require_counts(heads=heads)
     return Decoupled(in_features, hidden, out_features, rounds=rounds, gamma=gamma, alpha=alpha, heads=heads, **stack)
 

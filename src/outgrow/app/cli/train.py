@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outgrow.app.cli.option_help import HELP_OPTIONS
 from outgrow.app.cli.options import (
     ALLOW_OVERLAP,
     ALLOW_UNSEEN_RELATIONS,
@@ -172,9 +173,11 @@ def train(
             "split: partition, cache, cache_by, sampling_threads, prefetch, partial_sums; migrate: partition, "
             "move_model, pregather, merge, time_steps, cache, cache_by, cache_scope, sampling_threads, prefetch; "
             "orchestrate: partition, hot_ratio, super_batch, reuse, hot_gradient, gradient_on, latest_parameters, "
-            "cache, sampling_threads); may have several, and be given several times.",
+            "cache, sampling_threads); may have several, and be given several times. --help-options NAME says what "
+            "those of a strategy, of a model or of training mean.",
         ),
     ] = None,
+    help_options: Annotated[str | None, HELP_OPTIONS] = None,
     splits: Annotated[
         str | None,
         typer.Option(

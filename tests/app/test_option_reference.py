@@ -1,0 +1,100 @@
+"""Every option is described, on the command line and in the documentation."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from typer.testing import CliRunner
+
+from outgrow.app.cli.main import app
+from outgrow.app.model_registry import MODELS, model_options
+from outgrow.app.option_reference import TRAINING, describe_options, parse_entries
+from outgrow.app.strategy_registry import STRATEGIES
+from outgrow.core.errors import InputError
+from outgrow.training.config import TrainConfig
+
+ROOT = Path(__file__).parents[2]
+
+
+def documented() -> None:
+    """Do nothing.
+
+    Args:
+        first: Some ``words``
+            that go on.
+        second: Others: with a colon.
+        **rest: More.
+
+    Raises:
+        ValueError: Never.
+    """
+
+
+def test_entries_of_a_docstring() -> None:
+    assert parse_entries(documented) == {
+        "first": "Some `words` that go on.",
+        "second": "Others: with a colon.",
+        "rest": "More.",
+    }
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_option_of_a_strategy_has_a_meaning(name: str) -> None:
+    described = describe_options(name)
+    assert {each.name for each in described} == {each.name for each in fields(STRATEGIES[name])}  # type: ignore[arg-type]
+    assert all(each.meaning and each.default for each in described)
+
+
+def test_every_option_of_training_has_a_meaning() -> None:
+    described = describe_options(TRAINING)
+    assert {each.name for each in described} == {each.name for each in fields(TrainConfig)}
+    assert all(each.meaning and each.default for each in described)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_option_of_a_model_has_a_meaning(name: str) -> None:
+    described = describe_options(name)
+    assert {each.name for each in described} == set(model_options(name))
+    assert all(each.meaning for each in described)
+
+
+def test_defaults_are_those_of_the_code() -> None:
+    assert {each.name: each.default for each in describe_options("gat")}["heads"] == "8"
+    assert {each.name: each.default for each in describe_options("sampled")}["prefetch"] == "4"
+    assert {each.name: each.default for each in describe_options(TRAINING)}["lr"] == str(TrainConfig().lr)
+
+
+def test_the_command_shows_them() -> None:
+    done = CliRunner().invoke(app, ["train", "--help-options", "split"], env={"COLUMNS": "200"})
+    assert done.exit_code == 0
+    for each in describe_options("split"):
+        assert each.name in done.output
+    assert "partial sums" in done.output
+
+
+def test_a_name_that_nothing_has() -> None:
+    with pytest.raises(InputError, match="did you mean split"):
+        describe_options("splitt")
+
+
+def options_page() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("options_page", ROOT / "scripts" / "write_options_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_options_is_up_to_date() -> None:
+    """If not, run scripts/write_options_page.py."""
+    assert (ROOT / "docs" / "options.md").read_text("utf-8") == options_page().render_page()
+
+
+def test_the_page_of_models_has_them_all() -> None:
+    page = (ROOT / "docs" / "models.md").read_text("utf-8")
+    assert [name for name in MODELS if f"`{name}`" not in page] == []
