@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
@@ -98,3 +99,13 @@ def test_the_page_of_options_is_up_to_date() -> None:
 def test_the_page_of_models_has_them_all() -> None:
     page = (ROOT / "docs" / "models.md").read_text("utf-8")
     assert [name for name in MODELS if f"`{name}`" not in page] == []
+
+
+def test_the_page_of_the_command_has_all_commands_and_variables() -> None:
+    page = (ROOT / "docs" / "command.md").read_text("utf-8")
+    commands = [each.name or getattr(each.callback, "__name__", "") for each in app.registered_commands]
+    assert [name for name in commands if f"`outgrow {name}`" not in page] == []
+    sources = (ROOT / "src" / "outgrow").rglob("*.py")
+    variables = {found for path in sources for found in re.findall(r'"(OUTGROW_[A-Z_]+)"', path.read_text("utf-8"))}
+    # By this one workers tell each other that a warning was shown.
+    assert {name for name in variables if f"`{name}`" not in page} == {"OUTGROW_KERNELS_IN_MEMORY"}
