@@ -71,7 +71,9 @@ def profile_products(graph: Any, options: argparse.Namespace) -> tuple[float, Co
     seconds: dict[Shape, float] = defaultdict(float)
     for event in watch.profile.events():
         if event.name in ("aten::mm", "aten::addmm"):
-            left, right = [shape for shape in event.input_shapes if len(shape) == 2][-2:]
+            wide = [shape for shape in event.input_shapes if len(shape) == 2]
+            # What a product is added to comes before its factors, what it is written to behind them.
+            left, right = wide[1:3] if event.name == "aten::addmm" and len(wide) > 2 else wide[:2]
             shape = left[0], left[1], right[1]
             counts[shape] += 1
             seconds[shape] += event.self_cpu_time_total / 1e6

@@ -3,11 +3,11 @@
     python benchmarks/growth.py --picture docs/assets/growth.svg
     python benchmarks/growth.py --shares 0.001,0.01 --strategies full,sampled
 
-Graphs are shares of one that is like products, 124 million edges: 0.001 has about 10^5. Each run is `outgrow train` in
-a process of its own, for a few epochs of which the first does not count: median seconds of the others, peak memory of
-all workers together, bytes between tiers and workers in an epoch. A slope is that of a line through the logarithms of
-cost and edges: 1 is a cost in proportion. Workers share the cores of this machine, so more of them are no faster here:
-what is to be read from them is memory and bytes. See benchmarks/README.md.
+Graphs are shares of one that is like products, 124 million edges: 0.001 has about 10^5. Each run is `outgrow train`
+in a process of its own, for a few epochs of which the first does not count: median seconds of the others, peak memory
+of the worker that holds most, bytes between tiers and workers in an epoch. A slope is that of a line through the
+logarithms of cost and edges: 1 is a cost in proportion. Workers share the cores of this machine, so more of them are
+no faster here: what is to be read from them is memory and bytes. See benchmarks/README.md.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 Row = Mapping[str, Any]
 Points = Sequence[tuple[float, float]]
 
-_COSTS = (("seconds", "seconds"), ("peak_bytes", "peak memory"), ("moved_bytes", "bytes moved"))
+_COSTS = (("seconds", "seconds"), ("peak_bytes", "peak memory of a worker"), ("moved_bytes", "bytes moved"))
 # Legible on white and on black.
 _COLOURS = ("#2a7fbc", "#d9822b", "#3d9a50", "#c9453f", "#8a63c0", "#9a6a52", "#d069a8")
 _WIDTH, _HEIGHT, _LEFT, _TOP, _GAP = 230.0, 170.0, 58.0, 26.0, 78.0
@@ -30,7 +30,7 @@ def draw(rows: Sequence[Row]) -> str:
         x = _LEFT + at * (width - _LEFT) / len(strategies)
         parts.append(f'<path stroke="{colours[name]}" stroke-width="2" d="M{x:.0f} {height - 14:.0f}h16"/>')
         parts.append(_text(x + 20, height - 10, name))
-    label = "Seconds, peak memory and bytes moved of an epoch, by edges and by workers"
+    label = "Seconds, peak memory of a worker and bytes moved of an epoch, by edges and by workers"
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" role="img"'
     style = 'font-family="sans-serif" font-size="11" fill="none" stroke="none"'
     return f'{head} aria-label="{label}" {style} color="#808080">\n' + "\n".join(parts) + "\n</svg>\n"

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from outgrow.app.model_registry import MODELS
-from outgrow.app.option_reference import TRAINING, OptionDescription, describe_options
+from outgrow.app.option_reference import TRAINING, OptionDescription, list_option_descriptions
 from outgrow.app.strategy_registry import STRATEGIES
 
 PAGE = Path(__file__).parents[1] / "docs" / "options.md"
@@ -30,13 +30,13 @@ def render_page() -> str:
     """Return the text of the page."""
     parts = [_HEAD]
     for name in STRATEGIES:
-        parts += [f"## Strategy `{name}`\n", *_render_table(describe_options(name))]
-    parts += ["## Training\n", *_render_table(describe_options(TRAINING))]
-    shared = set(describe_options("sage"))
-    parts += ["## All models\n", *_render_table(describe_options("sage"))]
+        parts += [f"## Strategy `{name}`\n", *_render_table(list_option_descriptions(name))]
+    parts += ["## Training\n", *_render_table(list_option_descriptions(TRAINING))]
+    shared = set(list_option_descriptions("sage"))
+    parts += ["## All models\n", *_render_table(list_option_descriptions("sage"))]
     parts += ["`embedding` has no layers, and only the models of one kind of edges have `hetero`.\n"]
     for name in MODELS:
-        own = [each for each in describe_options(name) if each not in shared]
+        own = [each for each in list_option_descriptions(name) if each not in shared]
         if own:
             parts += [f"## Model `{name}`\n", *_render_table(own)]
     return "\n".join(parts)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from outgrow.app.cli.main import app
 from outgrow.app.model_registry import MODELS, model_options
-from outgrow.app.option_reference import TRAINING, describe_options, parse_entries
+from outgrow.app.option_reference import TRAINING, list_option_descriptions, parse_entries
 from outgrow.app.strategy_registry import STRATEGIES
 from outgrow.core.errors import InputError
 from outgrow.training.config import TrainConfig
@@ -45,41 +45,41 @@ def test_entries_of_a_docstring() -> None:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_option_of_a_strategy_has_a_meaning(name: str) -> None:
-    described = describe_options(name)
+    described = list_option_descriptions(name)
     assert {each.name for each in described} == {each.name for each in fields(STRATEGIES[name])}  # type: ignore[arg-type]
     assert all(each.meaning and each.default for each in described)
 
 
 def test_every_option_of_training_has_a_meaning() -> None:
-    described = describe_options(TRAINING)
+    described = list_option_descriptions(TRAINING)
     assert {each.name for each in described} == {each.name for each in fields(TrainConfig)}
     assert all(each.meaning and each.default for each in described)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_option_of_a_model_has_a_meaning(name: str) -> None:
-    described = describe_options(name)
+    described = list_option_descriptions(name)
     assert {each.name for each in described} == set(model_options(name))
     assert all(each.meaning for each in described)
 
 
 def test_defaults_are_those_of_the_code() -> None:
-    assert {each.name: each.default for each in describe_options("gat")}["heads"] == "8"
-    assert {each.name: each.default for each in describe_options("sampled")}["prefetch"] == "4"
-    assert {each.name: each.default for each in describe_options(TRAINING)}["lr"] == str(TrainConfig().lr)
+    assert {each.name: each.default for each in list_option_descriptions("gat")}["heads"] == "8"
+    assert {each.name: each.default for each in list_option_descriptions("sampled")}["prefetch"] == "4"
+    assert {each.name: each.default for each in list_option_descriptions(TRAINING)}["lr"] == str(TrainConfig().lr)
 
 
 def test_the_command_shows_them() -> None:
     done = CliRunner().invoke(app, ["train", "--help-options", "split"], env={"COLUMNS": "200"})
     assert done.exit_code == 0
-    for each in describe_options("split"):
+    for each in list_option_descriptions("split"):
         assert each.name in done.output
     assert "partial sums" in done.output
 
 
 def test_a_name_that_nothing_has() -> None:
     with pytest.raises(InputError, match="did you mean split"):
-        describe_options("splitt")
+        list_option_descriptions("splitt")
 
 
 def options_page() -> ModuleType:

@@ -51,7 +51,7 @@ class OptionDescription(NamedTuple):
     meaning: str
 
 
-def describe_options(name: str) -> list[OptionDescription]:
+def list_option_descriptions(name: str) -> list[OptionDescription]:
     """Return the options of a strategy, of a model, or of training itself (``"training"``).
 
     Raises:

@@ -16,13 +16,13 @@ def show_options(name: str | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from outgrow.app.option_reference import describe_options
+    from outgrow.app.option_reference import list_option_descriptions
 
     table = Table(title=f"options of {name}, for --set NAME=VALUE", title_justify="left")
     table.add_column("name", no_wrap=True)
     table.add_column("default", overflow="fold")
     table.add_column("meaning", ratio=1)
-    for option in describe_options(name):
+    for option in list_option_descriptions(name):
         table.add_row(option.name, option.default, option.meaning.replace("`", ""))
     Console(markup=False).print(table)
     raise typer.Exit
