@@ -9,19 +9,19 @@ import sys
 from typing import Any
 
 import torch
-from layer_table import CONVS, IN, RELATIONS, layer_of
+from layer_table import CONVS, EDGE_DIM, IN, RELATIONS, layer_of
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 from layer_plans import results, whole
-from outgrow.ops import backend
+from outgrow.ops import backend, edge_weight
 from outgrow.ops.aggregation.weighted_sum import WeightedSum
 from outgrow.ops.epilogue import layer_norm
 from outgrow.ops.rng import dropout, dropout_sparse
 from outgrow.ops.rows.gather import gather_rows
 from outgrow.ops.sparse import SparseRows
-from support import normal, random_topology, with_relations
+from support import normal, random_topology, with_edge_features, with_relations
 
 
 class Absent:
@@ -46,9 +46,12 @@ def compile_only(function: JITFunction, *given: Any, grid: tuple[int, ...], warm
 driver.set_active(Absent())
 run, JITFunction.run = JITFunction.run, compile_only
 backend._on_gpu = lambda value: isinstance(value, torch.Tensor)
+# Sums of weights, which nothing has computed.
+edge_weight.require_divisible_weights = lambda *given: None
 
 for dtype, index in [(torch.float32, torch.int32), (torch.float64, torch.int64)]:
     topology = with_relations(random_topology(40, 3000, index=index, weighted=True), RELATIONS)
+    topology = with_edge_features(topology, EDGE_DIM, dtype)
     for make in CONVS.values():
         results(whole, layer_of(make(), "bare", dtype=dtype), topology, normal(40, IN, dtype=dtype), 5)
     ones = torch.ones(7, dtype=dtype, requires_grad=True)
