@@ -268,7 +268,7 @@ def test_the_flags_do_not_multiply() -> None:
         "resume", "as_json", "workers", "max_restarts", "heartbeat", "batch_size", "fanout", "sampler", "memory",
         "device", "task", "metric", "grace", "allow_changed_data", "resume_auto", "quiet", "log_file",
         "splits", "target", "link_relations", "temporal_strategy", "inverse_relations", "allow_overlap",
-        "allow_unseen_relations",
+        "allow_unseen_relations", "help_options",
     }  # fmt: skip
 
 
