@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from rivals.common import HEADS
+
 FLOAT = 4
-HEADS = 4
-"""Attention heads of the first layer of GAT; the second has one."""
 AGGREGATION = "aggregation"
 AGGREGATION_BACKWARD = "transposed aggregation"
 SOFTMAX = "edge softmax"

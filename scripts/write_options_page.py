@@ -32,8 +32,8 @@ def render_page() -> str:
     for name in STRATEGIES:
         parts += [f"## Strategy `{name}`\n", *_render_table(list_option_descriptions(name))]
     parts += ["## Training\n", *_render_table(list_option_descriptions(TRAINING))]
-    shared = set(list_option_descriptions("sage"))
-    parts += ["## All models\n", *_render_table(list_option_descriptions("sage"))]
+    shared = list_option_descriptions("sage")
+    parts += ["## All models\n", *_render_table(shared)]
     parts += ["`embedding` has no layers, and only the models of one kind of edges have `hetero`.\n"]
     for name in MODELS:
         own = [each for each in list_option_descriptions(name) if each not in shared]

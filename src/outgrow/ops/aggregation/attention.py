@@ -38,13 +38,12 @@ from outgrow.ops.kernels.register_vectors import (
     smaller_of_vectors,
     subtract_vectors,
 )
-from outgrow.ops.kernels.registers import store_accumulator
+from outgrow.ops.kernels.registers import store_accumulator, store_row_accumulator
 from outgrow.ops.kernels.work_split import (
     END_ROW,
     ROW,
     add_split_rows,
     balanced_work,
-    continues_row,
     covers_row,
     row_span,
     split_rows,
@@ -181,10 +180,7 @@ def _make_softmax_backward_kernel(heads: int) -> Callable[..., None]:
                     value = select_positive(score, value, multiply_vectors(value, slopes))
                     store_accumulator(value, d_score, e)
                     total = add_vectors(total, value)
-                if continues_row(parts, part, indptr, v):
-                    store_accumulator(total, cut, part)
-                else:
-                    store_accumulator(total, d_dst, v)
+                store_row_accumulator(parts, part, indptr, v, total, d_dst, cut)
         add_split_rows(parts, indptr, d_dst, cut)
 
     return softmax_backward_kernel

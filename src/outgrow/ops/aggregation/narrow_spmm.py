@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from outgrow.ops.backend import kernel_factory, parallel_kernel, prange
 from outgrow.ops.kernels.numerics import NUMBERS_AHEAD, prefetch_distance, prefetch_row
 from outgrow.ops.kernels.register_heads import add_weighted_heads, store_head_products, zero_heads
-from outgrow.ops.kernels.registers import add_scaled_row, store_accumulator
-from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, continues_row, row_span
+from outgrow.ops.kernels.registers import add_scaled_row, store_row_accumulator
+from outgrow.ops.kernels.work_split import END_ROW, ROW, add_split_rows, row_span
 
 Array = NDArray[Any]
 
@@ -68,11 +68,7 @@ def make_narrow_spmm(heads: int, columns: int) -> Callable[..., None]:
                         total = add_scaled_row(total, out.dtype.type(1), rows, indices[i])
                     else:
                         total = add_weighted_heads(total, weight, at, rows, indices[i])
-                # A branch rather than a view of one row: the store intrinsic takes an array and a row.
-                if continues_row(parts, part, indptr, m):
-                    store_accumulator(total, cut, part)
-                else:
-                    store_accumulator(total, out, m)
+                store_row_accumulator(parts, part, indptr, m, total, out, cut)
         add_split_rows(parts, indptr, out, cut)
 
     return narrow_spmm_kernel
@@ -113,10 +109,7 @@ def make_narrow_backward(heads: int, columns: int) -> Callable[..., None]:
                     total = add_weighted_heads(total, weight, edge[i], rows, indices[i])
                     # Each edge leaves exactly one source, so no other thread writes this row.
                     store_head_products(total, rows, indices[i], own, m, d_weight, edge[i])
-                if continues_row(parts, part, indptr, m):
-                    store_accumulator(total, cut, part)
-                else:
-                    store_accumulator(total, out, m)
+                store_row_accumulator(parts, part, indptr, m, total, out, cut)
         add_split_rows(parts, indptr, out, cut)
 
     return narrow_backward_kernel

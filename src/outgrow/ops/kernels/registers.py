@@ -17,6 +17,7 @@ from numba.extending import models, register_model
 from numpy.typing import NDArray
 
 from outgrow.ops.backend import device_function, intrinsic
+from outgrow.ops.kernels.work_split import continues_row
 
 Array = NDArray[Any]
 
@@ -116,6 +117,16 @@ def store_accumulator(context: Any, total: Any, out: Any, row: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(total, out, row), emit_llvm
+
+
+@device_function
+def store_row_accumulator(parts: Array, part: int, indptr: Array, row: int, total: Any, out: Array, cut: Array) -> None:
+    """Write a part's sum of a row where `work_split.store_row` writes one that is an array. For kernels."""
+    # A branch rather than a view of one row: the intrinsic takes an array and a row.
+    if continues_row(parts, part, indptr, row):
+        store_accumulator(total, cut, part)
+    else:
+        store_accumulator(total, out, row)
 
 
 @device_function
